@@ -1,0 +1,73 @@
+"""From an import path to the class behind it.
+
+The longest part of the path that is a module wins; the rest are attributes. An error raised inside a module that is
+being imported belongs to its author and passes unchanged.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+from ..errors import ComponentError, MissingExtraError
+from .messages import Origin, suggestion
+from .registry import Maker
+
+_OWN_PACKAGE = __name__.partition(".")[0]
+_NOTHING = object()
+
+
+def load_class(path: str) -> Maker:
+    """The class, or the factory function, at `pkg.module.Class`."""
+    return load_from(path, Origin("path", path))
+
+
+def load_from(path: str, origin: Origin) -> Maker:
+    """The class at a path, for a spec that errors name."""
+    parts = path.split(".") if isinstance(path, str) else []
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ComponentError(f"{origin} is not an import path: write 'pkg.module.Class'")
+    found = _find(parts, origin)
+    if isinstance(found, type) or inspect.isroutine(found):
+        return found
+    raise ComponentError(f"{origin}: {path} is of type {type(found).__name__}, not a class or a factory function")
+
+
+def _find(parts: list[str], origin: Origin) -> object:
+    try:
+        found, rest = _import_longest(parts, origin)
+        for name in rest:
+            found = _attribute(found, name, origin)
+    except ModuleNotFoundError as error:
+        package = (error.name or _OWN_PACKAGE).partition(".")[0]
+        if parts[0] != _OWN_PACKAGE or package == _OWN_PACKAGE:
+            raise
+        raise MissingExtraError(f"{origin} needs the package {package!r}: pip install {package}") from error
+    return found
+
+
+def _import_longest(parts: list[str], origin: Origin) -> tuple[object, list[str]]:
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        try:
+            return importlib.import_module(name), parts[end:]
+        except ModuleNotFoundError as error:
+            # Only "this part of the path is no module" is ours; a module that lacks a dependency is not.
+            if not f"{name}.".startswith(f"{error.name}."):
+                raise
+    top_level = [module.name for module in pkgutil.iter_modules()]
+    raise ComponentError(f"{origin}: there is no module {parts[0]!r}.{suggestion(parts[0], top_level)}")
+
+
+def _attribute(owner: object, name: str, origin: Origin) -> object:
+    found = getattr(owner, name, _NOTHING)
+    if found is not _NOTHING:
+        return found
+    known = [*dir(owner), *_submodules(owner)]
+    kind = "module" if isinstance(owner, ModuleType) else "class"
+    owner_name = getattr(owner, "__name__", owner)
+    raise ComponentError(f"{origin}: {kind} {owner_name!r} has no attribute {name!r}.{suggestion(name, known)}")
+
+
+def _submodules(owner: object) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", []))]

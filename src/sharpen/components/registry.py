@@ -1,0 +1,103 @@
+"""Names for components.
+
+A name leads to a class or to the import path of one, so that knowing a name imports nothing. A name never changes
+its meaning: giving it to another class is an error, and a built-in name cannot be taken at all.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, overload
+
+from ..errors import ComponentError
+from .messages import shown
+
+Maker = Callable[..., Any]
+Target = Maker | str
+M = TypeVar("M", bound=Maker)
+
+BUILT_IN: dict[str, str] = {
+    "InMemoryLightningStore": "sharpen.store.InMemoryLightningStore",
+    "LightningStoreClient": "sharpen.store.LightningStoreClient",
+    "LightningStoreThreaded": "sharpen.store.LightningStoreThreaded",
+    "SQLiteStore": "sharpen.store.SQLiteStore",
+    "memory": "sharpen.store.InMemoryLightningStore",
+    "sqlite": "sharpen.store.SQLiteStore",
+}
+
+
+class Registry(Mapping[str, Target]):
+    """Names and what they lead to: the built-in ones and those that were registered."""
+
+    def __init__(self, built_in: Mapping[str, str]) -> None:
+        self._built_in = built_in
+        self._registered: dict[str, Target] = {}
+
+    def __getitem__(self, name: str) -> Target:
+        return self._built_in[name] if name in self._built_in else self._registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._registered, **self._built_in})
+
+    def __len__(self) -> int:
+        return len({**self._registered, **self._built_in})
+
+    @overload
+    def register(self, name: str) -> Callable[[M], M]: ...
+
+    @overload
+    def register(self, name: str, class_or_path: Target) -> None: ...
+
+    def register(self, name: str, class_or_path: Target | None = None) -> Callable[[M], M] | None:
+        """Give a class, or the import path of one, a name; also as `@register("Name")`."""
+        if not isinstance(name, str) or not name:
+            raise ComponentError(f'{shown(name)} is not a name: write register("Name", cls) or @register("Name")')
+        if class_or_path is None:
+            return self._decorator(name)
+        self._add(name, class_or_path)
+        return None
+
+    def _decorator(self, name: str) -> Callable[[M], M]:
+        def add(made: M) -> M:
+            self._add(name, made)
+            return made
+
+        return add
+
+    def _add(self, name: str, target: Target) -> None:
+        if not callable(target) and not (isinstance(target, str) and "." in target):
+            raise ComponentError(f"{name}={shown(target)} is neither a class nor an import path: 'pkg.module.Class'")
+        if name in self and not _is_same(self[name], target):
+            kind = "a built-in name" if name in self._built_in else "already registered"
+            raise ComponentError(f"{name!r} is {kind} for {_path(self[name])}: give {_path(target)} another name")
+        if name not in self._built_in:
+            self._registered[name] = target
+
+
+def _path(target: Target) -> str:
+    return target if isinstance(target, str) else f"{target.__module__}.{getattr(target, '__qualname__', target)}"
+
+
+def _loaded(target: Target) -> Target:
+    """What a path leads to if its module is imported already; otherwise the path."""
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.rpartition(".")
+    found: Target = getattr(sys.modules.get(module), attribute, target)
+    return found
+
+
+def _is_same(old: Target, new: Target) -> bool:
+    old, new = _loaded(old), _loaded(new)
+    # A notebook cell or a reloaded module defines its class again: the same place in the code is the same thing.
+    # Lambdas and classes inside functions (`<lambda>`, `<locals>`) share their place with others.
+    return old is new or (_path(old) == _path(new) and "<" not in _path(new))
+
+
+DEFAULT_REGISTRY = Registry(BUILT_IN)
+register = DEFAULT_REGISTRY.register
+
+
+def classes_in_main() -> dict[str, Maker]:
+    """The classes that the running script can name."""
+    names = vars(sys.modules["__main__"])
+    return {name: value for name, value in names.items() if isinstance(value, type)}

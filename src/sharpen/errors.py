@@ -1,0 +1,127 @@
+"""The errors that Sharpen raises.
+
+    SharpenError
+    ├── ConfigError (ValueError)               a setting that cannot work
+    │   └── ComponentError                     a component spec that cannot be turned into a component
+    ├── ComponentTypeError (TypeError)         a spec that gave a component of the wrong kind
+    ├── MissingExtraError (ImportError)        an optional package is needed; the message holds the command
+    ├── InvalidInputError (ValueError)         a value from a caller that is not allowed
+    │   ├── TaskError                          a task that does not survive the trip through JSON
+    │   ├── SecretError                        a literal secret where only a reference may be written
+    │   ├── UnknownIdError                     no such rollout, attempt, resources or worker
+    │   ├── FinishedError                      a finished rollout or attempt cannot change any more
+    │   └── TooLargeError                      a request above the limits of the store
+    └── StoreError
+        ├── SpansEvictedError (LookupError)    the spans were dropped to stay within the bound
+        ├── StoreFileError (OSError)           a store file that cannot be opened or read
+        ├── StoreWriteError (OSError)          a local store that cannot write now (disk full, locked)
+        ├── StoreUnavailableError (ConnectionError)  the store server did not answer in time
+        ├── AccessDeniedError (PermissionError)      a missing or wrong token, a foreign host or origin
+        └── PortTakenError (OSError)           the address is in use
+
+Each error is also the built-in that it resembles, so `except ValueError` keeps its meaning.
+`wire_name` and `from_wire` carry an error over HTTP without losing its class.
+"""
+
+
+class SharpenError(Exception):
+    """Base of every error that Sharpen raises on purpose."""
+
+
+class ConfigError(SharpenError, ValueError):
+    """A setting that cannot work."""
+
+
+class ComponentError(ConfigError):
+    """A component spec that cannot be turned into a component."""
+
+
+class ComponentTypeError(SharpenError, TypeError):
+    """A component spec that gave something of the wrong kind."""
+
+
+class MissingExtraError(SharpenError, ImportError):
+    """A feature needs a package that is not installed."""
+
+    @classmethod
+    def of(cls, package: str, *, extra: str, feature: str) -> "MissingExtraError":
+        return cls(f"{feature} needs the package {package!r}: pip install 'sharpen[{extra}]'")
+
+
+class InvalidInputError(SharpenError, ValueError):
+    """A value from a caller that is not allowed."""
+
+
+class TaskError(InvalidInputError):
+    """A task or metadata that would not come back equal from JSON."""
+
+
+class SecretError(InvalidInputError):
+    """A literal secret where only a reference such as `env:NAME` may be written."""
+
+
+class UnknownIdError(InvalidInputError):
+    """No rollout, attempt, resources or worker has this id."""
+
+
+class FinishedError(InvalidInputError):
+    """A finished rollout or attempt cannot change any more."""
+
+
+class TooLargeError(InvalidInputError):
+    """A request above the limits of the store."""
+
+
+class StoreError(SharpenError):
+    """The store could not do what was asked, for a reason outside the request."""
+
+
+class SpansEvictedError(StoreError, LookupError):
+    """The spans were dropped to keep the memory store within its bound."""
+
+
+class StoreFileError(StoreError, OSError):
+    """A store file that cannot be opened or read."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """A local store that cannot write at the moment."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """The store server did not answer within the allowed time."""
+
+
+class AccessDeniedError(StoreError, PermissionError):
+    """A missing or wrong token, or a request from a foreign host or origin."""
+
+
+class PortTakenError(StoreError, OSError):
+    """Another program listens on this address."""
+
+
+# How an error travels over HTTP: its class name in the body, and this status.
+HTTP_STATUS: dict[type[SharpenError], int] = {
+    InvalidInputError: 400,
+    TaskError: 400,
+    SecretError: 400,
+    UnknownIdError: 404,
+    FinishedError: 409,
+    TooLargeError: 413,
+    SpansEvictedError: 410,
+    StoreFileError: 503,
+    StoreWriteError: 503,
+    StoreUnavailableError: 503,
+    AccessDeniedError: 403,
+}
+
+
+def http_status(error: SharpenError) -> int:
+    """The HTTP status that says the same as this error."""
+    return next((HTTP_STATUS[kind] for kind in type(error).__mro__ if kind in HTTP_STATUS), 500)
+
+
+def from_wire(name: str, message: str, *, default: type[SharpenError] = StoreError) -> SharpenError:
+    """The error that the other side raised, by its class name."""
+    known = {kind.__name__: kind for kind in HTTP_STATUS}
+    return known.get(name, default)(message)

@@ -1,0 +1,355 @@
+"""The contract of every store.
+
+The store is the only thing that algorithms and runners share. Its rules are in `transitions` and `ledger`; the
+faces (local, threaded, HTTP server, HTTP client) are made from the methods of this class, so that none of them
+is written twice. Every write can be repeated: creating calls take the caller's id, claiming calls a `request_id`,
+and a repeated one gives the first answer again.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+from msgspec import UNSET, Meta, UnsetType
+
+from ..types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    FinishedRollouts,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    StoredSpans,
+    TaskInput,
+    Worker,
+    WorkerHeartbeat,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+FilterLogic = Literal["and", "or"]
+SortOrder = Literal["asc", "desc"]
+MAX_INT = 2**63 - 1
+# -1 asks for everything.
+Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)]
+Offset = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Seconds = Annotated[float, Meta(ge=0)]
+AttemptEnd = Literal["succeeded", "failed", "timeout"]
+
+
+class LightningStoreCapabilities(TypedDict):
+    """What a store can do."""
+
+    thread_safe: bool
+    async_safe: bool
+    zero_copy: bool
+    otlp_traces: bool
+
+
+class LightningStoreStatistics(TypedDict):
+    """How much a store holds, and what is going on in it."""
+
+    name: str
+    total_rollouts: int
+    rollouts_by_status: dict[str, int]
+    queue_length: int
+    total_attempts: int
+    open_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    size_bytes: int
+    uptime_seconds: float
+
+
+class LightningStore:
+    """Where rollouts, attempts, spans, resources and workers are kept. All methods are async."""
+
+    # -- rollouts ------------------------------------------------------------------------------------
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        rollout_id: str | None = None,
+    ) -> Rollout:
+        """Add one rollout at the end of the queue, bound to the latest resources or to those named."""
+        request = EnqueueRolloutRequest(input, mode, resources_id, config, metadata, rollout_id)
+        return (await self.enqueue_many_rollouts([request]))[0]
+
+    async def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        """Add many rollouts at the end of the queue: all of them or, on an error, none."""
+        raise NotImplementedError
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+        rollout_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Start a rollout past the queue, with its first attempt."""
+        raise NotImplementedError
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, wait_seconds: Seconds = 0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        """Claim the oldest rollout of the queue, waiting for one up to `wait_seconds`."""
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: Count = 1,
+        worker_id: str | None = None,
+        wait_seconds: Seconds = 0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        """Claim up to `limit` of the oldest rollouts, waiting up to `wait_seconds` for the first of them."""
+        raise NotImplementedError
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
+    ) -> AttemptedRollout:
+        """Open a new attempt of an unfinished rollout on request."""
+        raise NotImplementedError
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | UnsetType = UNSET,
+        mode: RolloutMode | None | UnsetType = UNSET,
+        resources_id: str | None | UnsetType = UNSET,
+        status: RolloutStatus | UnsetType = UNSET,
+        config: RolloutConfig | UnsetType = UNSET,
+        metadata: dict[str, Any] | None | UnsetType = UNSET,
+    ) -> Rollout:
+        """Change what is given. A finished rollout keeps its status."""
+        raise NotImplementedError
+
+    async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """Cancel those that are not finished; their agents are told at their next heartbeat or span."""
+        raise NotImplementedError
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """The rollout, with its latest attempt if it has one."""
+        raise NotImplementedError
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        mode: RolloutMode | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: Limit = -1,
+        offset: Offset = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """One page of the rollouts that match, in the order they were enqueued unless `sort_by` says otherwise.
+
+        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
+        """
+        raise NotImplementedError
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: Seconds | None = None) -> list[Rollout]:
+        """Wait until all are finished or the time is over; gives those that are finished."""
+        raise NotImplementedError
+
+    async def finished_rollouts(
+        self, after: Offset = 0, limit: Count = 1000, wait_seconds: Seconds = 0
+    ) -> FinishedRollouts:
+        """Rollouts in the order in which they finished, from a cursor on (0: from the beginning)."""
+        raise NotImplementedError
+
+    # -- attempts ------------------------------------------------------------------------------------
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | UnsetType = UNSET,
+        worker_id: str | UnsetType = UNSET,
+        last_heartbeat_time: float | UnsetType = UNSET,
+        metadata: dict[str, Any] | None | UnsetType = UNSET,
+    ) -> Attempt:
+        """Change what is given of an attempt (`"latest"` is allowed); the latest one moves its rollout."""
+        raise NotImplementedError
+
+    async def complete_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        spans: Sequence[Span] = (),
+        status: AttemptEnd = "succeeded",
+        reward: float | None = None,
+        metadata: dict[str, Any] | None | UnsetType = UNSET,
+    ) -> Attempt:
+        """Store the last spans and the outcome of an attempt in one call."""
+        raise NotImplementedError
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """The attempt that counts."""
+        raise NotImplementedError
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: Limit = -1,
+        offset: Offset = 0,
+    ) -> PaginatedResult[Attempt]:
+        """All attempts of a rollout."""
+        raise NotImplementedError
+
+    # -- spans ---------------------------------------------------------------------------------------
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span; None if it was there already. Renews the lease of its attempt."""
+        return (await self.add_many_spans([span]))[0]
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
+        """Store spans of any attempts: all of them or, on an error, none."""
+        raise NotImplementedError
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        """Store a span as the OpenTelemetry SDK has it."""
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """The next number of the rollout's counter."""
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    async def get_many_span_sequence_ids(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
+        """The next number for each pair of rollout and attempt."""
+        raise NotImplementedError
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: Limit = -1,
+        offset: Offset = 0,
+        sort_by: str = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """The spans of a rollout, of one attempt where given (`"latest"` is allowed)."""
+        raise NotImplementedError
+
+    # -- resources -----------------------------------------------------------------------------------
+
+    async def add_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
+        """Store version 1 of a new set of resources and make it the latest."""
+        raise NotImplementedError
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None = None
+    ) -> ResourcesUpdate:
+        """Store the next version under the same id and make it the latest."""
+        raise NotImplementedError
+
+    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
+        """One version, the newest where none is named. A version never changes."""
+        raise NotImplementedError
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """The version that was published last."""
+        raise NotImplementedError
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: Limit = -1,
+        offset: Offset = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """All versions of all resources, in the order they were published."""
+        raise NotImplementedError
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | None = None) -> WorkerHeartbeat:
+        """A heartbeat: keeps the worker's open attempts alive and tells which are no longer wanted."""
+        raise NotImplementedError
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """The worker as it was last seen."""
+        raise NotImplementedError
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: Limit = -1,
+        offset: Offset = 0,
+    ) -> PaginatedResult[Worker]:
+        """All workers that ever claimed or sent a heartbeat."""
+        raise NotImplementedError
+
+    # -- the store itself ----------------------------------------------------------------------------
+
+    async def statistics(self) -> LightningStoreStatistics:
+        """How much the store holds, and what is going on in it."""
+        raise NotImplementedError
+
+    async def prune(self, older_than: Seconds) -> int:
+        """Delete rollouts that finished more than `older_than` seconds ago, with all they left; how many."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Release what the store holds open. What was acknowledged stays."""
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": False, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Where an OpenTelemetry exporter sends traces for this store."""
+        raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces: serve it with LightningStoreServer")

@@ -1,0 +1,95 @@
+"""Checks of what callers give: each error names the value and what would be allowed."""
+
+import math
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidInputError, TaskError
+
+MAX_ID_LENGTH = 200
+
+
+def check_id(kind: str, value: str) -> str:
+    """Ids stand in URLs and logs: printable, without spaces and slashes."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
+        raise InvalidInputError(f"{kind} is {value!r}: use a text of 1 to {MAX_ID_LENGTH} characters")
+    if not value.isprintable() or any(c in value for c in " /\\?#%") or value in (".", "..", "latest"):
+        raise InvalidInputError(
+            f"{kind} is {value!r}: use printable characters without spaces and / \\ ? # %, and not 'latest'"
+        )
+    return value
+
+
+def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        near = get_close_matches(str(value), list(allowed), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInputError(f"{name} is {value!r}: use one of {', '.join(sorted(allowed))}{hint}")
+
+
+def check_choices(name: str, values: Any, allowed: Collection[str]) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
+        raise InvalidInputError(f"{name} is {values!r}: give a list of {', '.join(sorted(allowed))}")
+    for value in values:
+        check_choice(name, value, allowed)
+
+
+def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        upper = f" and at most {high:g}" if high < math.inf else ""
+        raise InvalidInputError(f"{name} is {value!r}: give a number of at least {low:g}{upper}")
+
+
+def check_finite(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInputError(f"{name} is {value!r}: give a finite number")
+
+
+def encode_equal(value: Any, what: str) -> bytes:
+    """The JSON of a value that comes back equal from it; anything else is refused with the first difference."""
+    try:
+        encoded = msgspec.json.encode(value)
+        if msgspec.json.decode(encoded) == value:
+            return encoded
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise _task_error(value, what, str(error)) from None
+    raise _task_error(value, what, "it would come back different")
+
+
+def _task_error(value: Any, what: str, reason: str) -> TaskError:
+    path, found = first_difference(value) or ("$", value)
+    return TaskError(
+        f"{what} cannot be written as JSON: at {path} there is {type(found).__name__} {_short(found)} ({reason}). "
+        "Give plain dicts, lists, texts and numbers (dataclasses.asdict helps), or use the memory store "
+        "with the shared-memory strategy"
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def first_difference(value: Any, path: str = "$", depth: int = 0) -> tuple[str, Any] | None:
+    """Path and value of the first part that JSON does not keep."""
+    if depth > 200:
+        return path, value
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                return f"{path}.{key}", key
+            if found := first_difference(item, f"{path}.{key}", depth + 1):
+                return found
+        return None
+    if type(value) is list:
+        for index, item in enumerate(value):
+            if found := first_difference(item, f"{path}[{index}]", depth + 1):
+                return found
+        return None
+    try:
+        return None if msgspec.json.decode(msgspec.json.encode(value)) == value else (path, value)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return path, value

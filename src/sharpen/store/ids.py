@@ -1,0 +1,9 @@
+"""New ids: a kind, the time and random hex, so that ids made one after another lie side by side in an index."""
+
+import os
+import time
+
+
+def new_id(kind: str) -> str:
+    """For example `ro-019a…`: 12 hex digits of milliseconds and 16 of randomness."""
+    return f"{kind}-{time.time_ns() // 1_000_000:012x}{os.urandom(8).hex()}"

@@ -1,0 +1,221 @@
+"""What the stores of this process share: the rules run in transactions, waits are woken by events, and a watchdog
+applies leases and time-outs on time, also when nobody calls."""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ..errors import StoreError
+from ..types import AttemptedRollout, FinishedRollouts, Rollout
+from . import checks
+from .base import LightningStore
+from .ids import new_id
+from .ledger import Events
+from .methods import Method, forward_methods
+from .waiting import Crowd, Line
+
+log = logging.getLogger(__name__)
+RETRY_SECONDS = 1.0
+
+
+def _run_in_transaction(method: Method) -> Callable[..., Awaitable[Any]]:
+    name = method.name
+    if method.kind == "read":
+
+        async def read(self: "LocalStore", *args: Any, **kwargs: Any) -> Any:
+            return await self._read(name, *args, **kwargs)
+
+        return read
+
+    async def write(self: "LocalStore", *args: Any, **kwargs: Any) -> Any:
+        return await self._write(name, *args, **kwargs)
+
+    return write
+
+
+@forward_methods(_run_in_transaction)
+class LocalStore(LightningStore):
+    """A store in this process: subclasses say how a method of the ledger is run in a transaction."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self.store_id = new_id("st")
+        self._clock = clock
+        self._workers_waiting = Line()
+        self._finish_waiting = Crowd()
+        self._watchdog = Watchdog(self)
+
+    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The same from a thread without a loop."""
+        raise NotImplementedError
+
+    def _announce(self, events: Events) -> None:
+        """Called once a transaction is durable: wake those who wait for what it brought."""
+        if events.queued:
+            self._workers_waiting.wake(events.queued)
+        if events.finished:
+            self._finish_waiting.finished(events.finished)
+        if events.deadline < math.inf:
+            self._watchdog.look_at(events.deadline)
+
+    # -- waiting -------------------------------------------------------------------------------------
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        checks.check_number("wait_seconds", wait_seconds, low=0)
+        wanted = {"limit": limit, "worker_id": worker_id, "request_id": request_id}
+        claimed: list[AttemptedRollout] = await self._write("dequeue_many_rollouts", **wanted)
+        end = time.monotonic() + wait_seconds
+        while not claimed and (left := end - time.monotonic()) > 0:
+            ticket = self._workers_waiting.join()
+            self._watchdog.hurry()
+            try:
+                claimed = await self._write("dequeue_many_rollouts", **wanted)
+                if not claimed and await ticket.wait(left):
+                    claimed = await self._write("dequeue_many_rollouts", **wanted)
+            finally:
+                self._workers_waiting.leave(ticket, used=len(claimed) == 1)
+        return claimed
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        if timeout is not None:
+            checks.check_number("timeout", timeout, low=0)
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        left = await self._read("unfinished", rollout_ids)
+        while left and time.monotonic() < end:
+            ticket = self._finish_waiting.join_all(left)
+            self._watchdog.hurry()
+            try:
+                left = await self._read("unfinished", left)
+                if left:
+                    await ticket.wait(min(end - time.monotonic(), 3600))
+                    left = await self._read("unfinished", left)
+            finally:
+                self._finish_waiting.leave(ticket)
+        waiting = set(left)
+        finished = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id not in waiting]
+        found = await self._read("query_rollouts", rollout_id_in=finished)
+        by_id = {rollout.rollout_id: rollout for rollout in found}
+        return [by_id[rollout_id] for rollout_id in finished if rollout_id in by_id]
+
+    async def finished_rollouts(self, after: int = 0, limit: int = 1000, wait_seconds: float = 0) -> FinishedRollouts:
+        checks.check_number("wait_seconds", wait_seconds, low=0)
+        found: FinishedRollouts = await self._read("finished_rollouts", after, limit)
+        end = time.monotonic() + wait_seconds
+        while not found.items and (left := end - time.monotonic()) > 0:
+            ticket = self._finish_waiting.join_any()
+            self._watchdog.hurry()
+            try:
+                found = await self._read("finished_rollouts", after, limit)
+                if not found.items and await ticket.wait(left):
+                    found = await self._read("finished_rollouts", after, limit)
+            finally:
+                self._finish_waiting.leave(ticket)
+        return found
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """Apply every lease and time-out that is due now; the watchdog does this by itself."""
+        expired: int = self._write_now("expire")
+        return expired
+
+    def _next_deadline(self) -> float | None:
+        raise NotImplementedError
+
+    def _poll_seconds(self) -> float | None:
+        """How often the watchdog looks around, for stores that others write to as well."""
+        return None
+
+    def _look_around(self) -> None:
+        """Notice what others wrote."""
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._watchdog.stop)
+
+
+class Watchdog:
+    """A thread that sleeps until the next deadline. It holds its store weakly and ends with it."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = weakref.ref(store, lambda _: self._wake.set())
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next = math.inf
+        self._is_stopped = False
+
+    def look_at(self, deadline: float) -> None:
+        """Be awake at this time of the store's clock."""
+        if deadline < self._next:
+            self._next = deadline
+            self.start()
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Someone begins to wait, so the next look around may be due earlier."""
+        if self._thread is not None:
+            self._wake.set()
+
+    def start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._is_stopped:
+                self._thread = threading.Thread(target=self._run, name="sharpen-watchdog", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wake.wait(self._seconds_to_sleep())
+            self._wake.clear()
+            store = self._store()
+            if store is None or self._is_stopped:
+                return
+            try:
+                self._look(store)
+            except StoreError as error:
+                log.warning("the watchdog of the store could not act and will try again: %s", error)
+                self._next = store._clock() + RETRY_SECONDS
+            del store
+
+    def _seconds_to_sleep(self) -> float | None:
+        store = self._store()
+        if store is None:
+            return 0
+        poll = store._poll_seconds()
+        if self._next == math.inf:
+            return poll
+        # The store's clock may be set back or forward, so a long sleep is cut into short ones.
+        until = min(max(self._next - store._clock(), 0), 1.0)
+        return until if poll is None else min(until, poll)
+
+    def _look(self, store: LocalStore) -> None:
+        store._look_around()
+        if store._clock() >= self._next:
+            self._next = math.inf
+            store.expire()
+            deadline = store._next_deadline()
+            if deadline is not None:
+                self._next = min(self._next, deadline)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()

@@ -1,0 +1,545 @@
+"""The store in memory: for tests and throwaway work, and for tasks that are not JSON.
+
+Rows are kept as they are; the spans of a finished rollout are kept encoded, at a fraction of their size.
+"""
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import InvalidInputError, SpansEvictedError, UnknownIdError
+from ..types import PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker, WorkerStatus
+from .base import FilterLogic, LightningStoreCapabilities
+from .ledger import Ledger, paginate, public_rollout
+from .local import LocalStore
+from .ordered import OrderedNumbers
+from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow
+from .transitions import FINISHED, OPEN, QUEUED
+
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Span])
+
+
+class _Kept(RolloutRow):
+    """A rollout with everything that belongs to it."""
+
+    tries: list["_Try"] = []
+    place: int = 0
+    """Its ticket in the queue; 0 when it is not in it."""
+
+
+class _Try(AttemptRow):
+    """An attempt with its spans: by id while it runs, encoded once its rollout has finished."""
+
+    spans: dict[str, Span] | None = None
+    packed: bytes | None = None
+    evicted: int = 0
+    holder: str | None = None
+    """The worker under whose open attempts it stands."""
+
+
+class MemoryTables:
+    """Dictionaries and the indexes that keep every question cheap."""
+
+    rollout_row = _Kept
+    attempt_row = _Try
+
+    def __init__(self, max_span_bytes: int | None = None) -> None:
+        self.max_span_bytes = max_span_bytes
+        self._rollouts: dict[str, _Kept] = {}
+        self._by_number: dict[int, _Kept] = {}
+        self._by_status: dict[str, OrderedNumbers] = {}
+        self._queue: deque[tuple[int, _Kept]] = deque()
+        self._next_number = self._next_place = self._finish_number = 0
+        self._finished: dict[int, _Kept] = {}
+        self._first_finished = 1
+        self._requests: dict[str, list[_Try]] = {}
+        self._open: dict[str, dict[str, _Try]] = {}
+        self._unwanted: dict[str, dict[str, None]] = {}
+        self._deadlines: list[tuple[float, str, int]] = []
+        self._resources: dict[str, list[ResourcesUpdate]] = {}
+        self._published: list[ResourcesUpdate] = []
+        self._resources_requests: dict[str, ResourcesUpdate] = {}
+        self._workers: dict[str, Worker] = {}
+        self._packed_order: deque[_Try] = deque()
+        self._attempt_count = self._span_count = self._span_bytes = 0
+
+    # -- rollouts ------------------------------------------------------------------------------------
+
+    def rollout(self, rollout_id: str) -> _Kept | None:
+        return self._rollouts.get(rollout_id)
+
+    def add_rollouts(self, rows: list[RolloutRow]) -> None:
+        for row in rows:
+            assert isinstance(row, _Kept)
+            self._next_number += 1
+            row.number = self._next_number
+            row.tries = []
+            self._rollouts[row.rollout_id] = self._by_number[row.number] = row
+            self._numbers(row.status).add(row.number)
+            if row.status in QUEUED:
+                self._enter_queue(row)
+
+    def _numbers(self, status: str) -> OrderedNumbers:
+        numbers = self._by_status.get(status)
+        if numbers is None:
+            numbers = self._by_status[status] = OrderedNumbers()
+        return numbers
+
+    def _enter_queue(self, row: _Kept) -> None:
+        self._next_place += 1
+        row.place = self._next_place
+        self._queue.append((row.place, row))
+
+    def save_rollout(self, row: RolloutRow, old_status: RolloutStatus) -> None:
+        status = row.status
+        if status == old_status:
+            return
+        assert isinstance(row, _Kept)
+        self._by_status[old_status].remove(row.number)
+        self._numbers(status).add(row.number)
+        if status in QUEUED:
+            if old_status not in QUEUED:
+                self._enter_queue(row)
+        else:
+            row.place = 0
+        if status in FINISHED:
+            self._finish_number += 1
+            self._finished[self._finish_number] = row
+            for attempt in row.tries:
+                self._pack_spans(attempt)
+
+    def save_body(self, row: RolloutRow) -> None:
+        """Rows are kept as they are, so a changed body is kept already."""
+
+    def queue_length(self) -> int:
+        return sum(len(self._by_status[status]) for status in QUEUED if status in self._by_status)
+
+    def queue_head(self, limit: int) -> list[RolloutRow]:
+        """The oldest in the queue; tickets of rollouts that have left it since are thrown away on the way."""
+        found: list[RolloutRow] = []
+        while self._queue and len(found) < limit:
+            place, row = self._queue.popleft()
+            if row.place == place:
+                found.append(row)
+        return found
+
+    def delete_finished_before(self, time: float) -> int:
+        gone = 0
+        for number in range(self._first_finished, self._finish_number + 1):
+            row = self._finished.get(number)
+            if row is not None and (row.end_time or 0) < time:
+                self._delete(row)
+                del self._finished[number]
+                gone += 1
+        while self._first_finished <= self._finish_number and self._first_finished not in self._finished:
+            self._first_finished += 1
+        return gone
+
+    def _delete(self, row: _Kept) -> None:
+        del self._rollouts[row.rollout_id], self._by_number[row.number]
+        self._by_status[row.status].remove(row.number)
+        for attempt in row.tries:
+            self._attempt_count -= 1
+            self._span_count -= len(self._all_spans(attempt)) if not attempt.evicted else 0
+            self._span_bytes -= len(attempt.packed or b"")
+            attempt.packed, attempt.spans = None, None
+            self._forget(attempt)
+
+    def _forget(self, attempt: _Try) -> None:
+        if attempt.holder is not None:
+            del self._open[attempt.holder][attempt.attempt_id]
+        if attempt.worker_id is not None:
+            self._unwanted.get(attempt.worker_id, {}).pop(attempt.attempt_id, None)
+        if attempt.request_id is not None:
+            self._requests.pop(attempt.request_id, None)
+
+    def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
+        if page.sort_by is None and _only_status(wanted):
+            return self._page_by_status(wanted, page)
+        found = [row for row in self._candidates(wanted) if _is_wanted(row, wanted)]
+        cut: PaginatedResult[_Kept] = paginate(found, page)
+        return PaginatedResult([_public(row) for row in cut.items], cut.limit, cut.offset, cut.total)
+
+    def _page_by_status(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
+        """Pages by status touch nothing but what they give back."""
+        reverse = page.sort_order == "desc"
+        indexes = [
+            numbers
+            for status, numbers in self._by_status.items()
+            if wanted.status_in is None or status in wanted.status_in
+        ]
+        total = sum(map(len, indexes))
+        if len(indexes) == 1:
+            numbers = indexes[0].skip(page.offset, reverse=reverse)
+        else:
+            ways = [reversed(index) if reverse else iter(index) for index in indexes]
+            numbers = islice(merge(*ways, reverse=reverse), page.offset, None)
+        chosen = numbers if page.limit < 0 else islice(numbers, page.limit)
+        return PaginatedResult([_public(self._by_number[n]) for n in chosen], page.limit, page.offset, total)
+
+    def _candidates(self, wanted: RolloutFilter) -> list[_Kept]:
+        if wanted.rollout_id_in is not None and wanted.logic == "and":
+            rows = (self._rollouts.get(rollout_id) for rollout_id in wanted.rollout_id_in)
+            return sorted((row for row in rows if row is not None), key=lambda row: row.number)
+        return list(self._by_number.values())
+
+    def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]:
+        found = []
+        for number in range(max(after + 1, self._first_finished), self._finish_number + 1):
+            row = self._finished.get(number)
+            if row is not None:
+                found.append((number, _public(row)))
+                if len(found) == limit:
+                    break
+        return found
+
+    def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
+        left = []
+        for rollout_id in rollout_ids:
+            row = self._rollouts.get(rollout_id)
+            if row is None:
+                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+            if row.status not in FINISHED:
+                left.append(rollout_id)
+        return left
+
+    # -- attempts ------------------------------------------------------------------------------------
+
+    def attempt(self, rollout: RolloutRow, attempt_id: str) -> _Try | None:
+        assert isinstance(rollout, _Kept)
+        for attempt in reversed(rollout.tries):
+            if attempt.attempt_id == attempt_id:
+                return attempt
+        return None
+
+    def latest_attempt(self, rollout: RolloutRow) -> _Try | None:
+        assert isinstance(rollout, _Kept)
+        return rollout.tries[-1] if rollout.tries else None
+
+    def attempts(self, rollout: RolloutRow) -> list[AttemptRow]:
+        assert isinstance(rollout, _Kept)
+        return list(rollout.tries)
+
+    def add_attempt(self, row: AttemptRow) -> None:
+        assert isinstance(row, _Try)
+        self._rollouts[row.rollout_id].tries.append(row)
+        self._attempt_count += 1
+        if row.request_id is not None:
+            self._requests.setdefault(row.request_id, []).append(row)
+        self.save_attempt(row)
+
+    def save_attempt(self, row: AttemptRow) -> None:
+        assert isinstance(row, _Try)
+        if row.deadline is not None:
+            heapq.heappush(self._deadlines, (row.deadline, row.rollout_id, row.sequence_id))
+        self._index_by_worker(row, row.worker_id or "")
+        if row.status not in OPEN:
+            if row.request_id is not None:
+                self._requests.pop(row.request_id, None)
+            if row.packed is not None and row.spans:
+                self._pack_spans(row)
+
+    def _index_by_worker(self, row: _Try, worker_id: str) -> None:
+        holder = worker_id if row.status in OPEN else None
+        if holder != row.holder:
+            if row.holder is not None:
+                del self._open[row.holder][row.attempt_id]
+            if holder is not None:
+                self._open.setdefault(holder, {})[row.attempt_id] = row
+            row.holder = holder
+        if row.unwanted:
+            self._unwanted.setdefault(worker_id, {})[row.attempt_id] = None
+        elif worker_id in self._unwanted:
+            self._unwanted[worker_id].pop(row.attempt_id, None)
+
+    def claimed(self, request_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
+        return [(self._rollouts[a.rollout_id], a) for a in self._requests.get(request_id, [])]
+
+    def open_attempts(self, worker_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
+        return [(self._rollouts[a.rollout_id], a) for a in self._open.get(worker_id, {}).values()]
+
+    def unwanted(self, worker_id: str) -> list[str]:
+        return list(self._unwanted.get(worker_id, {}))
+
+    def due(self, now: float) -> list[tuple[RolloutRow, AttemptRow]]:
+        found = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, rollout_id, sequence_id = heapq.heappop(self._deadlines)
+            row = self._rollouts.get(rollout_id)
+            if row is not None and row.tries[sequence_id - 1].deadline == deadline:
+                found.append((row, row.tries[sequence_id - 1]))
+        return found  # type: ignore[return-value]
+
+    def next_deadline(self) -> float | None:
+        """The nearest deadline that still holds; outdated ones are thrown away on the way."""
+        while self._deadlines:
+            deadline, rollout_id, sequence_id = self._deadlines[0]
+            row = self._rollouts.get(rollout_id)
+            if row is not None and row.tries[sequence_id - 1].deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
+
+    # -- spans ---------------------------------------------------------------------------------------
+
+    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[bool]:
+        assert isinstance(attempt, _Try)
+        if attempt.evicted:
+            return [False] * len(spans)
+        if attempt.spans is None:
+            attempt.spans = {}
+        if attempt.packed is not None:
+            attempt.spans = self._all_spans(attempt)
+            self._span_bytes -= len(attempt.packed)
+            attempt.packed = b""
+        flags = []
+        for span in spans:
+            is_new = span.span_id not in attempt.spans
+            flags.append(is_new)
+            if is_new:
+                attempt.spans[span.span_id] = span
+        self._span_count += sum(flags)
+        if rollout.status in FINISHED:
+            self._pack_spans(attempt)
+        return flags
+
+    def _all_spans(self, attempt: _Try) -> dict[str, Span]:
+        kept = {span.span_id: span for span in _decoder.decode(attempt.packed)} if attempt.packed else {}
+        return kept | (attempt.spans or {})
+
+    def _pack_spans(self, attempt: _Try) -> None:
+        """Keep the spans of a finished rollout encoded; drop the oldest ones past the bound."""
+        if not attempt.spans:
+            return
+        try:
+            attempt.packed = _encoder.encode(list(attempt.spans.values()))
+        except (TypeError, OverflowError):  # an attribute that is not plain data stays as it is
+            attempt.packed = None
+            return
+        attempt.spans = None
+        self._span_bytes += len(attempt.packed)
+        if self.max_span_bytes is not None:
+            self._packed_order.append(attempt)
+            while self._span_bytes > self.max_span_bytes and self._packed_order:
+                self._evict(self._packed_order.popleft())
+
+    def _evict(self, attempt: _Try) -> None:
+        if attempt.packed is None or attempt.evicted:
+            return
+        attempt.evicted = len(self._all_spans(attempt))
+        self._span_count -= attempt.evicted
+        self._span_bytes -= len(attempt.packed)
+        attempt.packed, attempt.spans = None, None
+
+    def spans(
+        self, rollout: RolloutRow, attempt: AttemptRow | None, matches: list[Match], logic: FilterLogic, page: Page
+    ) -> PaginatedResult[Span]:
+        found: list[Span] = []
+        for each in [attempt] if attempt is not None else self.attempts(rollout):
+            assert isinstance(each, _Try)
+            if each.evicted:
+                raise SpansEvictedError(
+                    f"the {each.evicted} spans of attempt {each.attempt_id!r} of rollout {rollout.rollout_id!r} were "
+                    f"dropped to stay within max_span_bytes={self.max_span_bytes}: raise it, or use SQLiteStore"
+                )
+            found += self._all_spans(each).values()
+        return paginate(_select(found, matches, logic), page)
+
+    # -- resources -----------------------------------------------------------------------------------
+
+    def add_resources(self, update: ResourcesUpdate, request_id: str | None) -> None:
+        self._resources.setdefault(update.resources_id, []).append(update)
+        self._published.append(update)
+        if request_id is not None:
+            self._resources_requests[request_id] = update
+
+    def resources(self, resources_id: str, version: int | None) -> ResourcesUpdate | None:
+        versions = self._resources.get(resources_id, [])
+        if version is None:
+            return versions[-1] if versions else None
+        return versions[version - 1] if 1 <= version <= len(versions) else None
+
+    def resources_version(self, resources_id: str | None) -> tuple[str, int] | None:
+        found = self.latest_resources() if resources_id is None else self.resources(resources_id, None)
+        return None if found is None else (found.resources_id, found.version)
+
+    def resources_by_request(self, request_id: str) -> ResourcesUpdate | None:
+        return self._resources_requests.get(request_id)
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        return self._published[-1] if self._published else None
+
+    def all_resources(
+        self, matches: list[Match], logic: FilterLogic, page: Page
+    ) -> PaginatedResult[ResourcesUpdate]:
+        return paginate(_select(self._published, matches, logic), page)
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    def worker(self, worker_id: str) -> Worker | None:
+        return self._workers.get(worker_id)
+
+    def _known_worker(self, worker_id: str) -> Worker:
+        return self._workers.get(worker_id) or Worker(worker_id)
+
+    def save_heartbeat(self, worker_id: str, now: float, stats: dict[str, Any] | None) -> Worker:
+        worker = self._known_worker(worker_id)
+        status: WorkerStatus = "busy" if self._open.get(worker_id) else "idle"
+        idle = now if status == "idle" and worker.status == "unknown" else worker.last_idle_time
+        worker = replace(worker, status=status, heartbeat_stats=stats, last_heartbeat_time=now, last_idle_time=idle)
+        self._workers[worker_id] = worker
+        return worker
+
+    def mark_busy(self, worker_id: str, attempt: AttemptRow, now: float) -> None:
+        known = self._workers.get(worker_id)
+        self._workers[worker_id] = Worker(
+            worker_id,
+            "busy",
+            known and known.heartbeat_stats,
+            known and known.last_heartbeat_time,
+            now,
+            now,
+            known and known.last_idle_time,
+            attempt.rollout_id,
+            attempt.attempt_id,
+        )
+
+    def mark_idle(self, worker_id: str, now: float) -> None:
+        if self._open.get(worker_id):
+            return
+        known = self._known_worker(worker_id)
+        self._workers[worker_id] = Worker(
+            worker_id,
+            "idle",
+            known.heartbeat_stats,
+            known.last_heartbeat_time,
+            known.last_dequeue_time,
+            known.last_busy_time,
+            now,
+        )
+
+    def workers(
+        self, status_in: frozenset[WorkerStatus] | None, matches: list[Match], logic: FilterLogic, page: Page
+    ) -> PaginatedResult[Worker]:
+        found = list(self._workers.values())
+        if status_in is None:
+            return paginate(_select(found, matches, logic), page)
+        if not matches or logic == "and":
+            return paginate(_select([w for w in found if w.status in status_in], matches, logic), page)
+        either = [w for w in found if w.status in status_in or _fits(w, matches[0])]
+        return paginate(either, page)
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    def pack(self, value: Any, what: str) -> Any:
+        return value
+
+    def unpack(self, value: Any) -> Any:
+        return value
+
+    def counts(self) -> Counts:
+        return Counts(
+            {status: len(numbers) for status, numbers in self._by_status.items()},
+            self._attempt_count,
+            sum(len(attempts) for attempts in self._open.values()),
+            self._span_count,
+            len(self._published),
+            len(self._workers),
+            self._span_bytes,
+        )
+
+
+def _public(row: RolloutRow) -> Rollout:
+    return public_rollout(row, lambda value: value)
+
+
+def _only_status(wanted: RolloutFilter) -> bool:
+    rest = (wanted.rollout_id_in, wanted.rollout_id_contains, wanted.mode, wanted.reward_min, wanted.reward_max)
+    return all(condition is None for condition in rest)
+
+
+def _is_wanted(row: RolloutRow, wanted: RolloutFilter) -> bool:
+    answers = []
+    if wanted.status_in is not None:
+        answers.append(row.status in wanted.status_in)
+    if wanted.rollout_id_in is not None:
+        answers.append(row.rollout_id in wanted.rollout_id_in)
+    if wanted.rollout_id_contains is not None:
+        answers.append(wanted.rollout_id_contains in row.rollout_id)
+    if wanted.mode is not None:
+        answers.append(row.mode == wanted.mode)
+    if wanted.reward_min is not None:
+        answers.append(row.reward is not None and row.reward >= wanted.reward_min)
+    if wanted.reward_max is not None:
+        answers.append(row.reward is not None and row.reward <= wanted.reward_max)
+    if not answers:
+        return True
+    return all(answers) if wanted.logic == "and" else any(answers)
+
+
+def _fits(item: Any, match: Match) -> bool:
+    value = getattr(item, match.field)
+    return value is not None and (match.value in value if match.contains else match.value == value)
+
+
+def _select(items: list[T], matches: list[Match], logic: FilterLogic) -> list[T]:
+    if not matches:
+        return items
+    together = all if logic == "and" else any
+    return [item for item in items if together(_fits(item, match) for match in matches)]
+
+
+class InMemoryLightningStore(LocalStore):
+    """A store in this process. Any Python object may be a task; what it hands out is not copied.
+
+    Past `max_span_bytes` the spans of the oldest finished rollouts are dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        thread_safe: bool = True,
+        max_span_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if max_span_bytes is not None and max_span_bytes < 0:
+            raise InvalidInputError(f"max_span_bytes is {max_span_bytes}: give a number of bytes, or None")
+        super().__init__(clock=clock)
+        self._lock = threading.RLock() if thread_safe else nullcontext()
+        self._thread_safe = thread_safe
+        self._ledger = Ledger(
+            MemoryTables(max_span_bytes), clock=clock, name="InMemoryLightningStore", keeps_secrets=True
+        )
+
+    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return getattr(self._ledger, name)(*args, **kwargs)
+
+    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._write_now(name, *args, **kwargs)
+
+    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            try:
+                return getattr(self._ledger, name)(*args, **kwargs)
+            finally:
+                self._announce(self._ledger.take_events())
+
+    def _next_deadline(self) -> float | None:
+        with self._lock:
+            return self._ledger.next_deadline()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": self._thread_safe, "async_safe": True, "zero_copy": True, "otlp_traces": False}

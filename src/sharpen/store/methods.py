@@ -1,0 +1,186 @@
+"""The methods of the store as one table, from which its faces are made.
+
+Each row says how a method is served over HTTP and what kind of work it is; parameters and types are read from
+`LightningStore` itself. A `derived` method is defined by others in the contract, so only the server knows it.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..errors import InvalidInputError
+from ..types import Attempt, AttemptedRollout, Rollout, Span, StoredSpans
+from .base import LightningStore
+
+Kind = Literal["read", "write", "wait", "derived"]
+Verb = Literal["GET", "POST", "PATCH"]
+
+
+class Method(msgspec.Struct, frozen=True, dict=True):
+    """One method of the store, and where it stands in the HTTP interface (below `/v1`)."""
+
+    name: str
+    kind: Kind
+    verb: Verb
+    path: str
+
+    @cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        parameters = dict(inspect.signature(getattr(LightningStore, self.name)).parameters)
+        del parameters["self"]
+        return parameters
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        return get_type_hints(getattr(LightningStore, self.name), include_extras=True)
+
+    @cached_property
+    def path_parameters(self) -> tuple[str, ...]:
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    @cached_property
+    def request_type(self) -> type[msgspec.Struct]:
+        """The arguments that travel in the body or the query."""
+        fields: list[Any] = []
+        for name, parameter in self.parameters.items():
+            if name in self.path_parameters:
+                continue
+            hint = _as_lists(self.hints[name])
+            if parameter.default is inspect.Parameter.empty:
+                fields.append((name, hint))
+            else:
+                fields.append((name, hint | UnsetType if hint is not Any else hint, UNSET))
+        title = "".join(word.capitalize() for word in self.name.split("_")) + "Request"
+        return msgspec.defstruct(title, fields, forbid_unknown_fields=True, kw_only=True)
+
+    @cached_property
+    def answer_type(self) -> Any:
+        return _WIRE_ANSWERS.get(self.name, self.hints["return"])
+
+    @cached_property
+    def list_parameters(self) -> frozenset[str]:
+        return frozenset(name for name, hint in self.hints.items() if _is_list(_as_lists(hint)))
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, with the errors of an ordinary call."""
+        if not args and kwargs.keys() <= self.parameters.keys():
+            return kwargs
+        return dict(inspect.signature(getattr(LightningStore, self.name)).bind(None, *args, **kwargs).arguments)
+
+
+def _as_lists(hint: Any) -> Any:
+    """`Sequence[X]` as `list[X]`, which is what arrives."""
+    if get_origin(hint) is Sequence:
+        return list[get_args(hint)]  # type: ignore[misc]
+    if get_origin(hint) in (UnionLike := (type(int | None),)) or str(get_origin(hint)) == "typing.Union":
+        del UnionLike
+        parts = [_as_lists(part) for part in get_args(hint)]
+        union = parts[0]
+        for part in parts[1:]:
+            union = union | part
+        return union
+    return hint
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is list or any(get_origin(part) is list for part in get_args(hint))
+
+
+class SpanReceipt(msgspec.Struct, frozen=True):
+    """What the server says about stored spans: the number each got, null for one that was there already."""
+
+    stored: list[int | None]
+    unwanted: list[str] = []
+
+    @classmethod
+    def of(cls, spans: StoredSpans) -> "SpanReceipt":
+        return cls([None if span is None else span.sequence_id for span in spans], list(spans.unwanted))
+
+    def restore(self, sent: Sequence[Span]) -> StoredSpans:
+        """The answer of `add_many_spans`, made from the spans that were sent."""
+        spans = (
+            None if number is None else msgspec.structs.replace(span, sequence_id=number)
+            for span, number in zip(sent, self.stored, strict=True)
+        )
+        return StoredSpans(spans, self.unwanted)
+
+
+class MaybeAttempted(Rollout, frozen=True, kw_only=True):
+    """A rollout on the wire, with its latest attempt where it has one."""
+
+    attempt: Attempt | None = None
+
+    def restore(self) -> Rollout:
+        fields = {name: getattr(self, name) for name in Rollout.__struct_fields__}
+        return Rollout(**fields) if self.attempt is None else AttemptedRollout(**fields, attempt=self.attempt)
+
+
+_WIRE_ANSWERS: dict[str, Any] = {
+    "add_many_spans": SpanReceipt,
+    "get_rollout_by_id": MaybeAttempted | None,
+    "update_rollout": MaybeAttempted,
+    "cancel_rollouts": list[MaybeAttempted],
+}
+
+_TABLE: list[tuple[str, Kind, Verb, str]] = [
+    ("enqueue_rollout", "derived", "POST", "/rollouts"),
+    ("enqueue_many_rollouts", "write", "POST", "/rollouts:batch"),
+    ("start_rollout", "write", "POST", "/rollouts:start"),
+    ("cancel_rollouts", "write", "POST", "/rollouts:cancel"),
+    ("wait_for_rollouts", "wait", "POST", "/rollouts:wait"),
+    ("finished_rollouts", "wait", "GET", "/rollouts:finished"),
+    ("query_rollouts", "read", "GET", "/rollouts"),
+    ("get_rollout_by_id", "read", "GET", "/rollouts/{rollout_id}"),
+    ("update_rollout", "write", "PATCH", "/rollouts/{rollout_id}"),
+    ("dequeue_rollout", "derived", "POST", "/queue:claim"),
+    ("dequeue_many_rollouts", "wait", "POST", "/queue:claim-batch"),
+    ("start_attempt", "write", "POST", "/rollouts/{rollout_id}/attempts"),
+    ("query_attempts", "read", "GET", "/rollouts/{rollout_id}/attempts"),
+    ("get_latest_attempt", "read", "GET", "/rollouts/{rollout_id}/attempts:latest"),
+    ("update_attempt", "write", "PATCH", "/rollouts/{rollout_id}/attempts/{attempt_id}"),
+    ("complete_attempt", "write", "POST", "/rollouts/{rollout_id}/attempts/{attempt_id}/completion"),
+    ("get_next_span_sequence_id", "derived", "POST", "/rollouts/{rollout_id}/attempts/{attempt_id}/sequence"),
+    ("get_many_span_sequence_ids", "write", "POST", "/spans:sequence"),
+    ("add_span", "derived", "POST", "/spans"),
+    ("add_many_spans", "write", "POST", "/spans:batch"),
+    ("query_spans", "read", "GET", "/rollouts/{rollout_id}/spans"),
+    ("add_resources", "write", "POST", "/resources"),
+    ("update_resources", "write", "POST", "/resources/{resources_id}/versions"),
+    ("get_latest_resources", "read", "GET", "/resources:latest"),
+    ("get_resources_by_id", "read", "GET", "/resources/{resources_id}"),
+    ("query_resources", "read", "GET", "/resources"),
+    ("update_worker", "write", "POST", "/workers/{worker_id}/heartbeat"),
+    ("get_worker_by_id", "read", "GET", "/workers/{worker_id}"),
+    ("query_workers", "read", "GET", "/workers"),
+    ("statistics", "read", "GET", "/statistics"),
+    ("prune", "write", "POST", "/rollouts:prune"),
+]
+
+METHODS: dict[str, Method] = {row[0]: Method(*row) for row in _TABLE}
+
+
+def check_arguments(method: Method, arguments: dict[str, Any]) -> None:
+    """Refuse arguments that the method does not know, by name."""
+    for name in arguments:
+        if name not in method.parameters:
+            raise InvalidInputError(f"{method.name} takes no {name!r}")
+
+
+def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:
+    """A class decorator: gives the class every method of the table that it does not define itself."""
+
+    def decorate(cls: type) -> type:
+        for method in METHODS.values():
+            if method.kind != "derived" and method.name not in vars(cls):
+                function = make(method)
+                contract = getattr(LightningStore, method.name)
+                function.__name__, function.__doc__ = contract.__name__, contract.__doc__
+                function.__qualname__, function.__signature__ = f"{cls.__name__}.{method.name}", inspect.signature(contract)
+                setattr(cls, method.name, function)
+        return cls
+
+    return decorate

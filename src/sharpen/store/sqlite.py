@@ -1,0 +1,413 @@
+"""The durable store: one SQLite file in WAL mode, which several processes may open.
+
+Each process writes through one connection. The first write of a tick of the event loop runs at once; further ones
+of the same tick are committed together as a group, and so is everything that comes in while a commit is under
+way. Small writes run in the caller's thread, since handing them to another one costs more than they do; large
+ones, synced ones and those that have to wait for another process run in a thread. Readers stand beside the
+writer, each on a connection of its own. An answer is given only once its write is committed.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import InvalidInputError, SharpenError, StoreError, StoreFileError, StoreWriteError
+from .base import LightningStoreCapabilities
+from .ledger import Events, Ledger
+from .local import LocalStore
+from .sqlite_schema import check_file, connect, parse_path, prepare
+from .sqlite_tables import SQLiteTables
+
+log = logging.getLogger(__name__)
+
+INLINE_ROWS = 64  # a write of more rows leaves the caller's thread
+INLINE_READ_ROWS = 200
+POLL_SECONDS = 0.05  # how often other processes' writes are looked for while someone waits
+IDLE_POLL_SECONDS = 1.0
+FINISHED_WORK = frozenset({"add_many_spans", "complete_attempt"})
+
+
+class _Job:
+    """One method of the ledger to run in a transaction, and where its answer goes."""
+
+    __slots__ = ("args", "error", "future", "kwargs", "loop", "name", "result")
+
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name, self.args, self.kwargs = name, args, kwargs
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_small(self) -> bool:
+        sizes = [len(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, list | tuple)]
+        return self.name != "prune" and all(size <= INLINE_ROWS for size in sizes)
+
+    def answer(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def resolve(self) -> None:
+        future = self.future
+        if future is None or future.done():
+            return
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.result)
+
+
+class _Busy(Exception):
+    """Another process holds the write lock right now."""
+
+
+class _Group(threading.local):
+    """The writes of one thread's event loop that wait for their commit."""
+
+    def __init__(self) -> None:
+        self.jobs: list[_Job] = []
+        self.is_open = False
+
+
+class SQLiteStore(LocalStore):
+    """A durable store in one file.
+
+    `synchronous="normal"` survives the crash of any process; `"full"` survives a loss of power too. When the file
+    cannot be written (disk full, locked for `busy_seconds`), `StoreWriteError` is raised; spans and completions
+    are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
+    """
+
+    def __init__(
+        self,
+        database_url: str | os.PathLike[str] = "sqlite:///sharpen.db",
+        *,
+        synchronous: Literal["normal", "full"] = "normal",
+        busy_seconds: float = 10.0,
+        max_kept_bytes: int = 64 * 2**20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if synchronous not in ("normal", "full"):
+            raise InvalidInputError(f"synchronous is {synchronous!r}: use normal or full")
+        super().__init__(clock=clock)
+        self.path = parse_path(database_url)
+        self._synchronous = synchronous
+        self._busy_seconds = busy_seconds
+        self._write_lock = threading.Lock()
+        self._group = _Group()
+        self._readers: deque[Ledger] = deque()
+        self._kept = _KeptWork(max_kept_bytes)
+        self._is_closed = False
+        check_file(self.path)
+        with _file_errors(self.path):
+            self._connection = connect(self.path, synchronous=synchronous, busy_seconds=busy_seconds)
+            self.store_id = prepare(self._connection, self.path)
+        self._writer = self._make_ledger(self._connection)
+        self._seen_version = self._data_version()
+        self._watchdog.start()
+
+    def _make_ledger(self, connection: sqlite3.Connection) -> Ledger:
+        return Ledger(SQLiteTables(connection), clock=self._clock, name="SQLiteStore", keeps_secrets=False)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if _is_small_read(name, args, kwargs):
+            return self._read_now(name, *args, **kwargs)
+        return await asyncio.to_thread(self._read_now, name, *args, **kwargs)
+
+    def _read_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        with _file_errors(self.path), self._reader() as ledger:
+            return getattr(ledger, name)(*args, **kwargs)
+
+    @contextmanager
+    def _reader(self) -> Iterator[Ledger]:
+        if self._is_closed:
+            raise StoreError(f"the store {str(self.path)!r} is closed")
+        try:
+            ledger = self._readers.pop()
+        except IndexError:
+            ledger = self._make_ledger(
+                connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
+            )
+        try:
+            with _snapshot(ledger):
+                yield ledger
+        finally:
+            self._readers.append(ledger)
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        job, group = _Job(name, args, kwargs), self._group
+        if group.is_open or not self._may_run_inline(job):
+            return await self._join_group(job)
+        group.is_open = True
+        asyncio.get_running_loop().call_soon(self._close_group, group)
+        try:
+            self._commit([job], wait=False)
+        except _Busy:
+            group.jobs.append(job)
+            job.future = asyncio.get_running_loop().create_future()
+            return await job.future
+        return job.answer()
+
+    def _may_run_inline(self, job: _Job) -> bool:
+        return self._synchronous == "normal" and job.is_small
+
+    async def _join_group(self, job: _Job) -> Any:
+        loop, group = asyncio.get_running_loop(), self._group
+        job.future = loop.create_future()
+        group.jobs.append(job)
+        if not group.is_open:
+            group.is_open = True
+            loop.call_soon(self._close_group, group)
+        return await job.future
+
+    def _close_group(self, group: _Group) -> None:
+        """The tick is over: commit what came in during it."""
+        jobs, group.jobs = group.jobs, []
+        if not jobs:
+            group.is_open = False
+            return
+        if all(self._may_run_inline(job) for job in jobs):
+            try:
+                self._commit(jobs, wait=False)
+            except _Busy:
+                pass
+            else:
+                self._settle(jobs, group)
+                return
+        loop = asyncio.get_running_loop()
+        committing = loop.run_in_executor(None, self._commit_surely, jobs)
+        committing.add_done_callback(lambda _: self._settle(jobs, group))
+
+    def _settle(self, jobs: list[_Job], group: _Group) -> None:
+        for job in jobs:
+            job.resolve()
+        asyncio.get_running_loop().call_soon(self._close_group, group)
+
+    def _commit_surely(self, jobs: list[_Job]) -> None:
+        """Like `_commit`, waiting for other processes; what goes wrong is each job's own error."""
+        try:
+            self._commit(jobs, wait=True)
+        except BaseException as error:
+            for job in jobs:
+                job.error = error
+            if not isinstance(error, Exception):
+                raise
+
+    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        job = _Job(name, args, kwargs)
+        self._commit([job], wait=True)
+        return job.answer()
+
+    def _commit(self, jobs: list[_Job], *, wait: bool) -> None:
+        """Run all jobs in one transaction. A job that fails is undone alone; others keep their effect."""
+        if not self._write_lock.acquire(blocking=wait):
+            raise _Busy
+        try:
+            if self._is_closed:
+                raise StoreError(f"the store {str(self.path)!r} is closed")
+            events = self._transact([*self._kept.jobs, *jobs], wait=wait)
+            self._kept.clear()
+        except StoreWriteError as error:
+            self._kept.keep(jobs, error)
+            for job in jobs:
+                job.error = error
+            return
+        finally:
+            self._write_lock.release()
+        self._announce(events)
+
+    def _transact(self, jobs: list[_Job], *, wait: bool) -> Events:
+        execute = self._connection.execute
+        self._begin(wait=wait)
+        try:
+            if len(jobs) == 1:
+                self._run(jobs[0])
+                execute("COMMIT" if jobs[0].error is None else "ROLLBACK")
+            else:
+                for job in jobs:
+                    execute("SAVEPOINT job")
+                    self._run(job)
+                    if job.error is not None:
+                        execute("ROLLBACK TO job")
+                    execute("RELEASE job")
+                execute("COMMIT")
+        except BaseException as error:
+            self._writer.take_events()
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise _translated(error, self.path) from error
+            raise
+        return self._writer.take_events()
+
+    def _begin(self, *, wait: bool) -> None:
+        if wait:
+            end = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                self._connection.execute("PRAGMA busy_timeout = 0") if not wait else None
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise _translated(error, self.path) from error
+                if not wait:
+                    raise _Busy from None
+                if time.monotonic() >= end:
+                    raise StoreWriteError(
+                        f"the store file {str(self.path)!r} has been locked by another process for "
+                        f"{self._busy_seconds:g} s"
+                    ) from error
+                time.sleep(0.002)
+
+    def _run(self, job: _Job) -> None:
+        """A refused request is the job's own answer; a failing file is everybody's."""
+        before = self._writer.events
+        self._writer.events = Events()
+        try:
+            job.result = getattr(self._writer, job.name)(*job.args, **job.kwargs)
+        except (sqlite3.Error, MemoryError):
+            raise
+        except Exception as error:
+            job.error = error
+            self._writer.events = before
+            return
+        now = self._writer.events
+        self._writer.events = Events(
+            before.queued + now.queued, before.finished + now.finished, min(before.deadline, now.deadline)
+        )
+
+    # -- others and time -----------------------------------------------------------------------------
+
+    def _poll_seconds(self) -> float | None:
+        return POLL_SECONDS if len(self._workers_waiting) or len(self._finish_waiting) else IDLE_POLL_SECONDS
+
+    def _look_around(self) -> None:
+        """Wake those who wait when another process wrote, and write what had to be kept."""
+        if self._is_closed:
+            return
+        if self._kept.jobs:
+            self._commit([], wait=True)
+        version = self._data_version()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._workers_waiting.wake(self._read_now("queue_length"))
+            self._finish_waiting.wake_all()
+            deadline = self._next_deadline()
+            if deadline is not None:
+                self._watchdog.look_at(deadline)
+
+    def _data_version(self) -> int:
+        """Changes when a connection other than this process's writer has committed."""
+        with self._write_lock:
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def _next_deadline(self) -> float | None:
+        found: float | None = self._read_now("next_deadline")
+        return found
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much finished work waits in memory for a file that cannot be written."""
+        return self._kept.size
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        await super().close()
+        await asyncio.to_thread(self._close_connections)
+
+    def _close_connections(self) -> None:
+        if self._kept.jobs:
+            try:
+                self._commit([], wait=True)
+            except StoreError as error:
+                log.error("%d bytes of finished work could not be written: %s", self._kept.size, error)
+        with self._write_lock:
+            self._is_closed = True
+            while self._readers:
+                self._readers.pop().tables._connection.close()  # type: ignore[attr-defined]
+            self._connection.close()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+
+class _KeptWork:
+    """Finished work that could not be written yet, in order and up to a bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self.jobs: list[_Job] = []
+
+    def keep(self, jobs: Sequence[_Job], error: StoreWriteError) -> None:
+        for job in jobs:
+            if job.name not in FINISHED_WORK:
+                continue
+            size = len(msgspec.json.encode((job.args, job.kwargs)))
+            if self.size + size > self.max_bytes:
+                log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
+                continue
+            self.jobs.append(_Job(job.name, job.args, job.kwargs))
+            self.size += size
+
+    def clear(self) -> None:
+        for job in self.jobs:
+            if isinstance(job.error, SharpenError):
+                log.warning("work that had been kept in memory was refused: %s", job.error)
+        self.jobs, self.size = [], 0
+
+
+@contextmanager
+def _snapshot(ledger: Ledger) -> Iterator[None]:
+    """One consistent view for a method that asks several questions."""
+    connection = ledger.tables._connection  # type: ignore[attr-defined]
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
+
+
+def _is_small_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if name.startswith("query_") or name == "finished_rollouts":
+        limit = kwargs.get("limit", args[1] if name == "finished_rollouts" and len(args) > 1 else -1)
+        return isinstance(limit, int) and 0 <= limit <= INLINE_READ_ROWS
+    return name != "unfinished" or len(args[0]) <= INLINE_READ_ROWS
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _translated(error: sqlite3.Error, path: os.PathLike[str]) -> StoreError:
+    """The same in our words. A full disk or a lock may pass; a damaged file does not."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    if code in (*passing, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return StoreWriteError(f"the store file {os.fspath(path)!r} cannot be written now: {error}")
+    return StoreFileError(f"the store file {os.fspath(path)!r} cannot be used: {error}")
+
+
+@contextmanager
+def _file_errors(path: os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translated(error, path) from error

@@ -1,0 +1,174 @@
+"""What the rules need from a place to keep things: rows, and the few questions asked of them.
+
+Rows are mutable and belong to the store; what leaves it are the frozen types. A row is changed and then saved;
+where it stands in the queue, in the order of finishing and among the deadlines follows from its fields, so that
+these can never disagree with its status.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from ..types import (
+    Attempt,
+    AttemptStatus,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    Worker,
+    WorkerStatus,
+)
+from .base import FilterLogic, SortOrder
+
+
+class RolloutRow(msgspec.Struct):
+    """A rollout as it is kept. `input` and `metadata` are in the form that the tables chose."""
+
+    rollout_id: str
+    input: Any
+    start_time: float
+    mode: RolloutMode | None
+    resources_id: str | None
+    resources_version: int | None
+    config: RolloutConfig
+    metadata: Any
+    status: RolloutStatus
+    end_time: float | None = None
+    reward: float | None = None
+    attempts: int = 0
+    last_span: int = 0
+    number: int = 0
+    """Position in the order of enqueueing, given by the tables."""
+
+
+class AttemptRow(msgspec.Struct):
+    """An attempt as it is kept."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    start_time: float
+    end_time: float | None = None
+    status: AttemptStatus = "preparing"
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    metadata: Any = None
+    deadline: float | None = None
+    """When the watchdog has to look at it."""
+    unwanted: bool = False
+    """Ended from outside, and its worker has not reported since."""
+    request_id: str | None = None
+    number: int = 0
+    """The rollout's number."""
+
+    def public(self, metadata: dict[str, Any] | None) -> Attempt:
+        return Attempt(
+            self.rollout_id,
+            self.attempt_id,
+            self.sequence_id,
+            self.start_time,
+            self.end_time,
+            self.status,
+            self.worker_id,
+            self.last_heartbeat_time,
+            metadata,
+        )
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Which part of the matches is wanted, in which order."""
+
+    sort_by: str | None
+    sort_order: SortOrder
+    limit: int
+    offset: int
+
+
+class RolloutFilter(msgspec.Struct, frozen=True):
+    """Which rollouts are wanted. None means: any."""
+
+    status_in: frozenset[str] | None
+    rollout_id_in: frozenset[str] | None
+    rollout_id_contains: str | None
+    mode: RolloutMode | None
+    reward_min: float | None
+    reward_max: float | None
+    logic: FilterLogic
+
+
+class Match(msgspec.Struct, frozen=True):
+    """One condition on a text field."""
+
+    field: str
+    value: str
+    contains: bool
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Sizes, for statistics."""
+
+    rollouts: dict[str, int]
+    attempts: int
+    open_attempts: int
+    spans: int
+    resources: int
+    workers: int
+    size_bytes: int
+
+
+class Tables(Protocol):
+    """A transaction on the kept things. Every method is called with the store's write lock held, or reads only."""
+
+    rollout_row: type[RolloutRow]
+    attempt_row: type[AttemptRow]
+
+    def rollout(self, rollout_id: str) -> RolloutRow | None: ...
+    def add_rollouts(self, rows: list[RolloutRow]) -> None: ...
+    def save_rollout(self, row: RolloutRow, old_status: RolloutStatus) -> None: ...
+    def save_body(self, row: RolloutRow) -> None: ...
+    def delete_finished_before(self, time: float) -> int: ...
+    def queue_length(self) -> int: ...
+    def queue_head(self, limit: int) -> list[RolloutRow]: ...
+    def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]: ...
+    def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]: ...
+    def unfinished(self, rollout_ids: Sequence[str]) -> list[str]: ...
+
+    def attempt(self, rollout: RolloutRow, attempt_id: str) -> AttemptRow | None: ...
+    def latest_attempt(self, rollout: RolloutRow) -> AttemptRow | None: ...
+    def add_attempt(self, row: AttemptRow) -> None: ...
+    def save_attempt(self, row: AttemptRow) -> None: ...
+    def attempts(self, rollout: RolloutRow) -> list[AttemptRow]: ...
+    def claimed(self, request_id: str) -> list[tuple[RolloutRow, AttemptRow]]: ...
+    def open_attempts(self, worker_id: str) -> list[tuple[RolloutRow, AttemptRow]]: ...
+    def unwanted(self, worker_id: str) -> list[str]: ...
+    def due(self, now: float) -> list[tuple[RolloutRow, AttemptRow]]: ...
+    def next_deadline(self) -> float | None: ...
+
+    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[bool]: ...
+    def spans(
+        self, rollout: RolloutRow, attempt: AttemptRow | None, matches: list[Match], logic: FilterLogic, page: Page
+    ) -> PaginatedResult[Span]: ...
+
+    def add_resources(self, update: ResourcesUpdate, request_id: str | None) -> None: ...
+    def resources(self, resources_id: str, version: int | None) -> ResourcesUpdate | None: ...
+    def resources_version(self, resources_id: str | None) -> tuple[str, int] | None: ...
+    def resources_by_request(self, request_id: str) -> ResourcesUpdate | None: ...
+    def latest_resources(self) -> ResourcesUpdate | None: ...
+    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]: ...
+
+    def worker(self, worker_id: str) -> Worker | None: ...
+    def save_heartbeat(self, worker_id: str, now: float, stats: dict[str, Any] | None) -> Worker: ...
+    def mark_busy(self, worker_id: str, attempt: AttemptRow, now: float) -> None: ...
+    def mark_idle(self, worker_id: str, now: float) -> None: ...
+    def workers(
+        self, status_in: frozenset[WorkerStatus] | None, matches: list[Match], logic: FilterLogic, page: Page
+    ) -> PaginatedResult[Worker]: ...
+
+    def pack(self, value: Any, what: str) -> Any: ...
+    def unpack(self, value: Any) -> Any: ...
+    def counts(self) -> Counts: ...

@@ -1,0 +1,1 @@
+"""The trainer: builds the parts and hands them to a strategy."""

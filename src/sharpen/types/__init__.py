@@ -1,0 +1,86 @@
+"""The words of Sharpen as data: rollouts, attempts, spans, resources, workers, pages."""
+
+from msgspec import UNSET, UnsetType
+
+from .hooks import Hook
+from .resources import LLM, NamedResources, PromptTemplate, ProxyLLM, Resource, ResourcesUpdate, check_no_secrets
+from .results import (
+    Dataset,
+    FinishedRollouts,
+    PaginatedResult,
+    RolloutRawResult,
+    SizedDataset,
+    StoredSpans,
+    Triplet,
+)
+from .rollouts import (
+    ATTEMPT_STATUSES,
+    ROLLOUT_MODES,
+    ROLLOUT_STATUSES,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    TaskInput,
+)
+from .spans import (
+    Attributes,
+    AttributeValue,
+    Event,
+    Link,
+    OtelResource,
+    Span,
+    SpanContext,
+    SpanCoreFields,
+    TraceStatus,
+)
+from .workers import ParallelWorkerBase, Worker, WorkerHeartbeat, WorkerStatus
+
+__all__ = [
+    "ATTEMPT_STATUSES",
+    "LLM",
+    "ROLLOUT_MODES",
+    "ROLLOUT_STATUSES",
+    "UNSET",
+    "Attempt",
+    "AttemptStatus",
+    "AttemptedRollout",
+    "AttributeValue",
+    "Attributes",
+    "Dataset",
+    "EnqueueRolloutRequest",
+    "Event",
+    "FinishedRollouts",
+    "Hook",
+    "Link",
+    "NamedResources",
+    "OtelResource",
+    "PaginatedResult",
+    "ParallelWorkerBase",
+    "PromptTemplate",
+    "ProxyLLM",
+    "Resource",
+    "ResourcesUpdate",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutMode",
+    "RolloutRawResult",
+    "RolloutStatus",
+    "SizedDataset",
+    "Span",
+    "SpanContext",
+    "SpanCoreFields",
+    "StoredSpans",
+    "TaskInput",
+    "TraceStatus",
+    "Triplet",
+    "UnsetType",
+    "Worker",
+    "WorkerHeartbeat",
+    "WorkerStatus",
+    "check_no_secrets",
+]

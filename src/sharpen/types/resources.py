@@ -1,0 +1,175 @@
+"""Resources: named things an agent is given to work with. Every change is a new version.
+
+`resource_type` tells them apart on the wire. A template is data, not code: candidates are written by models.
+A key is a secret: outside this process it is written only as a reference (`env:NAME`).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from ..errors import ConfigError, InvalidInputError, MissingExtraError, SecretError
+from .poml import render_poml
+from .rollouts import AttemptedRollout
+
+ENV_PREFIX = "env:"
+
+
+class _ResourceMeta(type(msgspec.Struct)):  # type: ignore[misc]
+    """Lets `resource_type` be given to the constructor, as people write it, and refuses a wrong one."""
+
+    def __call__(cls, *args: Any, resource_type: str | None = None, **kwargs: Any) -> Any:
+        expected = cls.__struct_config__.tag
+        if resource_type is not None and resource_type != expected:
+            raise ConfigError(f"resource_type is {resource_type!r}, but {cls.__name__} is {expected!r}")
+        return super().__call__(*args, **kwargs)
+
+
+class _Resource(msgspec.Struct, metaclass=_ResourceMeta, tag_field="resource_type", frozen=True):
+    @property
+    def resource_type(self) -> str:
+        return str(self.__struct_config__.tag)
+
+
+class LLM(_Resource, frozen=True, tag="llm"):
+    """An OpenAI-compatible endpoint and the model to ask there."""
+
+    endpoint: str
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = {}
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        """The endpoint; the ids matter only behind the gateway."""
+        return self.endpoint
+
+    @property
+    def has_literal_key(self) -> bool:
+        return self.api_key is not None and not self.api_key.startswith(ENV_PREFIX)
+
+    def resolve_api_key(self) -> str | None:
+        """The key itself, read from the environment where it is a reference."""
+        if self.api_key is None or self.has_literal_key:
+            return self.api_key
+        name = self.api_key.removeprefix(ENV_PREFIX)
+        if name not in os.environ:
+            raise ConfigError(f"api_key is {self.api_key!r}, but the environment variable {name} is not set here")
+        return os.environ[name]
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        for name in self.__struct_fields__:
+            yield name, "***" if name == "api_key" and self.has_literal_key else getattr(self, name)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({fields})"
+
+
+_GATEWAY_URL = re.compile(r"(?P<base>.*?)(?P<role>/role/[^/]+)?(?P<version>/v1)?/?")
+
+
+def _split_url(endpoint: str) -> tuple[str, str, str]:
+    match = _GATEWAY_URL.fullmatch(endpoint)
+    return (match["base"], match["role"] or "", match["version"] or "") if match else (endpoint, "", "")
+
+
+class ProxyLLM(LLM, frozen=True, tag="proxy_llm"):
+    """An LLM behind the gateway; its URL names the rollout and attempt that a call belongs to."""
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        if rollout_id is None and attempt_id is None:
+            return self.endpoint
+        if rollout_id is None or attempt_id is None:
+            raise ConfigError("a URL of the gateway needs both rollout_id and attempt_id, or neither")
+        base, role, version = _split_url(self.endpoint)
+        return f"{base}/rollout/{quote(rollout_id, safe='')}/attempt/{quote(attempt_id, safe='')}{role}{version}"
+
+    def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
+        """The plain LLM for one attempt."""
+        url = self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        return LLM(url, self.model, self.api_key, self.sampling_parameters)
+
+    def for_role(self, name: str) -> "ProxyLLM":
+        """The same endpoint for one named agent of several."""
+        base, _, version = _split_url(self.endpoint)
+        return msgspec.structs.replace(self, endpoint=f"{base}/role/{quote(name, safe='')}{version}")
+
+
+# A doubled brace around a name is left as it is; so is every brace that encloses anything but a field.
+_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{([A-Za-z_]\w*)((?:\.|\[)[^{}]*)?\}")
+
+
+class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
+    """A prompt with places for values.
+
+    f-string replaces plain `{name}` fields that were given values and leaves every other brace alone, since
+    prompts hold JSON. Jinja runs in an immutable sandbox, POML without access to files.
+    """
+
+    template: str
+    engine: Literal["f-string", "jinja", "poml"] = "f-string"
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("f-string", "jinja", "poml"):
+            raise ConfigError(f"engine is {self.engine!r}: use f-string, jinja or poml")
+
+    def format(self, /, **values: Any) -> str:
+        if self.engine == "jinja":
+            return _render_jinja(self.template, values)
+        if self.engine == "poml":
+            return render_poml(self.template, values)
+        return _fill_fields(self.template, values)
+
+
+def _fill_fields(template: str, values: dict[str, Any]) -> str:
+    def fill(match: re.Match[str]) -> str:
+        name, access = match.groups()
+        if name not in values:
+            return match.group()
+        if access:
+            raise InvalidInputError(
+                f"the template uses {match.group()!r}: only plain fields such as {{{name}}} are filled; "
+                "pass the inner value under a name of its own"
+            )
+        return str(values[name])
+
+    return _FIELD.sub(fill, template)
+
+
+def _render_jinja(template: str, values: dict[str, Any]) -> str:
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise MissingExtraError.of("jinja2", extra="prompts", feature='PromptTemplate with engine="jinja"') from None
+    try:
+        return ImmutableSandboxedEnvironment().from_string(template).render(values)
+    except Exception as error:  # a template is data: whatever goes wrong in it is a wrong value
+        raise InvalidInputError(f"the Jinja template cannot be rendered: {error}") from error
+
+
+Resource = LLM | ProxyLLM | PromptTemplate
+NamedResources = dict[str, Resource]
+
+
+class ResourcesUpdate(msgspec.Struct, frozen=True):
+    """One version of a set of resources."""
+
+    resources_id: str
+    create_time: float
+    update_time: float
+    version: int
+    resources: dict[str, Resource]
+
+
+def check_no_secrets(resources: NamedResources) -> None:
+    """Refuse literal keys, which must not be written to a durable or remote store."""
+    for name, resource in resources.items():
+        if isinstance(resource, LLM) and resource.has_literal_key:
+            raise SecretError(
+                f"resource {name!r} holds a literal api_key, which would be written down: give a reference such as "
+                'api_key="env:OPENAI_API_KEY", or let the gateway hold the key'
+            )

@@ -1,0 +1,90 @@
+"""What calls give back: pages of things, triplets, an agent's raw result; and the data sets that go in."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
+
+import msgspec
+
+from .rollouts import Rollout
+from .spans import Span, SpanCoreFields
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    RolloutRawResult = None | float | int | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
+else:
+    RolloutRawResult = None | float | int | list[Any] | list[Span] | list[SpanCoreFields]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Triplet(msgspec.Struct, frozen=True):
+    """Prompt, response and reward of one LLM call, as an algorithm consumes it."""
+
+    prompt: Any
+    response: Any
+    reward: float | None = None
+    metadata: dict[str, Any] = {}
+
+
+class PaginatedResult(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a query. It is itself a sequence of its items; `total` counts all that match."""
+
+    items: list[T]
+    limit: int
+    offset: int
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self.items[index]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.items
+
+    def index(self, item: T) -> int:
+        return self.items.index(item)
+
+    def count(self, item: T) -> int:
+        return self.items.count(item)
+
+
+Sequence.register(PaginatedResult)
+
+
+class FinishedRollouts(msgspec.Struct, frozen=True):
+    """Rollouts in the order in which they finished, and the cursor to go on from."""
+
+    items: list[Rollout]
+    cursor: int
+
+
+class StoredSpans(list["Span | None"]):
+    """The spans that were stored, None for each that was there already; `unwanted` names attempts that
+    nobody waits for any more, so that their agents can be stopped."""
+
+    def __init__(self, spans: Iterable[Span | None] = (), unwanted: Iterable[str] = ()) -> None:
+        super().__init__(spans)
+        self.unwanted = tuple(unwanted)
+
+
+@runtime_checkable
+class SizedDataset(Protocol[T_co]):
+    """A data set with a length and an index."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+# Anything with a length and an index, or an iterable that is read once an epoch.
+Dataset = SizedDataset[T] | Iterable[T]

@@ -1,0 +1,54 @@
+"""Workers: who runs agents, and the life-cycle that everything living in a worker shares."""
+
+from typing import Any, Literal
+
+import msgspec
+
+WorkerStatus = Literal["idle", "busy", "unknown"]
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One running runner, as the store knows it from its claims and heartbeats."""
+
+    worker_id: str
+    status: WorkerStatus = "unknown"
+    heartbeat_stats: dict[str, Any] | None = None
+    last_heartbeat_time: float | None = None
+    last_dequeue_time: float | None = None
+    last_busy_time: float | None = None
+    last_idle_time: float | None = None
+    current_rollout_id: str | None = None
+    current_attempt_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.worker_id
+
+
+class WorkerHeartbeat(Worker, frozen=True, kw_only=True):
+    """The answer to a heartbeat: the worker, and those of its attempts that nobody waits for any more."""
+
+    unwanted_attempts: list[str] = []
+
+
+class ParallelWorkerBase:
+    """What lives in every worker: `init`, then `init_worker`, then work, then the two teardowns."""
+
+    def __init__(self) -> None:
+        self.worker_id: int | None = None
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Called once before any worker starts."""
+
+    def init_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Called in the worker before its first piece of work."""
+        self.worker_id = worker_id
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The work itself; parts without a loop of their own leave it as it is."""
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Called in the worker after its last piece of work."""
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Called once after all workers have ended."""

@@ -1,0 +1,329 @@
+"""Resources: endpoints whose keys stay secret, and templates that are data, not code."""
+
+import io
+import pickle
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from sharpen.errors import ConfigError, InvalidInputError, SecretError
+from sharpen.types import (
+    LLM,
+    Attempt,
+    AttemptedRollout,
+    PromptTemplate,
+    ProxyLLM,
+    Resource,
+    ResourcesUpdate,
+    check_no_secrets,
+)
+
+CLAIMED = AttemptedRollout("ro-1", "task", 0.0, attempt=Attempt("ro-1", "at-1", 1, 0.0))
+
+EVERY_RESOURCE = [
+    LLM("http://localhost:8000/v1", "small", "env:KEY", {"temperature": 0.7}),
+    ProxyLLM("http://localhost:8000/v1", "small"),
+    PromptTemplate("Hello {name}", "jinja"),
+]
+
+
+# -- telling resources apart -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resource", EVERY_RESOURCE, ids=lambda r: r.resource_type)
+def test_a_resource_comes_back_from_json_as_its_own_type(resource):
+    back = msgspec.json.decode(msgspec.json.encode(resource), type=Resource)
+    assert back == resource
+    assert type(back) is type(resource)
+
+
+def test_the_resource_type_is_on_the_wire():
+    kinds = [msgspec.to_builtins(resource)["resource_type"] for resource in EVERY_RESOURCE]
+    assert kinds == ["llm", "proxy_llm", "prompt_template"]
+    assert kinds == [resource.resource_type for resource in EVERY_RESOURCE]
+
+
+def test_the_right_resource_type_may_be_given_to_the_constructor():
+    assert LLM(resource_type="llm", endpoint="http://e", model="m") == LLM("http://e", "m")
+    assert ProxyLLM("http://e", "m", resource_type="proxy_llm") == ProxyLLM("http://e", "m")
+    assert PromptTemplate("x", resource_type="prompt_template") == PromptTemplate("x")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LLM("http://e", "m", resource_type="proxy_llm"),
+        lambda: ProxyLLM("http://e", "m", resource_type="llm"),
+        lambda: PromptTemplate("x", resource_type="prompt"),
+    ],
+)
+def test_a_wrong_resource_type_is_an_error(make):
+    with pytest.raises(ConfigError, match="resource_type"):
+        make()
+
+
+def test_an_unknown_resource_type_from_json_is_refused():
+    with pytest.raises(msgspec.ValidationError, match="resource_type"):
+        msgspec.convert({"resource_type": "tool", "endpoint": "http://e", "model": "m"}, Resource)
+
+
+def test_a_version_of_resources_comes_back_equal_from_json():
+    update = ResourcesUpdate("rs-1", 1.0, 2.0, 3, {r.resource_type: r for r in EVERY_RESOURCE})
+    assert msgspec.json.decode(msgspec.json.encode(update), type=ResourcesUpdate) == update
+
+
+def test_two_endpoints_do_not_share_their_sampling_parameters():
+    first, second = LLM("http://e", "m"), LLM("http://e", "m")
+    first.sampling_parameters["top_p"] = 1
+    assert second.sampling_parameters == {}
+
+
+# -- secrets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [LLM, ProxyLLM])
+def test_a_literal_key_is_not_shown(kind):
+    llm = kind("http://e", "m", api_key="sk-secret")
+    console = Console(file=io.StringIO(), width=200)
+    console.print(llm)
+    for shown in (repr(llm), str(llm), f"{llm}", f"{[llm]}", console.file.getvalue()):
+        assert "sk-secret" not in shown
+        assert "***" in shown
+
+
+def test_a_reference_to_a_key_is_shown():
+    assert "env:OPENAI_API_KEY" in repr(LLM("http://e", "m", api_key="env:OPENAI_API_KEY"))
+
+
+def test_a_hidden_key_still_reaches_the_agent():
+    llm = LLM("http://e", "m", api_key="sk-secret")
+    assert llm.api_key == "sk-secret"
+    assert llm.resolve_api_key() == "sk-secret"
+    assert pickle.loads(pickle.dumps(llm)).api_key == "sk-secret"
+
+
+def test_a_reference_is_resolved_from_the_environment_where_it_is_used(monkeypatch):
+    llm = LLM("http://e", "m", api_key="env:SHARPEN_TEST_KEY")
+    monkeypatch.setenv("SHARPEN_TEST_KEY", "sk-found")
+    assert llm.resolve_api_key() == "sk-found"
+    assert llm.api_key == "env:SHARPEN_TEST_KEY"
+
+
+def test_a_reference_to_a_missing_variable_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.delenv("SHARPEN_TEST_KEY", raising=False)
+    with pytest.raises(ConfigError, match="SHARPEN_TEST_KEY"):
+        LLM("http://e", "m", api_key="env:SHARPEN_TEST_KEY").resolve_api_key()
+
+
+def test_no_key_resolves_to_none():
+    assert LLM("http://e", "m").resolve_api_key() is None
+
+
+def test_a_literal_key_is_refused_with_a_hint_that_does_not_show_it():
+    with pytest.raises(SecretError, match=r"'judge'.*env:") as caught:
+        check_no_secrets({"main": LLM("http://e", "m"), "judge": ProxyLLM("http://e", "m", api_key="sk-secret")})
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_references_and_templates_hold_no_secret():
+    check_no_secrets({"llm": LLM("http://e", "m", api_key="env:KEY"), "prompt": PromptTemplate("sk-not-a-key")})
+
+
+# -- URLs of the gateway -----------------------------------------------------------------------------
+
+
+def test_a_plain_endpoint_is_its_own_url():
+    assert LLM("http://e/v1", "m").get_base_url() == "http://e/v1"
+    assert LLM("http://e/v1", "m").get_base_url("ro-1", "at-1") == "http://e/v1"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://gateway:9", "http://gateway:9/rollout/ro-1/attempt/at-1"),
+        ("http://gateway:9/", "http://gateway:9/rollout/ro-1/attempt/at-1"),
+        ("http://gateway:9/v1", "http://gateway:9/rollout/ro-1/attempt/at-1/v1"),
+        ("http://gateway:9/v1/", "http://gateway:9/rollout/ro-1/attempt/at-1/v1"),
+    ],
+)
+def test_a_gateway_url_names_rollout_and_attempt(endpoint, url):
+    llm = ProxyLLM(endpoint, "m")
+    assert llm.get_base_url("ro-1", "at-1") == url
+    assert llm.get_base_url(rollout_id="ro-1", attempt_id="at-1") == url
+
+
+def test_a_gateway_url_without_ids_is_the_endpoint():
+    assert ProxyLLM("http://gateway:9/v1", "m").get_base_url() == "http://gateway:9/v1"
+
+
+@pytest.mark.parametrize("ids", [("ro-1", None), (None, "at-1"), ("ro-1",)])
+def test_a_gateway_url_with_only_one_id_is_an_error(ids):
+    with pytest.raises(ConfigError, match="both"):
+        ProxyLLM("http://gateway:9", "m").get_base_url(*ids)
+
+
+def test_a_gateway_llm_bound_to_an_attempt_is_a_plain_llm():
+    llm = ProxyLLM("http://gateway:9/v1", "m", "env:KEY", {"temperature": 0}).with_attempted_rollout(CLAIMED)
+    assert type(llm) is LLM
+    assert llm.endpoint == "http://gateway:9/rollout/ro-1/attempt/at-1/v1"
+    assert (llm.model, llm.api_key, llm.sampling_parameters) == ("m", "env:KEY", {"temperature": 0})
+
+
+def test_a_role_is_part_of_the_url_and_survives_binding():
+    llm = ProxyLLM("http://gateway:9/v1", "m").for_role("critic")
+    assert llm.endpoint == "http://gateway:9/role/critic/v1"
+    assert llm.get_base_url("ro-1", "at-1") == "http://gateway:9/rollout/ro-1/attempt/at-1/role/critic/v1"
+
+
+def test_a_second_role_replaces_the_first():
+    llm = ProxyLLM("http://gateway:9", "m").for_role("critic").for_role("writer")
+    assert llm.endpoint == "http://gateway:9/role/writer"
+
+
+def test_ids_and_roles_cannot_break_out_of_their_place_in_the_url():
+    llm = ProxyLLM("http://gateway:9", "m").for_role("a/b c")
+    assert llm.get_base_url("../x?y", "at#1") == "http://gateway:9/rollout/..%2Fx%3Fy/attempt/at%231/role/a%2Fb%20c"
+
+
+# -- templates ---------------------------------------------------------------------------------------
+
+
+def test_an_f_string_template_fills_plain_fields():
+    assert PromptTemplate("{greeting}, {name}! {name}?").format(greeting="Hi", name="Ann") == "Hi, Ann! Ann?"
+
+
+def test_an_f_string_template_leaves_other_braces_alone():
+    template = 'Answer as {"answer": {value}, "why": {}} or {{value}}, {0}, {missing}, {value!r}, {value:>9}, {'
+    expected = 'Answer as {"answer": 42, "why": {}} or {{value}}, {0}, {missing}, {value!r}, {value:>9}, {'
+    assert PromptTemplate(template).format(value=42) == expected
+
+
+def test_values_are_not_filled_again():
+    assert PromptTemplate("{a} {b}").format(a="{b}", b="{a}") == "{b} {a}"
+
+
+@pytest.mark.parametrize("field", ["{user.__class__}", "{user.name}", "{user[0]}", "{user[key].x}"])
+def test_an_f_string_template_refuses_attribute_and_index_access(field):
+    with pytest.raises(InvalidInputError, match="only plain fields"):
+        PromptTemplate(f"Hello {field}").format(user="Ann")
+
+
+@pytest.mark.parametrize("name", ["self", "template", "engine", "values"])
+def test_any_name_may_be_a_field(name):
+    assert PromptTemplate(f"<{{{name}}}>").format(**{name: "x"}) == "<x>"
+
+
+def test_an_unknown_engine_is_an_error():
+    with pytest.raises(ConfigError, match="mustache"):
+        PromptTemplate("x", engine="mustache")
+    with pytest.raises(ValueError, match="engine"):
+        msgspec.convert({"resource_type": "prompt_template", "template": "x", "engine": "mustache"}, Resource)
+
+
+def test_a_jinja_template_is_rendered():
+    template = PromptTemplate("{% for n in names %}{{ n|upper }} {% endfor %}{{ missing }}", engine="jinja")
+    assert template.format(names=["ann", "bob"]) == "ANN BOB "
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ user.__init__.__globals__ }}",
+        "{{ [].__class__.__base__.__subclasses__()[0] }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os.environ }}",
+        "{{ (''|attr('__class__')).__mro__ }}",
+        "{% for a in ().__class__.__base__.__subclasses__() %}{{ a }}{% endfor %}",
+    ],
+)
+def test_a_jinja_template_cannot_reach_python(attack):
+    with pytest.raises(InvalidInputError, match="Jinja"):
+        PromptTemplate(attack, engine="jinja").format(user=object())
+
+
+def test_a_jinja_template_cannot_reach_python_through_format():
+    assert "class" not in PromptTemplate("{{ '{0.__class__.__mro__}'.format(1) }}", engine="jinja").format()
+
+
+@pytest.mark.parametrize(
+    "attack", ["{{ names.append('eve') }}", "{{ names.clear() }}", "{{ ages.update(eve=1) }}", "{{ ages.pop('ann') }}"]
+)
+def test_a_jinja_template_cannot_change_its_values(attack):
+    names, ages = ["ann"], {"ann": 30}
+    with pytest.raises(InvalidInputError, match="unsafe"):
+        PromptTemplate(attack, engine="jinja").format(names=names, ages=ages)
+    assert (names, ages) == (["ann"], {"ann": 30})
+
+
+@pytest.mark.parametrize(
+    "broken", ["{% if %}", "{{ 1 / 0 }}", "{% include '/etc/passwd' %}", "{{ range(10 ** 9) }}", "{{ 1 + 'a' }}"]
+)
+def test_a_broken_jinja_template_is_an_input_error(broken):
+    with pytest.raises(InvalidInputError, match="Jinja"):
+        PromptTemplate(broken, engine="jinja").format()
+
+
+@pytest.fixture(scope="module")
+def poml():
+    return pytest.importorskip("poml")
+
+
+@pytest.mark.usefixtures("poml")
+def test_a_poml_template_is_rendered():
+    template = PromptTemplate("<poml><p>Hello {{name}}</p><p>{{ 6 * factor }}</p></poml>", engine="poml")
+    assert template.format(name="Ann", factor=7) == "Hello Ann\n\n42"
+
+
+@pytest.mark.usefixtures("poml")
+@pytest.mark.parametrize(
+    "attack",
+    [
+        '<document src="{path}" parser="txt" />',
+        '<p>{{{{ process.getBuiltinModule("fs").readFileSync("{path}", "utf8") }}}}</p>',
+        '<p>{{{{ process.getBuiltinModule("child_process").execSync("cat {path}").toString() }}}}</p>',
+    ],
+    ids=["document", "fs", "child process"],
+)
+def test_a_poml_template_cannot_read_files(attack, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the secret")
+    template = PromptTemplate(f"<poml>{attack.format(path=secret)}</poml>", engine="poml")
+    with pytest.raises(InvalidInputError, match="restricted") as caught:
+        template.format()
+    assert "the secret" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("poml")
+def test_a_poml_template_cannot_write_files(tmp_path):
+    target = tmp_path / "written.txt"
+    attack = f'<poml><p>{{{{ process.getBuiltinModule("fs").writeFileSync("{target}", "x") }}}}</p></poml>'
+    with pytest.raises(InvalidInputError, match="restricted"):
+        PromptTemplate(attack, engine="poml").format()
+    assert not target.exists()
+
+
+@pytest.mark.usefixtures("poml")
+def test_a_poml_template_does_not_see_the_environment(monkeypatch):
+    monkeypatch.setenv("SHARPEN_TEST_KEY", "sk-secret")
+    template = PromptTemplate("<poml><p>[{{ process.env.SHARPEN_TEST_KEY }}]</p></poml>", engine="poml")
+    assert "sk-secret" not in template.format()
+
+
+@pytest.mark.usefixtures("poml")
+def test_a_broken_poml_template_is_an_input_error_with_the_reason():
+    with pytest.raises(InvalidInputError, match="Expecting token"):
+        PromptTemplate("<poml><p>broken", engine="poml").format()
+
+
+@pytest.mark.usefixtures("poml")
+def test_a_poml_template_takes_only_values_that_json_has():
+    with pytest.raises(InvalidInputError, match="JSON"):
+        PromptTemplate("<poml><p>{{x}}</p></poml>", engine="poml").format(x=object())
+
+
+def test_a_long_f_string_template_of_open_braces_is_filled():
+    # A pattern that backtracks would run into the time-out of the tests.
+    text = "{a" * 200_000
+    assert PromptTemplate(text).format(a=1) == text
