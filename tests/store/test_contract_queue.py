@@ -200,6 +200,24 @@ async def test_claiming_many_with_the_same_request_id_gives_the_same_attempts(st
     assert len(await drain(store)) == 1
 
 
+async def test_claiming_many_again_gives_them_in_the_same_order(store):
+    old = await run_new(store)
+    await store.enqueue_rollout("new")
+    await store.update_rollout(old.rollout_id, status="requeuing")
+    first = await store.dequeue_many_rollouts(limit=2, request_id="req-1")
+    assert await store.dequeue_many_rollouts(limit=2, request_id="req-1") == first
+
+
+async def test_a_claim_can_be_repeated_after_another_worker_took_over(store):
+    await store.enqueue_rollout("task")
+    await store.enqueue_rollout("another task")
+    first = await store.dequeue_rollout(request_id="req-1")
+    await store.start_attempt(first.rollout_id, worker_id="w-2")
+    again = await store.dequeue_rollout(request_id="req-1")
+    assert (again.rollout_id, again.attempt) == (first.rollout_id, first.attempt)
+    assert len(await drain(store)) == 1
+
+
 async def test_no_rollout_is_claimed_twice_by_workers_who_race(store):
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(30)])
     claims = await within_patience(asyncio.gather(*(store.dequeue_rollout(worker_id=f"w-{n}") for n in range(40))))

@@ -66,7 +66,7 @@ def ids(page):
     [
         ({}, ["a1", "a2", "b1", "b2", "c1", "c2"]),
         ({"status_in": ["succeeded"]}, ["a1", "a2", "b1"]),
-        ({"status_in": ["preparing", "queuing"]}, ["b2", "c2"]),
+        ({"status_in": ["queuing", "preparing"], "sort_by": "rollout_id"}, ["b2", "c2"]),
         ({"status": ["cancelled"]}, ["c1"]),
         ({"status_in": []}, []),
         ({"rollout_id_in": ["ro-c2", "ro-a1", "ro-unknown"]}, ["a1", "c2"]),
@@ -110,6 +110,18 @@ async def test_rollouts_are_filtered_in_the_store(store, query, expected):
 )
 async def test_rollouts_are_sorted_in_the_store(store, query, expected):
     assert ids(await store.query_rollouts(**query)) == expected
+
+
+async def test_asked_for_by_status_rollouts_come_in_the_order_in_which_they_got_there(store):
+    claims = [await claim_new(store, n, max_attempts=2, retry_condition=["failed"]) for n in range(4)]
+    for n in (2, 0):
+        await store.complete_attempt(claims[n].rollout_id, claims[n].attempt.attempt_id)
+    for n in (3, 1):
+        await store.complete_attempt(claims[n].rollout_id, claims[n].attempt.attempt_id, status="failed")
+    assert [r.input for r in await store.query_rollouts(status_in=["succeeded"])] == [2, 0]
+    assert [r.input for r in await store.query_rollouts(status_in=["succeeded"], sort_order="desc")] == [0, 2]
+    waiting = [r.rollout_id for r in await store.query_rollouts(status_in=["requeuing"])]
+    assert waiting == await drain(store)
 
 
 @pytest.mark.usefixtures("mixed")

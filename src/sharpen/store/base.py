@@ -172,6 +172,8 @@ class LightningStore:
     ) -> PaginatedResult[Rollout]:
         """One page of the rollouts that match, in the order they were enqueued unless `sort_by` says otherwise.
 
+        Asked for by status, they come status by status in the order in which they got there: as they will be
+        claimed, as they finished. Such a page costs the same at any size of the store.
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
         """
         raise NotImplementedError

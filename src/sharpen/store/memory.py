@@ -6,24 +6,22 @@ Rows are kept as they are; the spans of a finished rollout are kept encoded, at 
 import heapq
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from ..errors import InvalidInputError, SpansEvictedError, UnknownIdError
-from ..types import PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker, WorkerStatus
+from ..types import ROLLOUT_STATUSES, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker, WorkerStatus
 from .base import FilterLogic, LightningStoreCapabilities
 from .ledger import Ledger, paginate, public_rollout
 from .local import LocalStore
-from .ordered import OrderedNumbers
-from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow
-from .transitions import FINISHED, OPEN, QUEUED
+from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow, select, select_workers
+from .transitions import FINISHED, OPEN, PHASES, QUEUED, phases_of
 
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -58,7 +56,8 @@ class MemoryTables:
         self.max_span_bytes = max_span_bytes
         self._rollouts: dict[str, _Kept] = {}
         self._by_number: dict[int, _Kept] = {}
-        self._by_status: dict[str, OrderedNumbers] = {}
+        self._by_phase: dict[str, OrderedDict[int, _Kept]] = {phase: OrderedDict() for phase in PHASES.values()}
+        self._by_status = dict.fromkeys(ROLLOUT_STATUSES, 0)
         self._queue: deque[tuple[int, _Kept]] = deque()
         self._next_number = self._next_place = self._finish_number = 0
         self._finished: dict[int, _Kept] = {}
@@ -86,15 +85,10 @@ class MemoryTables:
             row.number = self._next_number
             row.tries = []
             self._rollouts[row.rollout_id] = self._by_number[row.number] = row
-            self._numbers(row.status).add(row.number)
+            self._by_phase[PHASES[row.status]][row.number] = row
+            self._by_status[row.status] += 1
             if row.status in QUEUED:
                 self._enter_queue(row)
-
-    def _numbers(self, status: str) -> OrderedNumbers:
-        numbers = self._by_status.get(status)
-        if numbers is None:
-            numbers = self._by_status[status] = OrderedNumbers()
-        return numbers
 
     def _enter_queue(self, row: _Kept) -> None:
         self._next_place += 1
@@ -106,8 +100,12 @@ class MemoryTables:
         if status == old_status:
             return
         assert isinstance(row, _Kept)
-        self._by_status[old_status].remove(row.number)
-        self._numbers(status).add(row.number)
+        self._by_status[old_status] -= 1
+        self._by_status[status] += 1
+        old_phase, phase = PHASES[old_status], PHASES[status]
+        if phase != old_phase:
+            del self._by_phase[old_phase][row.number]
+            self._by_phase[phase][row.number] = row
         if status in QUEUED:
             if old_status not in QUEUED:
                 self._enter_queue(row)
@@ -123,7 +121,7 @@ class MemoryTables:
         """Rows are kept as they are, so a changed body is kept already."""
 
     def queue_length(self) -> int:
-        return sum(len(self._by_status[status]) for status in QUEUED if status in self._by_status)
+        return len(self._by_phase["queued"])
 
     def queue_head(self, limit: int) -> list[RolloutRow]:
         """The oldest in the queue; tickets of rollouts that have left it since are thrown away on the way."""
@@ -148,7 +146,8 @@ class MemoryTables:
 
     def _delete(self, row: _Kept) -> None:
         del self._rollouts[row.rollout_id], self._by_number[row.number]
-        self._by_status[row.status].remove(row.number)
+        del self._by_phase[PHASES[row.status]][row.number]
+        self._by_status[row.status] -= 1
         for attempt in row.tries:
             self._attempt_count -= 1
             self._span_count -= len(self._all_spans(attempt)) if not attempt.evicted else 0
@@ -165,28 +164,25 @@ class MemoryTables:
             self._requests.pop(attempt.request_id, None)
 
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
-        if page.sort_by is None and _only_status(wanted):
+        if page.sort_by is None and wanted.status_in is not None and wanted.logic == "and":
             return self._page_by_status(wanted, page)
         found = [row for row in self._candidates(wanted) if _is_wanted(row, wanted)]
         cut: PaginatedResult[_Kept] = paginate(found, page)
         return PaginatedResult([_public(row) for row in cut.items], cut.limit, cut.offset, cut.total)
 
     def _page_by_status(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
-        """Pages by status touch nothing but what they give back."""
+        """Phase after phase, each in the order of arrival: pages by status touch only what they give back."""
         reverse = page.sort_order == "desc"
-        indexes = [
-            numbers
-            for status, numbers in self._by_status.items()
-            if wanted.status_in is None or status in wanted.status_in
-        ]
-        total = sum(map(len, indexes))
-        if len(indexes) == 1:
-            numbers = indexes[0].skip(page.offset, reverse=reverse)
-        else:
-            ways = [reversed(index) if reverse else iter(index) for index in indexes]
-            numbers = islice(merge(*ways, reverse=reverse), page.offset, None)
-        chosen = numbers if page.limit < 0 else islice(numbers, page.limit)
-        return PaginatedResult([_public(self._by_number[n]) for n in chosen], page.limit, page.offset, total)
+        statuses = wanted.status_in or frozenset()
+        indexes = [self._by_phase[phase] for phase in phases_of(statuses, reverse=reverse)]
+        ways = (reversed(index.values()) if reverse else index.values() for index in indexes)
+        rows: Iterator[_Kept] = (row for row in chain.from_iterable(ways) if row.status in statuses)
+        total = sum(self._by_status[status] for status in statuses)
+        if not _only_status(wanted):
+            matching = [row for row in rows if _is_wanted(row, wanted)]
+            rows, total = iter(matching), len(matching)
+        chosen = islice(rows, page.offset, None if page.limit < 0 else page.offset + page.limit)
+        return PaginatedResult([_public(row) for row in chosen], page.limit, page.offset, total)
 
     def _candidates(self, wanted: RolloutFilter) -> list[_Kept]:
         if wanted.rollout_id_in is not None and wanted.logic == "and":
@@ -354,7 +350,7 @@ class MemoryTables:
                     f"dropped to stay within max_span_bytes={self.max_span_bytes}: raise it, or use SQLiteStore"
                 )
             found += self._all_spans(each).values()
-        return paginate(_select(found, matches, logic), page)
+        return paginate(select(found, matches, logic), page)
 
     # -- resources -----------------------------------------------------------------------------------
 
@@ -383,7 +379,7 @@ class MemoryTables:
     def all_resources(
         self, matches: list[Match], logic: FilterLogic, page: Page
     ) -> PaginatedResult[ResourcesUpdate]:
-        return paginate(_select(self._published, matches, logic), page)
+        return paginate(select(self._published, matches, logic), page)
 
     # -- workers -------------------------------------------------------------------------------------
 
@@ -432,13 +428,7 @@ class MemoryTables:
     def workers(
         self, status_in: frozenset[WorkerStatus] | None, matches: list[Match], logic: FilterLogic, page: Page
     ) -> PaginatedResult[Worker]:
-        found = list(self._workers.values())
-        if status_in is None:
-            return paginate(_select(found, matches, logic), page)
-        if not matches or logic == "and":
-            return paginate(_select([w for w in found if w.status in status_in], matches, logic), page)
-        either = [w for w in found if w.status in status_in or _fits(w, matches[0])]
-        return paginate(either, page)
+        return paginate(select_workers(list(self._workers.values()), status_in, matches, logic), page)
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -450,7 +440,7 @@ class MemoryTables:
 
     def counts(self) -> Counts:
         return Counts(
-            {status: len(numbers) for status, numbers in self._by_status.items()},
+            dict(self._by_status),
             self._attempt_count,
             sum(len(attempts) for attempts in self._open.values()),
             self._span_count,
@@ -486,18 +476,6 @@ def _is_wanted(row: RolloutRow, wanted: RolloutFilter) -> bool:
     if not answers:
         return True
     return all(answers) if wanted.logic == "and" else any(answers)
-
-
-def _fits(item: Any, match: Match) -> bool:
-    value = getattr(item, match.field)
-    return value is not None and (match.value in value if match.contains else match.value == value)
-
-
-def _select(items: list[T], matches: list[Match], logic: FilterLogic) -> list[T]:
-    if not matches:
-        return items
-    together = all if logic == "and" else any
-    return [item for item in items if together(_fits(item, match) for match in matches)]
 
 
 class InMemoryLightningStore(LocalStore):

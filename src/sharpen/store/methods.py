@@ -6,13 +6,14 @@ Each row says how a method is served over HTTP and what kind of work it is; para
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from functools import cached_property, reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..errors import InvalidInputError
 from ..types import Attempt, AttemptedRollout, Rollout, Span, StoredSpans
 from .base import LightningStore
 
@@ -33,6 +34,15 @@ class Method(msgspec.Struct, frozen=True, dict=True):
         parameters = dict(inspect.signature(getattr(LightningStore, self.name)).parameters)
         del parameters["self"]
         return parameters
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        empty = inspect.Parameter.empty
+        return frozenset(name for name, parameter in self.parameters.items() if parameter.default is empty)
+
+    @property
+    def summary(self) -> str:
+        return (getattr(LightningStore, self.name).__doc__ or "").split("\n", 1)[0].rstrip(".")
 
     @cached_property
     def hints(self) -> dict[str, Any]:
@@ -67,22 +77,17 @@ class Method(msgspec.Struct, frozen=True, dict=True):
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with the errors of an ordinary call."""
-        if not args and kwargs.keys() <= self.parameters.keys():
+        if not args and self.required <= kwargs.keys() <= self.parameters.keys():
             return kwargs
-        return dict(inspect.signature(getattr(LightningStore, self.name)).bind(None, *args, **kwargs).arguments)
+        return dict(inspect.Signature(list(self.parameters.values())).bind(*args, **kwargs).arguments)
 
 
 def _as_lists(hint: Any) -> Any:
     """`Sequence[X]` as `list[X]`, which is what arrives."""
     if get_origin(hint) is Sequence:
         return list[get_args(hint)]  # type: ignore[misc]
-    if get_origin(hint) in (UnionLike := (type(int | None),)) or str(get_origin(hint)) == "typing.Union":
-        del UnionLike
-        parts = [_as_lists(part) for part in get_args(hint)]
-        union = parts[0]
-        for part in parts[1:]:
-            union = union | part
-        return union
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(or_, (_as_lists(part) for part in get_args(hint)))
     return hint
 
 
@@ -161,13 +166,6 @@ _TABLE: list[tuple[str, Kind, Verb, str]] = [
 ]
 
 METHODS: dict[str, Method] = {row[0]: Method(*row) for row in _TABLE}
-
-
-def check_arguments(method: Method, arguments: dict[str, Any]) -> None:
-    """Refuse arguments that the method does not know, by name."""
-    for name in arguments:
-        if name not in method.parameters:
-            raise InvalidInputError(f"{method.name} takes no {name!r}")
 
 
 def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:

@@ -9,6 +9,7 @@ writer, each on a connection of its own. An answer is given only once its write 
 
 import asyncio
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -25,12 +26,13 @@ from .base import LightningStoreCapabilities
 from .ledger import Events, Ledger
 from .local import LocalStore
 from .sqlite_schema import check_file, connect, parse_path, prepare
-from .sqlite_tables import SQLiteTables
+from .sqlite_tables import SQLiteTables, WorkerTimes
 
 log = logging.getLogger(__name__)
 
 INLINE_ROWS = 64  # a write of more rows leaves the caller's thread
 INLINE_READ_ROWS = 200
+INLINE_IN_A_TICK = 20  # then a task that only writes lets others have their turn
 POLL_SECONDS = 0.05  # how often other processes' writes are looked for while someone waits
 IDLE_POLL_SECONDS = 1.0
 FINISHED_WORK = frozenset({"add_many_spans", "complete_attempt"})
@@ -48,10 +50,11 @@ class _Job:
         self.future: asyncio.Future[Any] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    @property
     def is_small(self) -> bool:
-        sizes = [len(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, list | tuple)]
-        return self.name != "prune" and all(size <= INLINE_ROWS for size in sizes)
+        for value in (*self.args, *self.kwargs.values()):
+            if isinstance(value, list | tuple) and len(value) > INLINE_ROWS:
+                return False
+        return self.name != "prune"
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -78,6 +81,8 @@ class _Group(threading.local):
     def __init__(self) -> None:
         self.jobs: list[_Job] = []
         self.is_open = False
+        self.owner: asyncio.Task[Any] | None = None
+        self.inline_left = 0
 
 
 class SQLiteStore(LocalStore):
@@ -105,19 +110,22 @@ class SQLiteStore(LocalStore):
         self._busy_seconds = busy_seconds
         self._write_lock = threading.Lock()
         self._group = _Group()
-        self._readers: deque[Ledger] = deque()
+        self._readers: deque[tuple[SQLiteTables, Ledger]] = deque()
         self._kept = _KeptWork(max_kept_bytes)
+        self._worker_times = WorkerTimes()
         self._is_closed = False
         check_file(self.path)
         with _file_errors(self.path):
             self._connection = connect(self.path, synchronous=synchronous, busy_seconds=busy_seconds)
             self.store_id = prepare(self._connection, self.path)
-        self._writer = self._make_ledger(self._connection)
+            self._connection.execute("PRAGMA busy_timeout = 0")
+        self._tables = SQLiteTables(self._connection, self._worker_times)
+        self._writer = self._make_ledger(self._tables)
         self._seen_version = self._data_version()
         self._watchdog.start()
 
-    def _make_ledger(self, connection: sqlite3.Connection) -> Ledger:
-        return Ledger(SQLiteTables(connection), clock=self._clock, name="SQLiteStore", keeps_secrets=False)
+    def _make_ledger(self, tables: SQLiteTables) -> Ledger:
+        return Ledger(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -135,35 +143,43 @@ class SQLiteStore(LocalStore):
         if self._is_closed:
             raise StoreError(f"the store {str(self.path)!r} is closed")
         try:
-            ledger = self._readers.pop()
+            tables, ledger = self._readers.pop()
         except IndexError:
-            ledger = self._make_ledger(
-                connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
-            )
+            connection = connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
+            tables = SQLiteTables(connection, self._worker_times)
+            ledger = self._make_ledger(tables)
+        # One consistent view for a method that asks several questions.
+        tables.connection.execute("BEGIN")
         try:
-            with _snapshot(ledger):
-                yield ledger
+            yield ledger
         finally:
-            self._readers.append(ledger)
+            tables.connection.execute("COMMIT")
+            tables.forget()
+            self._readers.append((tables, ledger))
 
     # -- writing -------------------------------------------------------------------------------------
 
     async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
         job, group = _Job(name, args, kwargs), self._group
-        if group.is_open or not self._may_run_inline(job):
+        if not self._may_run_inline(job) or not self._is_alone(group):
             return await self._join_group(job)
-        group.is_open = True
-        asyncio.get_running_loop().call_soon(self._close_group, group)
         try:
             self._commit([job], wait=False)
         except _Busy:
-            group.jobs.append(job)
-            job.future = asyncio.get_running_loop().create_future()
-            return await job.future
+            return await self._join_group(job)
         return job.answer()
 
+    def _is_alone(self, group: _Group) -> bool:
+        """Whether this task is the only one that writes in this tick, so that there is nothing to group."""
+        task = asyncio.current_task()
+        if not group.is_open:
+            group.is_open, group.owner, group.inline_left = True, task, INLINE_IN_A_TICK
+            asyncio.get_running_loop().call_soon(self._close_group, group)
+        group.inline_left -= 1
+        return group.owner is task and not group.jobs and group.inline_left >= 0
+
     def _may_run_inline(self, job: _Job) -> bool:
-        return self._synchronous == "normal" and job.is_small
+        return self._synchronous == "normal" and job.is_small()
 
     async def _join_group(self, job: _Job) -> Any:
         loop, group = asyncio.get_running_loop(), self._group
@@ -176,7 +192,7 @@ class SQLiteStore(LocalStore):
 
     def _close_group(self, group: _Group) -> None:
         """The tick is over: commit what came in during it."""
-        jobs, group.jobs = group.jobs, []
+        jobs, group.jobs, group.owner = group.jobs, [], None
         if not jobs:
             group.is_open = False
             return
@@ -195,7 +211,7 @@ class SQLiteStore(LocalStore):
     def _settle(self, jobs: list[_Job], group: _Group) -> None:
         for job in jobs:
             job.resolve()
-        asyncio.get_running_loop().call_soon(self._close_group, group)
+        self._close_group(group)  # commits what came in meanwhile
 
     def _commit_surely(self, jobs: list[_Job]) -> None:
         """Like `_commit`, waiting for other processes; what goes wrong is each job's own error."""
@@ -236,6 +252,7 @@ class SQLiteStore(LocalStore):
         try:
             if len(jobs) == 1:
                 self._run(jobs[0])
+                self._tables.flush_sums()
                 execute("COMMIT" if jobs[0].error is None else "ROLLBACK")
             else:
                 for job in jobs:
@@ -244,9 +261,12 @@ class SQLiteStore(LocalStore):
                     if job.error is not None:
                         execute("ROLLBACK TO job")
                     execute("RELEASE job")
+                self._tables.flush_sums()
                 execute("COMMIT")
         except BaseException as error:
             self._writer.take_events()
+            self._tables.forget()
+            self._tables.forget_sums()
             if self._connection.in_transaction:
                 execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
@@ -255,11 +275,10 @@ class SQLiteStore(LocalStore):
         return self._writer.take_events()
 
     def _begin(self, *, wait: bool) -> None:
-        if wait:
-            end = time.monotonic() + self._busy_seconds
+        """Open the transaction. Waiting is done here and not by SQLite, whose waits grow long and are unfair."""
+        end = time.monotonic() + self._busy_seconds
         while True:
             try:
-                self._connection.execute("PRAGMA busy_timeout = 0") if not wait else None
                 self._connection.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
@@ -276,20 +295,23 @@ class SQLiteStore(LocalStore):
 
     def _run(self, job: _Job) -> None:
         """A refused request is the job's own answer; a failing file is everybody's."""
-        before = self._writer.events
+        tables, before = self._tables, self._writer.events
         self._writer.events = Events()
+        tables.begin()
         try:
             job.result = getattr(self._writer, job.name)(*job.args, **job.kwargs)
         except (sqlite3.Error, MemoryError):
             raise
         except Exception as error:
             job.error = error
+            tables.undo()
             self._writer.events = before
             return
+        tables.flush()
         now = self._writer.events
-        self._writer.events = Events(
-            before.queued + now.queued, before.finished + now.finished, min(before.deadline, now.deadline)
-        )
+        if before.queued or before.finished or before.deadline < math.inf:
+            finished = before.finished + now.finished
+            self._writer.events = Events(before.queued + now.queued, finished, min(before.deadline, now.deadline))
 
     # -- others and time -----------------------------------------------------------------------------
 
@@ -302,6 +324,8 @@ class SQLiteStore(LocalStore):
             return
         if self._kept.jobs:
             self._commit([], wait=True)
+        if self._worker_times:
+            self._write_worker_times()
         version = self._data_version()
         if version != self._seen_version:
             self._seen_version = version
@@ -310,6 +334,17 @@ class SQLiteStore(LocalStore):
             deadline = self._next_deadline()
             if deadline is not None:
                 self._watchdog.look_at(deadline)
+
+    def _write_worker_times(self) -> None:
+        with _file_errors(self.path), self._write_lock:
+            self._begin(wait=True)
+            try:
+                self._tables.write_worker_times()
+                self._connection.execute("COMMIT")
+                self._worker_times.clear()
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
 
     def _data_version(self) -> int:
         """Changes when a connection other than this process's writer has committed."""
@@ -337,10 +372,12 @@ class SQLiteStore(LocalStore):
                 self._commit([], wait=True)
             except StoreError as error:
                 log.error("%d bytes of finished work could not be written: %s", self._kept.size, error)
+        if self._worker_times:
+            self._write_worker_times()
         with self._write_lock:
             self._is_closed = True
             while self._readers:
-                self._readers.pop().tables._connection.close()  # type: ignore[attr-defined]
+                self._readers.pop()[0].connection.close()
             self._connection.close()
 
     @property
@@ -372,17 +409,6 @@ class _KeptWork:
             if isinstance(job.error, SharpenError):
                 log.warning("work that had been kept in memory was refused: %s", job.error)
         self.jobs, self.size = [], 0
-
-
-@contextmanager
-def _snapshot(ledger: Ledger) -> Iterator[None]:
-    """One consistent view for a method that asks several questions."""
-    connection = ledger.tables._connection  # type: ignore[attr-defined]
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("COMMIT")
 
 
 def _is_small_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

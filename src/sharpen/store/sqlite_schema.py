@@ -17,12 +17,30 @@ HEADER = b"SQLite format 3\x00"
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 
+-- One row: how many rollouts are where, so that no question has to count them.
+CREATE TABLE totals (
+    queuing INTEGER NOT NULL DEFAULT 0,
+    requeuing INTEGER NOT NULL DEFAULT 0,
+    active INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    finished INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    spans_gone INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO totals DEFAULT VALUES;
+
+-- A rollout with its latest attempt: a claim, a span and a completion each change this one row.
+-- One index serves three questions. By phase, place is: its place in the queue (queued), its worker (active),
+-- its number in the order of finishing (succeeded, failed, cancelled).
 CREATE TABLE rollouts (
     number INTEGER PRIMARY KEY,
     rollout_id TEXT NOT NULL UNIQUE,
     status TEXT NOT NULL,
+    phase TEXT NOT NULL,
+    place NOT NULL,
     mode TEXT,
     start_time REAL NOT NULL,
     end_time REAL,
@@ -32,16 +50,26 @@ CREATE TABLE rollouts (
     reward REAL,
     attempts INTEGER NOT NULL,
     last_span INTEGER NOT NULL,
-    queue_place INTEGER,
-    finish_number INTEGER,
     input TEXT,
-    metadata TEXT
+    metadata TEXT,
+    attempt_id TEXT,
+    attempt_start REAL,
+    attempt_end REAL,
+    attempt_status TEXT,
+    worker_id TEXT,
+    heartbeat REAL,
+    attempt_metadata TEXT,
+    deadline REAL,
+    unwanted INTEGER NOT NULL DEFAULT 0,
+    request_id TEXT
 );
-CREATE INDEX rollouts_queue ON rollouts (queue_place) WHERE queue_place IS NOT NULL;
-CREATE INDEX rollouts_status ON rollouts (status);
-CREATE UNIQUE INDEX rollouts_finished ON rollouts (finish_number) WHERE finish_number IS NOT NULL;
+CREATE INDEX rollouts_place ON rollouts (phase, place);
+CREATE INDEX rollouts_deadline ON rollouts (deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX rollouts_unwanted ON rollouts (worker_id) WHERE unwanted;
+CREATE INDEX rollouts_request ON rollouts (request_id) WHERE request_id IS NOT NULL;
 
-CREATE TABLE attempts (
+-- Attempts that a later one has replaced.
+CREATE TABLE old_attempts (
     number INTEGER NOT NULL,
     sequence_id INTEGER NOT NULL,
     attempt_id TEXT NOT NULL,
@@ -51,15 +79,10 @@ CREATE TABLE attempts (
     worker_id TEXT,
     last_heartbeat_time REAL,
     metadata TEXT,
-    deadline REAL,
     unwanted INTEGER NOT NULL,
-    request_id TEXT,
     PRIMARY KEY (number, sequence_id)
 ) WITHOUT ROWID;
-CREATE INDEX attempts_deadline ON attempts (deadline) WHERE deadline IS NOT NULL;
-CREATE INDEX attempts_open ON attempts (worker_id) WHERE end_time IS NULL;
-CREATE INDEX attempts_unwanted ON attempts (worker_id) WHERE unwanted;
-CREATE INDEX attempts_request ON attempts (request_id) WHERE request_id IS NOT NULL;
+CREATE INDEX old_attempts_unwanted ON old_attempts (worker_id) WHERE unwanted;
 
 CREATE TABLE spans (
     id INTEGER PRIMARY KEY,
@@ -76,6 +99,7 @@ CREATE TABLE spans (
 );
 CREATE UNIQUE INDEX spans_ids ON spans (number, attempt, span_id);
 
+-- Bodies of more than 64 kB, kept once.
 CREATE TABLE blobs (hash TEXT PRIMARY KEY, uses INTEGER NOT NULL, data BLOB NOT NULL);
 
 CREATE TABLE resources (
@@ -92,28 +116,12 @@ CREATE INDEX resources_request ON resources (request_id) WHERE request_id IS NOT
 
 CREATE TABLE workers (
     worker_id TEXT PRIMARY KEY,
-    status TEXT NOT NULL,
     heartbeat_stats TEXT,
     last_heartbeat_time REAL,
     last_dequeue_time REAL,
     last_busy_time REAL,
-    last_idle_time REAL,
-    current_rollout_id TEXT,
-    current_attempt_id TEXT
+    last_idle_time REAL
 ) WITHOUT ROWID;
-
-CREATE TRIGGER rollouts_added AFTER INSERT ON rollouts BEGIN
-    INSERT INTO counters VALUES (new.status, 1) ON CONFLICT DO UPDATE SET value = value + 1;
-END;
-CREATE TRIGGER rollouts_moved AFTER UPDATE OF status ON rollouts WHEN new.status <> old.status BEGIN
-    UPDATE counters SET value = value - 1 WHERE name = old.status;
-    INSERT INTO counters VALUES (new.status, 1) ON CONFLICT DO UPDATE SET value = value + 1;
-END;
-CREATE TRIGGER rollouts_deleted AFTER DELETE ON rollouts BEGIN
-    UPDATE counters SET value = value - 1 WHERE name = old.status;
-    UPDATE counters SET value = value - old.attempts WHERE name = 'attempts';
-END;
-INSERT INTO counters VALUES ('attempts', 0), ('spans', 0), ('finished', 0);
 """
 
 
@@ -186,6 +194,8 @@ def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Con
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute("PRAGMA cache_size = -32000")
+    # A checkpoint syncs twice; most pages of the log are newer versions of the same few, so rarer is cheaper.
+    connection.execute("PRAGMA wal_autocheckpoint = 8000")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
@@ -198,6 +208,8 @@ def prepare(connection: sqlite3.Connection, path: Path) -> str:
     if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise StoreFileError(f"{str(path)!r} is a SQLite file of another program: choose another file")
     if version < len(MIGRATIONS):
+        # Small pages: a change of one row writes its whole page to the log.
+        connection.execute("PRAGMA page_size = 2048")
         connection.execute("PRAGMA journal_mode = WAL")
         _migrate(connection)
     (store_id,) = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()

@@ -31,9 +31,9 @@ from ..types import (
 )
 from .base import FilterLogic
 from .checks import encode_equal
-from .ledger import public_rollout
-from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow
-from .transitions import FINISHED, QUEUED
+from .ledger import paginate, public_rollout
+from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow, select_workers
+from .transitions import FINISHED, OPEN, PHASES, phases_of
 
 BLOB_BYTES = 64 * 1024
 CHUNK = 500  # values in one IN (...); SQLite allows 32,766
@@ -60,29 +60,35 @@ _decode_body = msgspec.json.Decoder(_Body).decode
 
 
 class _Record(RolloutRow):
-    """A rollout row with its latest attempt."""
+    """A rollout row with its latest attempt, and its indexed columns as they stand in the file."""
 
     latest: "_AttemptRecord | None" = None
-
-
-class _AttemptRecord(AttemptRow):
-    """An attempt row that remembers which of its indexed columns stood in the file."""
-
+    phase: str = ""
+    place: Any = None
     was: tuple[Any, ...] = ()
 
 
+class _AttemptRecord(AttemptRow):
+    """An attempt: the latest of its rollout, or one that has been replaced."""
+
+    is_old: bool = False
+
+
 _ROLLOUT = (
-    "r.rollout_id, r.input, r.start_time, r.mode, r.resources_id, r.resources_version, r.config, r.metadata, "
-    "r.status, r.end_time, r.reward, r.attempts, r.last_span, r.number"
+    "rollout_id, input, start_time, mode, resources_id, resources_version, config, metadata, status, end_time, "
+    "reward, attempts, last_span, number, phase, place"
 )
 _ATTEMPT = (
-    "a.attempt_id, a.sequence_id, a.start_time, a.end_time, a.status, a.worker_id, a.last_heartbeat_time, "
-    "a.metadata, a.deadline, a.unwanted, a.request_id, a.number"
+    "attempt_id, attempts, attempt_start, attempt_end, attempt_status, worker_id, heartbeat, attempt_metadata, "
+    "deadline, unwanted, request_id"
 )
-_LATEST = "LEFT JOIN attempts a ON a.number = r.number AND a.sequence_id = r.attempts"
-_SELECT_ROLLOUT = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM rollouts r {_LATEST} WHERE r.rollout_id = ?"
-_SELECT_BOTH = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM attempts a JOIN rollouts r ON r.number = a.number"
-_WORKER = ", ".join(Worker.__struct_fields__)
+_BOTH = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM rollouts"
+_OLD_ATTEMPT = (
+    "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, NULL"
+)
+_TOTALS = ("queuing", "requeuing", "active", "succeeded", "failed", "cancelled", "finished", "attempts", "spans_gone")
+_UPDATE_TOTALS = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in _TOTALS)}"
+_MAX_PLACE = "SELECT max(place) FROM rollouts WHERE phase = 'queued'"
 
 
 @lru_cache(maxsize=256)
@@ -90,22 +96,12 @@ def _config(text: str) -> RolloutConfig:
     return msgspec.json.decode(text, type=RolloutConfig)
 
 
-@lru_cache(maxsize=256)
-def _config_text(*fields: Any) -> str | None:
-    config = RolloutConfig(*fields[:-1], list(fields[-1]))
-    return None if config == _default_config else _encode(config).decode()
-
-
 def _packed_config(config: RolloutConfig) -> str | None:
-    if config is _default_config:
-        return None
-    return _config_text(
-        config.timeout_seconds, config.unresponsive_seconds, config.max_attempts, tuple(config.retry_condition)
-    )
+    return None if config is _default_config or config == _default_config else _encode(config).decode()
 
 
-def _attempt_record(rollout_id: str, values: Sequence[Any]) -> _AttemptRecord:
-    attempt_id, sequence_id, start, end, status, worker, heartbeat, metadata, deadline, unwanted, request, number = values
+def _attempt_record(rollout_id: str, number: int, values: Sequence[Any], *, is_old: bool) -> _AttemptRecord:
+    attempt_id, sequence_id, start, end, status, worker, heartbeat, metadata, deadline, unwanted, request = values
     return _AttemptRecord(
         rollout_id,
         attempt_id,
@@ -120,94 +116,200 @@ def _attempt_record(rollout_id: str, values: Sequence[Any]) -> _AttemptRecord:
         bool(unwanted),
         request,
         number,
-        (end, worker, bool(unwanted)),
+        is_old,
     )
 
 
 def _record(values: Sequence[Any]) -> _Record:
     config = values[6]
-    row = _Record(*values[:6], _default_config if config is None else _config(config), *values[7:14])
-    if len(values) > 14 and values[14] is not None:
-        row.latest = _attempt_record(row.rollout_id, values[14:])
+    row = _Record(
+        *values[:6], _default_config if config is None else _config(config), *values[7:14], None, values[14], values[15]
+    )
+    if values[16] is not None:
+        row.latest = _attempt_record(row.rollout_id, row.number, values[16:27], is_old=False)
+    row.was = _indexed(row)
     return row
 
 
+def _indexed(row: _Record) -> tuple[Any, ...]:
+    """Columns that stand in indexes beside phase and place: named in an update only where they change."""
+    latest = row.latest
+    return (None, None, False, None) if latest is None else (
+        latest.deadline, latest.worker_id, latest.unwanted, latest.request_id
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _update_sql(moved: bool, changed: tuple[bool, ...]) -> str:
+    columns = ["status", "end_time", "reward", "attempts", "last_span", "attempt_id", "attempt_start", "attempt_end"]
+    columns += ["attempt_status", "heartbeat", "attempt_metadata"]
+    columns += ["phase", "place"] if moved else []
+    indexed = ("deadline", "worker_id", "unwanted", "request_id")
+    columns += [name for name, is_changed in zip(indexed, changed, strict=True) if is_changed]
+    return f"UPDATE rollouts SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
+
+
+class WorkerTimes(dict[str, dict[str, float]]):
+    """When workers were last seen to claim, work or rest. Written behind, since only people look at it."""
+
+    def note(self, worker_id: str, now: float, *names: str) -> None:
+        known = self.setdefault(worker_id, {})
+        for name in names:
+            known[name] = now
+
+
 class SQLiteTables:
-    """All questions and changes as SQL on one connection, inside the caller's transaction."""
+    """All questions and changes as SQL on one connection, inside the caller's transaction.
+
+    Rollouts that a method touched are written once, by `flush`, when the method has succeeded.
+    """
 
     rollout_row = _Record
     attempt_row = _AttemptRecord
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, worker_times: WorkerTimes) -> None:
+        self.connection = connection
         self._sql = connection.execute
-        self._connection = connection
+        self._worker_times = worker_times
+        self._loaded: dict[str, _Record] = {}
+        self._dirty: dict[int, _Record] = {}
+        self._sums: dict[str, int] = {}
+        self._sums_before: dict[str, int] = {}
+        self._finish_number: int | None = None
 
     def _one(self, sql: str, *values: Any) -> Any:
         return self._sql(sql, values).fetchone()
 
+    # -- the unit of work ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A method starts: what it counts can be undone."""
+        self._sums_before = dict(self._sums)
+
+    def forget(self) -> None:
+        """Drop what a method read or changed and did not write."""
+        self._loaded.clear()
+        self._dirty.clear()
+
+    def undo(self) -> None:
+        """The method failed: nothing of it is written or counted."""
+        self.forget()
+        self._sums = self._sums_before
+        self._finish_number = None
+
+    def flush(self) -> None:
+        """Write the rollouts that the method changed, each in one statement."""
+        for row in self._dirty.values():
+            self._update(row)
+        self.forget()
+
+    def flush_sums(self) -> None:
+        """Write the totals, once a transaction."""
+        if self._sums:
+            self._sql(_UPDATE_TOTALS, [self._sums.get(name, 0) for name in _TOTALS])
+        self.forget_sums()
+
+    def forget_sums(self) -> None:
+        self._sums = {}
+        self._finish_number = None
+
+    def _add(self, name: str, change: int) -> None:
+        self._sums[name] = self._sums.get(name, 0) + change
+
+    def _update(self, row: _Record) -> None:
+        latest = row.latest
+        phase, place = self._position(row)
+        moved = (phase, place) != (row.phase, row.place)
+        now = _indexed(row)
+        changed = tuple(new != old for new, old in zip(now, row.was, strict=True))
+        values: list[Any] = [row.status, row.end_time, row.reward, row.attempts, row.last_span]
+        if latest is None:
+            values += [None] * 6
+        else:
+            values += [latest.attempt_id, latest.start_time, latest.end_time, latest.status]
+            values += [latest.last_heartbeat_time, latest.metadata]
+        values += [phase, place] if moved else []
+        values += [value for value, is_changed in zip(now, changed, strict=True) if is_changed]
+        self._sql(_update_sql(moved, changed), (*values, row.number))
+
+    def _position(self, row: _Record) -> tuple[str, Any]:
+        """Phase and place, as they follow from the status."""
+        phase = PHASES[row.status]
+        if phase == "active":
+            return phase, (row.latest and row.latest.worker_id) or ""
+        if phase == row.phase:
+            return phase, row.place
+        return phase, self._next_place() if phase == "queued" else self._next_finish()
+
+    def _next_place(self) -> int:
+        return int(self._one(_MAX_PLACE)[0] or 0) + 1
+
+    def _next_finish(self) -> int:
+        if self._finish_number is None:
+            self._finish_number = int(self._one("SELECT finished FROM totals")[0]) + self._sums.get("finished", 0)
+        self._finish_number += 1
+        self._add("finished", 1)
+        return self._finish_number
+
+    def _load(self, values: Sequence[Any]) -> _Record:
+        known = self._loaded.get(values[0])
+        if known is None:
+            known = self._loaded[values[0]] = _record(values)
+        return known
+
     # -- rollouts ------------------------------------------------------------------------------------
 
     def rollout(self, rollout_id: str) -> _Record | None:
-        values = self._one(_SELECT_ROLLOUT, rollout_id)
-        return None if values is None else _record(values)
+        known = self._loaded.get(rollout_id)
+        if known is not None:
+            return known
+        values = self._one(f"{_BOTH} WHERE rollout_id = ?", rollout_id)
+        return None if values is None else self._load(values)
 
     def add_rollouts(self, rows: list[RolloutRow]) -> None:
         if not rows:
             return
-        (number,) = self._one("SELECT coalesce(max(number), 0) FROM rollouts")
-        (place,) = self._one("SELECT coalesce(max(queue_place), 0) FROM rollouts WHERE queue_place IS NOT NULL")
+        number = int(self._one("SELECT max(number) FROM rollouts")[0] or 0)
+        place = self._next_place() - 1
         inserted = []
         for row in rows:
-            number += 1
-            row.number = number
-            is_queued = row.status in QUEUED
-            place += is_queued
+            assert isinstance(row, _Record)
+            number, place = number + 1, place + 1
+            row.number, row.phase = number, PHASES[row.status]
+            row.place = place if row.phase == "queued" else ""
+            row.was = _indexed(row)
+            self._loaded[row.rollout_id] = row
+            self._add(row.status if row.phase == "queued" else row.phase, 1)
             inserted.append(
                 (
                     number,
                     row.rollout_id,
                     row.status,
+                    row.phase,
+                    row.place,
                     row.mode,
                     row.start_time,
                     row.resources_id,
                     row.resources_version,
                     _packed_config(row.config),
-                    place if is_queued else None,
                     row.input,
                     row.metadata,
                 )
             )
-        self._connection.executemany(
-            "INSERT INTO rollouts (number, rollout_id, status, mode, start_time, resources_id, resources_version, "
-            "config, queue_place, input, metadata, attempts, last_span) VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0)",
+        self.connection.executemany(
+            "INSERT INTO rollouts (number, rollout_id, status, phase, place, mode, start_time, resources_id, "
+            "resources_version, config, input, metadata, attempts, last_span) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0)",
             inserted,
         )
 
     def save_rollout(self, row: RolloutRow, old_status: RolloutStatus) -> None:
-        """Write what can change. Indexed columns are named only where they do change."""
-        status = row.status
-        if status == old_status:
-            self._sql(
-                "UPDATE rollouts SET reward = ?, attempts = ?, last_span = ? WHERE number = ?",
-                (row.reward, row.attempts, row.last_span, row.number),
-            )
-            return
-        extra = ""
-        if old_status in QUEUED and status not in QUEUED:
-            extra = ", queue_place = NULL"
-        elif status in QUEUED and old_status not in QUEUED:
-            extra = (
-                ", queue_place = (SELECT coalesce(max(queue_place), 0) + 1 FROM rollouts WHERE queue_place IS NOT NULL)"
-            )
-        values: tuple[Any, ...] = (status, row.reward, row.attempts, row.last_span)
-        if status in FINISHED:
-            (finish,) = self._one("UPDATE counters SET value = value + 1 WHERE name = 'finished' RETURNING value")
-            extra += ", end_time = ?, finish_number = ?"
-            values += (row.end_time, finish)
-        self._sql(
-            f"UPDATE rollouts SET status = ?, reward = ?, attempts = ?, last_span = ?{extra} WHERE number = ?",
-            (*values, row.number),
-        )
+        assert isinstance(row, _Record)
+        self._dirty[row.number] = row
+        if row.status != old_status:
+            old, new = _total_of(old_status), _total_of(row.status)
+            if old != new:
+                self._add(old, -1)
+                self._add(new, 1)
 
     def save_body(self, row: RolloutRow) -> None:
         self._sql(
@@ -225,21 +327,18 @@ class SQLiteTables:
         )
 
     def queue_length(self) -> int:
-        return int(self._one("SELECT coalesce(sum(value), 0) FROM counters WHERE name IN ('queuing', 'requeuing')")[0])
+        return int(self._one("SELECT queuing + requeuing FROM totals")[0])
 
     def queue_head(self, limit: int) -> list[RolloutRow]:
-        # The attempts are not joined: most rollouts that wait have none.
-        found = self._sql(
-            f"SELECT {_ROLLOUT} FROM rollouts r WHERE r.queue_place IS NOT NULL ORDER BY r.queue_place LIMIT ?",
-            (limit,),
-        )
-        return [_record(values) for values in found]
+        found = self._sql(f"{_BOTH} WHERE phase = 'queued' ORDER BY place LIMIT ?", (limit,)).fetchall()
+        return [self._load(values) for values in found]
 
     def delete_finished_before(self, time: float) -> int:
         numbers = [
             number
             for (number,) in self._sql(
-                "SELECT number FROM rollouts WHERE finish_number IS NOT NULL AND end_time < ?", (time,)
+                "SELECT number FROM rollouts WHERE phase IN ('succeeded', 'failed', 'cancelled') AND end_time < ?",
+                (time,),
             )
         ]
         for part in _chunks(numbers):
@@ -248,73 +347,87 @@ class SQLiteTables:
 
     def _delete(self, numbers: Sequence[int]) -> None:
         marks = _marks(numbers)
-        refs = list(self._sql(f"SELECT input FROM rollouts WHERE number IN ({marks}) AND substr(input, 1, 1) = '@'", numbers))
-        refs += self._sql(f"SELECT metadata FROM rollouts WHERE number IN ({marks}) AND substr(metadata, 1, 1) = '@'", numbers)
-        refs += self._sql(f"SELECT data FROM spans WHERE number IN ({marks}) AND substr(data, 1, 1) = '@'", numbers)
-        self._connection.executemany("UPDATE blobs SET uses = uses - 1 WHERE hash = substr(?, 2)", refs)
+        refs: list[tuple[str]] = []
+        for table, column in (("rollouts", "input"), ("rollouts", "metadata"), ("spans", "data")):
+            refs += self._sql(
+                f"SELECT {column} FROM {table} WHERE number IN ({marks}) AND substr({column}, 1, 1) = '@'", numbers
+            )
+        self.connection.executemany("UPDATE blobs SET uses = uses - 1 WHERE hash = substr(?, 2)", refs)
         if refs:
             self._sql("DELETE FROM blobs WHERE uses <= 0")
-        gone = self._sql(f"DELETE FROM spans WHERE number IN ({marks})", numbers).rowcount
-        self._count("spans", -gone)
-        self._sql(f"DELETE FROM attempts WHERE number IN ({marks})", numbers)
+        spans = self._span_total()
+        spans -= self._sql(f"DELETE FROM spans WHERE number IN ({marks})", numbers).rowcount
+        self._sql("UPDATE totals SET spans_gone = coalesce((SELECT max(id) FROM spans), 0) - ?", (spans,))
+        self._sql(f"DELETE FROM old_attempts WHERE number IN ({marks})", numbers)
+        for phase, count, attempts in self._sql(
+            f"SELECT phase, count(*), sum(attempts) FROM rollouts WHERE number IN ({marks}) GROUP BY phase", numbers
+        ):
+            self._add(phase, -count)
+            self._add("attempts", -attempts)
         self._sql(f"DELETE FROM rollouts WHERE number IN ({marks})", numbers)
+
+    def _span_total(self) -> int:
+        """Ids of spans only grow, so the newest one tells how many there were."""
+        return int(self._one("SELECT coalesce((SELECT max(id) FROM spans), 0) - spans_gone FROM totals")[0])
 
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
         total = self._total(wanted)
-        order = "number" if page.sort_by is None else page.sort_by
         if page.sort_by is None and wanted.status_in is not None and wanted.logic == "and":
             rows = self._by_status(wanted, page)
         else:
             where, values = _conditions(wanted)
             rows = self._sql(
-                f"SELECT {_ROLLOUT} FROM rollouts r {where} ORDER BY r.{order} {page.sort_order}, "
-                f"r.number {page.sort_order} LIMIT ? OFFSET ?",
+                f"{_BOTH} {where} ORDER BY {page.sort_by or 'number'} {page.sort_order}, number {page.sort_order} "
+                "LIMIT ? OFFSET ?",
                 (*values, page.limit, page.offset),
             )
         return PaginatedResult([self._public(values) for values in rows], page.limit, page.offset, total)
 
     def _by_status(self, wanted: RolloutFilter, page: Page) -> Iterable[Sequence[Any]]:
-        """Each status in the order of its index, then merged: no more rows are read than the page needs."""
+        """Phase after phase, each in the order of its index: no more rows are read than the page needs."""
         assert wanted.status_in is not None
-        where, values = _conditions(wanted, with_status=False)
-        most = -1 if page.limit < 0 else page.limit + page.offset
-        parts, arguments = [], []
-        for status in sorted(wanted.status_in):
-            parts.append(
-                f"SELECT * FROM (SELECT {_ROLLOUT} FROM rollouts r {where} AND r.status = ? "
-                f"ORDER BY r.number {page.sort_order} LIMIT {most})"
-            )
-            arguments += [*values, status]
-        if not parts:
-            return []
-        merged = " UNION ALL ".join(parts)
-        return self._sql(
-            f"SELECT * FROM ({merged}) ORDER BY number {page.sort_order} LIMIT ? OFFSET ?",
-            (*arguments, page.limit, page.offset),
-        )
+        where, values = _conditions(wanted)
+        skip, left = page.offset, page.limit
+        for phase in phases_of(wanted.status_in, reverse=page.sort_order == "desc"):
+            found = 0
+            for found, row in enumerate(
+                self._sql(
+                    f"{_BOTH} {where} AND phase = ? ORDER BY place {page.sort_order}, number {page.sort_order} LIMIT ?",
+                    (*values, phase, -1 if left < 0 else left + skip),
+                ),
+                start=1,
+            ):
+                if found > skip:
+                    yield row
+            if left >= 0:
+                left -= max(found - skip, 0)
+                if left == 0:
+                    return
+            skip = max(skip - found, 0)
 
     def _total(self, wanted: RolloutFilter) -> int:
         rest = (wanted.rollout_id_in, wanted.rollout_id_contains, wanted.mode, wanted.reward_min, wanted.reward_max)
         if any(condition is not None for condition in rest):
             where, values = _conditions(wanted)
-            return int(self._one(f"SELECT count(*) FROM rollouts r {where}", *values)[0])
-        by_status = self._counters()
-        return sum(n for status, n in by_status.items() if wanted.status_in is None or status in wanted.status_in)
+            return int(self._one(f"SELECT count(*) FROM rollouts {where}", *values)[0])
+        return sum(n for status, n in self._totals().items() if wanted.status_in is None or status in wanted.status_in)
 
-    def _counters(self) -> dict[str, int]:
-        """Rollouts by status, kept by triggers so that no question has to count them."""
-        return dict(self._sql("SELECT name, value FROM counters WHERE name NOT IN ('attempts', 'spans', 'finished')"))
+    def _totals(self) -> dict[str, int]:
+        """Rollouts by status. Those at work are counted: there are never more than workers have hands."""
+        values = self._one(f"SELECT {', '.join(_TOTALS[:6])} FROM totals")
+        totals = {name: value for name, value in zip(_TOTALS[:6], values, strict=True) if name != "active"}
+        return totals | dict(self._sql("SELECT status, count(*) FROM rollouts WHERE phase = 'active' GROUP BY status"))
 
     def _public(self, values: Sequence[Any]) -> Rollout:
         return public_rollout(_record(values), self.unpack)
 
     def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]:
-        found = self._sql(
-            f"SELECT {_ROLLOUT}, r.finish_number FROM rollouts r WHERE r.finish_number > ? "
-            "ORDER BY r.finish_number LIMIT ?",
-            (after, limit),
-        )
-        return [(values[-1], self._public(values[:-1])) for values in found]
+        """The three ways to finish, each in order, merged by their numbers."""
+        found: list[Sequence[Any]] = []
+        for phase in FINISHED:
+            found += self._sql(f"{_BOTH} WHERE phase = ? AND place > ? ORDER BY place LIMIT ?", (phase, after, limit))
+        found.sort(key=lambda values: values[15])
+        return [(values[15], self._public(values)) for values in found[:limit]]
 
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
         statuses: dict[str, str] = {}
@@ -331,95 +444,100 @@ class SQLiteTables:
 
     def attempt(self, rollout: RolloutRow, attempt_id: str) -> AttemptRow | None:
         latest = self.latest_attempt(rollout)
-        if latest is None or latest.attempt_id == attempt_id:
+        if latest is not None and latest.attempt_id == attempt_id:
             return latest
+        if rollout.attempts < 2:
+            return None
         values = self._one(
-            f"SELECT {_ATTEMPT} FROM attempts a WHERE a.number = ? AND a.attempt_id = ?", rollout.number, attempt_id
+            f"SELECT {_OLD_ATTEMPT} FROM old_attempts WHERE number = ? AND attempt_id = ?", rollout.number, attempt_id
         )
-        return None if values is None else _attempt_record(rollout.rollout_id, values)
+        return values and _attempt_record(rollout.rollout_id, rollout.number, values, is_old=True)
 
     def latest_attempt(self, rollout: RolloutRow) -> AttemptRow | None:
         assert isinstance(rollout, _Record)
-        if rollout.latest is None and rollout.attempts:
-            values = self._one(
-                f"SELECT {_ATTEMPT} FROM attempts a WHERE a.number = ? AND a.sequence_id = ?",
-                rollout.number,
-                rollout.attempts,
-            )
-            rollout.latest = _attempt_record(rollout.rollout_id, values)
         return rollout.latest
 
     def attempts(self, rollout: RolloutRow) -> list[AttemptRow]:
-        found = self._sql(
-            f"SELECT {_ATTEMPT} FROM attempts a WHERE a.number = ? ORDER BY a.sequence_id", (rollout.number,)
+        latest = self.latest_attempt(rollout)
+        old = self._sql(
+            f"SELECT {_OLD_ATTEMPT} FROM old_attempts WHERE number = ? ORDER BY sequence_id", (rollout.number,)
         )
-        return [_attempt_record(rollout.rollout_id, values) for values in found]
+        found: list[AttemptRow] = [
+            _attempt_record(rollout.rollout_id, rollout.number, values, is_old=True) for values in old
+        ]
+        return found if latest is None else [*found, latest]
 
     def add_attempt(self, row: AttemptRow) -> None:
         assert isinstance(row, _AttemptRecord)
+        rollout = self._loaded[row.rollout_id]
+        if rollout.latest is not None:
+            self._retire(rollout.latest)
+        rollout.latest = row
+        self._dirty[rollout.number] = rollout
+        self._add("attempts", 1)
+
+    def _retire(self, row: _AttemptRecord) -> None:
         self._sql(
-            "INSERT INTO attempts (number, sequence_id, attempt_id, start_time, status, worker_id, deadline, "
-            "request_id, unwanted) VALUES (?,?,?,?,?,?,?,?,0)",
+            "INSERT INTO old_attempts (number, sequence_id, attempt_id, start_time, end_time, status, worker_id, "
+            "last_heartbeat_time, metadata, unwanted) VALUES (?,?,?,?,?,?,?,?,?,?)",
             (
                 row.number,
                 row.sequence_id,
                 row.attempt_id,
                 row.start_time,
+                row.end_time,
                 row.status,
                 row.worker_id,
-                row.deadline,
-                row.request_id,
+                row.last_heartbeat_time,
+                row.metadata,
+                row.unwanted,
             ),
         )
-        self._count("attempts", 1)
-        row.was = (None, row.worker_id, False)
 
     def save_attempt(self, row: AttemptRow) -> None:
         assert isinstance(row, _AttemptRecord)
-        changed = (row.end_time, row.worker_id, row.unwanted)
-        values = (row.status, row.last_heartbeat_time, row.metadata, row.deadline)
-        if changed == row.was:
-            self._sql(
-                "UPDATE attempts SET status = ?, last_heartbeat_time = ?, metadata = ?, deadline = ? "
-                "WHERE number = ? AND sequence_id = ?",
-                (*values, row.number, row.sequence_id),
-            )
+        if not row.is_old:
+            self._dirty[row.number] = self._loaded[row.rollout_id]
             return
         self._sql(
-            "UPDATE attempts SET status = ?, last_heartbeat_time = ?, metadata = ?, deadline = ?, end_time = ?, "
-            "worker_id = ?, unwanted = ? WHERE number = ? AND sequence_id = ?",
-            (*values, *changed, row.number, row.sequence_id),
+            "UPDATE old_attempts SET status = ?, end_time = ?, worker_id = ?, last_heartbeat_time = ?, metadata = ?, "
+            "unwanted = ? WHERE number = ? AND sequence_id = ?",
+            (
+                row.status,
+                row.end_time,
+                row.worker_id,
+                row.last_heartbeat_time,
+                row.metadata,
+                row.unwanted,
+                row.number,
+                row.sequence_id,
+            ),
         )
-        row.was = changed
 
-    def _pairs(self, where: str, *values: Any) -> list[tuple[RolloutRow, AttemptRow]]:
-        """Attempts with their rollouts, where a rollout that comes twice is one row."""
-        rows: dict[int, _Record] = {}
-        pairs: list[tuple[RolloutRow, AttemptRow]] = []
-        for found in self._sql(f"{_SELECT_BOTH} {where}", values).fetchall():
-            row = _record(found[:14])
-            row = rows.setdefault(row.number, row)
-            attempt = _attempt_record(row.rollout_id, found[14:])
-            if attempt.sequence_id == row.attempts:
-                row.latest = attempt
-            pairs.append((row, attempt))
-        return pairs
+    def _latest_of(self, where: str, *values: Any) -> list[tuple[RolloutRow, AttemptRow]]:
+        rows = [self._load(found) for found in self._sql(f"{_BOTH} WHERE {where}", values).fetchall()]
+        return [(row, row.latest) for row in rows if row.latest is not None]
 
     def claimed(self, request_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
-        return self._pairs("WHERE a.request_id = ? ORDER BY a.number, a.sequence_id", request_id)
+        return self._latest_of("request_id = ? ORDER BY number", request_id)
 
     def open_attempts(self, worker_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
-        return self._pairs("WHERE a.worker_id = ? AND a.end_time IS NULL", worker_id)
+        found = self._latest_of("phase = 'active' AND place = ?", worker_id)
+        return [(row, attempt) for row, attempt in found if attempt.status in OPEN]
 
     def unwanted(self, worker_id: str) -> list[str]:
-        found = self._sql("SELECT attempt_id FROM attempts WHERE worker_id = ? AND unwanted", (worker_id,))
+        found = self._sql(
+            "SELECT attempt_id FROM rollouts WHERE worker_id = ?1 AND unwanted UNION ALL "
+            "SELECT attempt_id FROM old_attempts WHERE worker_id = ?1 AND unwanted",
+            (worker_id,),
+        )
         return [attempt_id for (attempt_id,) in found]
 
     def due(self, now: float) -> list[tuple[RolloutRow, AttemptRow]]:
-        return self._pairs("WHERE a.deadline <= ? ORDER BY a.deadline", now)
+        return self._latest_of("deadline <= ? ORDER BY deadline", now)
 
     def next_deadline(self) -> float | None:
-        found: float | None = self._one("SELECT min(deadline) FROM attempts WHERE deadline IS NOT NULL")[0]
+        found: float | None = self._one("SELECT min(deadline) FROM rollouts WHERE deadline IS NOT NULL")[0]
         return found
 
     # -- spans ---------------------------------------------------------------------------------------
@@ -431,7 +549,6 @@ class SQLiteTables:
             flags = [self._sql(_INSERT_SPAN, rows[0]).rowcount == 1]
         else:
             flags = self._insert_spans(number, sequence, rows)
-        self._count("spans", sum(flags))
         return flags
 
     def _insert_spans(self, number: int, sequence: int, rows: list[tuple[Any, ...]]) -> list[bool]:
@@ -452,7 +569,7 @@ class SQLiteTables:
             flags.append(span_id not in known)
             known.add(span_id)
         fresh = [row for row, is_new in zip(rows, flags, strict=True) if is_new]
-        self._connection.executemany(_INSERT_SPAN, fresh)
+        self.connection.executemany(_INSERT_SPAN, fresh)
         return flags
 
     def _span_values(self, number: int, sequence: int, span: Span) -> tuple[Any, ...]:
@@ -581,58 +698,70 @@ class SQLiteTables:
 
     # -- workers -------------------------------------------------------------------------------------
 
-    def _workers(self, rest: str, *values: Any) -> list[Worker]:
-        found = self._sql(f"SELECT {_WORKER} FROM workers {rest}", values)
-        return [Worker(*row[:2], None if row[2] is None else _decode(row[2]), *row[3:]) for row in found]
-
     def worker(self, worker_id: str) -> Worker | None:
-        found = self._workers("WHERE worker_id = ?", worker_id)
-        return found[0] if found else None
+        values = self._one("SELECT * FROM workers WHERE worker_id = ?", worker_id)
+        if values is None and worker_id not in self._worker_times:
+            return None
+        return self._worker(values or (worker_id, None, None, None, None, None))
+
+    def _worker(self, values: Sequence[Any]) -> Worker:
+        """A worker from its row, what was noted since, and what it has in hand."""
+        worker_id, stats, heartbeat, *times = values
+        noted = self._worker_times.get(worker_id, {})
+        dequeue, busy, idle = (noted.get(name, old) for name, old in zip(_TIMES, times, strict=True))
+        current = self._one(
+            "SELECT rollout_id, attempt_id FROM rollouts WHERE phase = 'active' AND place = ? "
+            "AND attempt_status IN ('preparing', 'running') ORDER BY attempt_start DESC LIMIT 1",
+            worker_id,
+        )
+        return Worker(
+            worker_id,
+            "busy" if current else "idle",
+            None if stats is None else _decode(stats),
+            heartbeat,
+            dequeue,
+            busy,
+            idle,
+            *(current or (None, None)),
+        )
 
     def save_heartbeat(self, worker_id: str, now: float, stats: dict[str, Any] | None) -> Worker:
-        is_busy = self._one("SELECT 1 FROM attempts WHERE worker_id = ? AND end_time IS NULL", worker_id)
-        status = "busy" if is_busy else "idle"
         self._sql(
-            "INSERT INTO workers (worker_id, status, heartbeat_stats, last_heartbeat_time, last_idle_time) "
-            "VALUES (?1, ?2, ?3, ?4, CASE ?2 WHEN 'idle' THEN ?4 END) ON CONFLICT DO UPDATE SET "
-            "status = ?2, heartbeat_stats = ?3, last_heartbeat_time = ?4",
-            (worker_id, status, None if stats is None else _encode(stats).decode(), now),
+            "INSERT INTO workers (worker_id, heartbeat_stats, last_heartbeat_time) VALUES (?1, ?2, ?3) "
+            "ON CONFLICT DO UPDATE SET heartbeat_stats = ?2, last_heartbeat_time = ?3",
+            (worker_id, None if stats is None else _encode(stats).decode(), now),
         )
-        return self._workers("WHERE worker_id = ?", worker_id)[0]
+        worker = self.worker(worker_id)
+        assert worker is not None
+        if worker.status == "idle" and worker.last_idle_time is None:
+            self._worker_times.note(worker_id, now, "last_idle_time")
+        return worker
 
     def mark_busy(self, worker_id: str, attempt: AttemptRow, now: float) -> None:
-        self._sql(
-            "INSERT INTO workers (worker_id, status, last_dequeue_time, last_busy_time, current_rollout_id, "
-            "current_attempt_id) VALUES (?1, 'busy', ?2, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET status = 'busy', "
-            "last_dequeue_time = ?2, last_busy_time = ?2, current_rollout_id = ?3, current_attempt_id = ?4",
-            (worker_id, now, attempt.rollout_id, attempt.attempt_id),
-        )
+        self._worker_times.note(worker_id, now, "last_dequeue_time", "last_busy_time")
 
     def mark_idle(self, worker_id: str, now: float) -> None:
-        self._sql(
-            "UPDATE workers SET status = 'idle', last_idle_time = ?2, current_rollout_id = NULL, "
-            "current_attempt_id = NULL WHERE worker_id = ?1 AND NOT EXISTS "
-            "(SELECT 1 FROM attempts a WHERE a.worker_id = ?1 AND a.end_time IS NULL)",
-            (worker_id, now),
+        self._worker_times.note(worker_id, now, "last_idle_time")
+
+    def write_worker_times(self) -> None:
+        """Write what was noted of workers."""
+        rows = [(worker_id, *(times.get(name) for name in _TIMES)) for worker_id, times in self._worker_times.items()]
+        self.connection.executemany(
+            "INSERT INTO workers (worker_id, last_dequeue_time, last_busy_time, last_idle_time) VALUES (?1, ?2, ?3, ?4) "
+            "ON CONFLICT DO UPDATE SET last_dequeue_time = coalesce(?2, last_dequeue_time), "
+            "last_busy_time = coalesce(?3, last_busy_time), last_idle_time = coalesce(?4, last_idle_time)",
+            rows,
         )
 
     def workers(
         self, status_in: frozenset[WorkerStatus] | None, matches: list[Match], logic: FilterLogic, page: Page
     ) -> PaginatedResult[Worker]:
-        conditions, values = [_condition(match) for match in matches], [match.value for match in matches]
-        if status_in is not None:
-            conditions.append(f"status IN ({_marks(status_in)})")
-            values += status_in
-        where = f"WHERE {f' {logic} '.join(conditions)}" if conditions else ""
-        total = self._one(f"SELECT count(*) FROM workers {where}", *values)[0]
-        order = page.sort_by or "worker_id"
-        items = self._workers(
-            f"{where} ORDER BY {order} {page.sort_order}, worker_id {page.sort_order} LIMIT ? OFFSET ?",
-            *values,
-            page.limit,
-            page.offset,
-        )
-        return PaginatedResult(items, page.limit, page.offset, total)
+        """Workers are few, and whether one is busy follows from the rollouts: they are filtered here."""
+        rows = {values[0]: values for values in self._sql("SELECT * FROM workers ORDER BY worker_id").fetchall()}
+        for worker_id in self._worker_times:
+            rows.setdefault(worker_id, (worker_id, None, None, None, None, None))
+        found = [self._worker(values) for values in rows.values()]
+        return paginate(select_workers(found, status_in, matches, logic), page)
 
     # -- bodies and sizes ----------------------------------------------------------------------------
 
@@ -659,22 +788,19 @@ class SQLiteTables:
         data: bytes = self._one("SELECT data FROM blobs WHERE hash = ?", text[1:])[0]
         return data
 
-    def _count(self, name: str, change: int) -> None:
-        self._sql("UPDATE counters SET value = value + ? WHERE name = ?", (change, name))
-
     def counts(self) -> Counts:
-        sums = dict(self._sql("SELECT name, value FROM counters WHERE name IN ('attempts', 'spans')"))
         return Counts(
-            self._counters(),
-            sums["attempts"],
-            self._one("SELECT count(*) FROM attempts WHERE end_time IS NULL")[0],
-            sums["spans"],
+            self._totals(),
+            self._one("SELECT attempts FROM totals")[0],
+            self._one("SELECT count(*) FROM rollouts WHERE phase = 'active' AND attempt_end IS NULL")[0],
+            self._span_total(),
             self._one("SELECT count(*) FROM resources")[0],
             self._one("SELECT count(*) FROM workers")[0],
             self._one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")[0],
         )
 
 
+_TIMES = ("last_dequeue_time", "last_busy_time", "last_idle_time")
 _INSERT_SPAN = (
     "INSERT OR IGNORE INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
     "end_time, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
@@ -689,6 +815,11 @@ def _marks(values: Iterable[Any]) -> str:
     return ",".join("?" for _ in values)
 
 
+def _total_of(status: str) -> str:
+    phase = PHASES[status]
+    return status if phase == "queued" else phase
+
+
 def _condition(match: Match) -> str:
     return f"instr({match.field}, ?) > 0" if match.contains else f"{match.field} = ?"
 
@@ -700,8 +831,8 @@ def _matching(matches: list[Match], logic: FilterLogic) -> tuple[str, list[str]]
     return f" AND ({together})", [match.value for match in matches]
 
 
-def _conditions(wanted: RolloutFilter, *, with_status: bool = True) -> tuple[str, list[Any]]:
-    """The WHERE clause; the statuses may be left to a caller who asks for each by its index."""
+def _conditions(wanted: RolloutFilter) -> tuple[str, list[Any]]:
+    """The WHERE clause."""
     parts: list[str] = []
     values: list[Any] = []
 
@@ -709,18 +840,18 @@ def _conditions(wanted: RolloutFilter, *, with_status: bool = True) -> tuple[str
         parts.append(condition)
         values.extend(given)
 
-    if wanted.status_in is not None and with_status:
-        add(f"r.status IN ({_marks(wanted.status_in)})", *wanted.status_in)
+    if wanted.status_in is not None:
+        add(f"status IN ({_marks(wanted.status_in)})", *wanted.status_in)
     if wanted.rollout_id_in is not None:
-        add("r.rollout_id IN (SELECT value FROM json_each(?))", _encode(sorted(wanted.rollout_id_in)).decode())
+        add("rollout_id IN (SELECT value FROM json_each(?))", _encode(sorted(wanted.rollout_id_in)).decode())
     if wanted.rollout_id_contains is not None:
-        add("instr(r.rollout_id, ?) > 0", wanted.rollout_id_contains)
+        add("instr(rollout_id, ?) > 0", wanted.rollout_id_contains)
     if wanted.mode is not None:
-        add("r.mode = ?", wanted.mode)
+        add("mode = ?", wanted.mode)
     if wanted.reward_min is not None:
-        add("r.reward >= ?", wanted.reward_min)
+        add("reward >= ?", wanted.reward_min)
     if wanted.reward_max is not None:
-        add("r.reward <= ?", wanted.reward_max)
+        add("reward <= ?", wanted.reward_max)
     if not parts:
         return "WHERE 1", values
     return f"WHERE ({f' {wanted.logic} '.join(parts)})", values

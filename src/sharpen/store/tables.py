@@ -6,7 +6,7 @@ these can never disagree with its status.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from ..types import (
     WorkerStatus,
 )
 from .base import FilterLogic, SortOrder
+
+T = TypeVar("T")
 
 
 class RolloutRow(msgspec.Struct):
@@ -107,6 +109,31 @@ class Match(msgspec.Struct, frozen=True):
     field: str
     value: str
     contains: bool
+
+
+def fits(item: Any, match: Match) -> bool:
+    """Whether a thing meets one condition."""
+    value = getattr(item, match.field)
+    return value is not None and (match.value in value if match.contains else match.value == value)
+
+
+def select(items: list[T], matches: list[Match], logic: FilterLogic) -> list[T]:
+    """The things that meet the conditions."""
+    if not matches:
+        return items
+    together = all if logic == "and" else any
+    return [item for item in items if together(fits(item, match) for match in matches)]
+
+
+def select_workers(
+    workers: list[Worker], status_in: frozenset[WorkerStatus] | None, matches: list[Match], logic: FilterLogic
+) -> list[Worker]:
+    """The workers that have a wanted status and, or or, meet the conditions."""
+    if status_in is None:
+        return select(workers, matches, logic)
+    if matches and logic == "or":
+        return [w for w in workers if w.status in status_in or any(fits(w, match) for match in matches)]
+    return select([w for w in workers if w.status in status_in], matches, "and")
 
 
 class Counts(msgspec.Struct, frozen=True):

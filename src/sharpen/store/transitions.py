@@ -10,6 +10,7 @@ Invariants:
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from ..errors import FinishedError
@@ -19,6 +20,25 @@ QUEUED: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 FINISHED: Final[frozenset[RolloutStatus]] = frozenset({"succeeded", "failed", "cancelled"})
 OPEN: Final[frozenset[AttemptStatus]] = frozenset({"preparing", "running"})
 ENDED: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
+
+# Where a rollout is, whatever its exact status; pages by status come in this order.
+PHASES: Final[dict[str, str]] = {
+    "queuing": "queued",
+    "requeuing": "queued",
+    "preparing": "active",
+    "running": "active",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def phases_of(statuses: Iterable[str], *, reverse: bool = False) -> list[str]:
+    """The phases that these statuses stand in, each once, in order."""
+    wanted = {PHASES[status] for status in statuses}
+    ordered = [phase for phase in dict.fromkeys(PHASES.values()) if phase in wanted]
+    return ordered[::-1] if reverse else ordered
+
 
 Moves = dict[str, dict[str, str]]
 

@@ -1,0 +1,318 @@
+"""The store over HTTP, as an ASGI application: REST under `/v1`, OTLP traces, `/health` and `/metrics`.
+
+A request is checked (host, origin, token, type, size), parsed into the types of the method, and answered with
+JSON; an error keeps its class by name. A long poll ends early when its client goes away or the server stops.
+"""
+
+import asyncio
+import hmac
+import logging
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from .._version import __version__
+from ..errors import (
+    AccessDeniedError,
+    InvalidInputError,
+    SharpenError,
+    StoreUnavailableError,
+    TooLargeError,
+    http_status,
+)
+from ..types import StoredSpans
+from . import openapi, otlp
+from .base import LightningStore
+from .methods import METHODS, Method, SpanReceipt
+from .metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_WAIT_SECONDS = 30.0
+NOTHING = "Nothing"
+_encode = msgspec.json.Encoder().encode
+
+
+class HttpError(Exception):
+    """An answer that is not one of the store's own errors."""
+
+    def __init__(self, status: int, kind: str, message: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.headers = status, kind, list(headers)
+
+
+class _Route:
+    """A method with the decoder of its arguments."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.name = method.name
+        self.decode = msgspec.json.Decoder(method.request_type).decode
+        self.fields = method.request_type.__struct_fields__
+
+    def arguments(self, body: bytes, query: bytes, ids: list[str]) -> dict[str, Any]:
+        if self.method.verb == "GET":
+            given: Any = msgspec.convert(self._read_query(query), self.method.request_type, strict=False)
+        else:
+            given = self.decode(body or b"{}")
+        arguments = {
+            name: value for name in self.fields if (value := getattr(given, name)) is not msgspec.UNSET
+        }
+        arguments.update(zip(self.method.path_parameters, ids, strict=True))
+        return arguments
+
+    def _read_query(self, query: bytes) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+            if name in self.method.list_parameters:
+                values.setdefault(name, []).append(value)
+            elif name in values:
+                raise InvalidInputError(f"the parameter {name!r} is given twice")
+            else:
+                values[name] = value
+        return values
+
+
+class StoreApplication:
+    """Serves one store. `mounts` are pairs of a path prefix and another ASGI application."""
+
+    def __init__(
+        self,
+        store: LightningStore,
+        *,
+        token: str | None = None,
+        hosts: frozenset[str] | None = None,
+        mounts: Iterable[tuple[str, App]] = (),
+        max_body_bytes: int = 64 * 2**20,
+        max_batch: int = 10_000,
+    ) -> None:
+        self.store = store
+        self.metrics = Metrics()
+        self.stopping = asyncio.Event()
+        self._token = None if token is None else token.encode()
+        self._hosts = hosts
+        self._mounts = [(prefix.rstrip("/"), app) for prefix, app in mounts]
+        self._max_body_bytes = max_body_bytes
+        self._max_batch = max_batch
+        self._routes = {
+            (m.verb, tuple(m.path[1:].split("/")[0::2])): _Route(m) for m in METHODS.values()
+        }
+        self._verbs: dict[tuple[str, ...], list[str]] = {}
+        for verb, shape in self._routes:
+            self._verbs.setdefault(shape, []).append(verb)
+        store_id = str(getattr(store, "store_id", ""))
+        self._headers = [(b"content-type", b"application/json"), (b"sharpen-store", store_id.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._serve_other(scope, receive, send)
+        for prefix, app in self._mounts:
+            if scope["path"] == prefix or scope["path"].startswith(prefix + "/"):
+                return await app({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
+        started, label = time.perf_counter(), "other"
+        headers: Iterable[tuple[bytes, bytes]] = self._headers
+        try:
+            label, status, body, headers = await self._respond(scope, receive)
+        except asyncio.CancelledError:
+            if not self.stopping.is_set():
+                return None  # the client has gone
+            status, body = 503, _error("StoreUnavailableError", "the store server is stopping")
+        except HttpError as error:
+            status, body, headers = error.status, _error(error.kind, str(error)), [*self._headers, *error.headers]
+        except SharpenError as error:
+            status, body = http_status(error), _error(type(error).__name__, str(error))
+        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            status, body = 400, _error("InvalidInputError", str(error))
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            status, body = 500, _error("StoreError", "internal error; the log of the store server has the details")
+        self.metrics.record(label, status, time.perf_counter() - started)
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+        return None
+
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                message = await receive()
+                await send({"type": message["type"] + ".complete"})
+                if message["type"] == "lifespan.shutdown":
+                    return
+        await send({"type": "websocket.close"})
+
+    # -- one request ---------------------------------------------------------------------------------
+
+    async def _respond(
+        self, scope: Scope, receive: Receive
+    ) -> tuple[str, int, bytes, Iterable[tuple[bytes, bytes]]]:
+        headers = dict(scope["headers"])
+        path, verb = scope["path"], scope["method"]
+        self._check_origin(headers)
+        if path == "/health" and verb == "GET":
+            return "health", 200, _encode(self._health()), self._headers
+        self._check_token(headers)
+        if path == "/metrics" and verb == "GET":
+            text = self.metrics.render(await self.store.statistics())
+            return "metrics", 200, text.encode(), [(b"content-type", b"text/plain; version=0.0.4")]
+        if path == "/v1/openapi.json" and verb == "GET":
+            return "openapi", 200, self._document, self._headers
+        if path == "/v1/traces" and verb == "POST":
+            return await self._traces(headers, receive)
+        route, ids = self._find(verb, path)
+        body = await self._body(headers, receive, route)
+        arguments = route.arguments(body, scope["query_string"], ids)
+        self._check_batch(arguments)
+        answer = await self._call(route, arguments, receive)
+        return route.name, 200, _encode(answer), self._headers
+
+    def _health(self) -> dict[str, Any]:
+        store_id = getattr(self.store, "store_id", None)
+        return {"status": "stopping" if self.stopping.is_set() else "ok", "store_id": store_id, "version": __version__}
+
+    @cached_property
+    def _document(self) -> bytes:
+        return _encode(openapi.document())
+
+    def _find(self, verb: str, path: str) -> tuple[_Route, list[str]]:
+        segments = path.split("/")[1:]
+        if segments[0] != "v1" or not all(segments):
+            raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
+        shape, ids = tuple(segments[1::2]), segments[2::2]
+        route = self._routes.get((verb, shape))
+        if route is not None and len(route.method.path_parameters) == len(ids):
+            return route, ids
+        allowed = ", ".join(v for v in self._verbs.get(shape, []) if len(self._routes[v, shape].method.path_parameters) == len(ids))
+        if allowed:
+            raise HttpError(405, "InvalidInputError", f"{path} takes {allowed}", [(b"allow", allowed.encode())])
+        raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
+
+    async def _call(self, route: _Route, arguments: dict[str, Any], receive: Receive) -> Any:
+        call = getattr(self.store, route.name)
+        if "wait_seconds" in route.method.parameters:
+            arguments["wait_seconds"] = min(arguments.get("wait_seconds", 0), MAX_WAIT_SECONDS)
+            is_poll = arguments["wait_seconds"] > 0
+        else:
+            is_poll = route.name == "wait_for_rollouts"
+            if is_poll:
+                timeout = arguments.get("timeout")
+                arguments["timeout"] = MAX_WAIT_SECONDS if timeout is None else min(timeout, MAX_WAIT_SECONDS)
+        answer = await (self._poll(call(**arguments), receive) if is_poll else call(**arguments))
+        if answer is None and route.method.verb == "GET":
+            raise HttpError(404, NOTHING, "there is no such thing")
+        return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else answer
+
+    async def _poll(self, waiting: Awaitable[Any], receive: Receive) -> Any:
+        """Wait, unless the client goes away (nothing is claimed for it) or the server stops."""
+        task = asyncio.ensure_future(waiting)
+        gone, stop = asyncio.ensure_future(receive()), asyncio.ensure_future(self.stopping.wait())
+        try:
+            await asyncio.wait((task, gone, stop), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None:
+                return task.result()
+            if stop.done():
+                raise StoreUnavailableError("the store server is stopping")
+            raise asyncio.CancelledError
+        finally:
+            for each in (task, gone, stop):
+                each.cancel()
+
+    async def _traces(
+        self, headers: dict[bytes, bytes], receive: Receive
+    ) -> tuple[str, int, bytes, Iterable[tuple[bytes, bytes]]]:
+        content_type = _content_type(headers)
+        if content_type not in (otlp.PROTOBUF, otlp.JSON):
+            raise HttpError(415, "InvalidInputError", f"send {otlp.PROTOBUF} or {otlp.JSON}, not {content_type!r}")
+        body = await self._read(headers, receive)
+        if headers.get(b"content-encoding", b"identity") == b"gzip":
+            body = self._unzip(body)
+        answer = await otlp.store_traces(self.store, body, content_type)
+        return "traces", 200, answer, [(b"content-type", content_type.encode())]
+
+    def _unzip(self, body: bytes) -> bytes:
+        unzip = zlib.decompressobj(wbits=31)
+        try:
+            plain = unzip.decompress(body, self._max_body_bytes + 1)
+        except zlib.error as error:
+            raise InvalidInputError(f"the body is not gzip: {error}") from None
+        if len(plain) > self._max_body_bytes:
+            raise TooLargeError(f"the body unpacks to more than {self._max_body_bytes} bytes")
+        return plain
+
+    # -- checks --------------------------------------------------------------------------------------
+
+    def _check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """A page of another site must not reach a store on this machine, by name tricks or by script."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            raise AccessDeniedError(f"the host {host!r} is not served here")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and origin.partition("://")[2] != host:
+            raise AccessDeniedError(f"requests from the origin {origin!r} are not allowed")
+
+    def _check_token(self, headers: dict[bytes, bytes]) -> None:
+        if self._token is None:
+            return
+        given = headers.get(b"authorization", b"")
+        if not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise HttpError(
+                401, "AccessDeniedError", "the token is missing or wrong: send Authorization: Bearer TOKEN",
+                [(b"www-authenticate", b"Bearer")],
+            )  # fmt: skip
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, route: _Route) -> bytes:
+        if route.method.verb == "GET":
+            return b""
+        body = await self._read(headers, receive)
+        if body and _content_type(headers) != "application/json":
+            raise HttpError(415, "InvalidInputError", "send the body as application/json")
+        return body
+
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._max_body_bytes:
+            raise TooLargeError(f"the body has {int(declared)} bytes; at most {self._max_body_bytes} are taken")
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise asyncio.CancelledError
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._max_body_bytes:
+                raise TooLargeError(f"the body has more than {self._max_body_bytes} bytes")
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_batch(self, arguments: dict[str, Any]) -> None:
+        for name, value in arguments.items():
+            if name in ("spans", "requests", "pairs") and len(value) > self._max_batch:
+                raise TooLargeError(f"{name} has {len(value)} items; at most {self._max_batch} are taken in one call")
+
+
+def _error(kind: str, message: str) -> bytes:
+    return _encode({"error": {"type": kind, "message": message}})
+
+
+def _content_type(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without its port."""
+    return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+
+

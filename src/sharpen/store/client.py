@@ -1,0 +1,443 @@
+"""`LightningStoreClient`: the store over HTTP.
+
+Every write carries the caller's id, so a call whose answer was lost is simply sent again. When the server is away,
+calls are retried with growing pauses for a bounded time and then fail with the last error; finished work (spans
+and outcomes) goes to a local spool instead, and is replayed in order when the server is back.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+from msgspec import UNSET
+
+from ..errors import AccessDeniedError, ConfigError, SharpenError, StoreError, StoreUnavailableError, from_wire
+from ..types import (
+    Attempt,
+    AttemptedRollout,
+    FinishedRollouts,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    StoredSpans,
+    check_no_secrets,
+)
+from .base import LightningStore, LightningStoreCapabilities
+from .checks import check_number, encode_equal
+from .ids import new_id
+from .methods import METHODS, MaybeAttempted, Method, forward_methods
+from .spool import Entry, Spool, default_folder, key_of
+from .transitions import ENDED
+
+if TYPE_CHECKING:
+    import aiohttp
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
+MAX_BATCH = 2_000
+MAX_BATCH_BYTES = 16 * 2**20
+_encode = msgspec.json.Encoder().encode
+_decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in METHODS.items()}
+
+
+class _Away(Exception):
+    """The server gave no answer, or said that it cannot now."""
+
+
+def _request(method: Method) -> Callable[..., Awaitable[Any]]:
+    async def call(self: "LightningStoreClient", *args: Any, **kwargs: Any) -> Any:
+        return await self._call(method, method.bind(args, kwargs))
+
+    return call
+
+
+@forward_methods(_request)
+class LightningStoreClient(LightningStore):
+    """A store that lives behind a `LightningStoreServer`.
+
+    `retry_seconds` bounds how long a call tries to reach the server; finished work goes to the spool after
+    `spool_after_seconds`. Connections are kept. It may be used from several threads and loops.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        retry_seconds: float = 60.0,
+        spool_after_seconds: float = 5.0,
+        request_seconds: float = 60.0,
+        spool_folder: str | Path | None = None,
+        max_spool_bytes: int = 256 * 2**20,
+    ) -> None:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise ConfigError(f"url is {url!r}: give the address of a store server, such as http://127.0.0.1:4747")
+        self.url = url.rstrip("/")
+        self._headers = {"content-type": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._retry_seconds = retry_seconds
+        self._spool_after_seconds = spool_after_seconds
+        self._request_seconds = request_seconds
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
+        self._spooler = _Spooler(self, Path(spool_folder or default_folder()), max_spool_bytes)
+        self.store_id: str | None = None
+        """The id of the store behind the server, known after the first answer."""
+
+    @property
+    def spooled(self) -> int:
+        """How many pieces of finished work wait for the server."""
+        return self._spooler.count
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    async def _call(self, method: Method, arguments: dict[str, Any]) -> Any:
+        prepared = _prepare(method.name, arguments)
+        request = _to_request(method, prepared)
+        answer = await self._send_surely(request, self._retry_seconds)
+        return _restore(method, answer)
+
+    async def _send_surely(self, request: Entry, seconds: float) -> bytes | None:
+        """Send until there is an answer; None says that the store has no such thing."""
+        end, pause = time.monotonic() + seconds, 0.05
+        while True:
+            try:
+                answer = await self._send(request)
+            except _Away as error:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise StoreUnavailableError(
+                        f"the store at {self.url} did not answer within {seconds:g} s; last error: {error}"
+                    ) from error
+                await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))
+                pause = min(pause * 2, 5.0)
+            else:
+                self._spooler.server_is_there()
+                return answer
+
+    async def _send(self, request: Entry) -> bytes | None:
+        import aiohttp
+
+        try:
+            async with self._session().request(
+                request.verb, _encoded_url(self.url + request.path), data=request.body.encode() or None
+            ) as response:
+                body = await response.read()
+                self.store_id = response.headers.get("sharpen-store") or self.store_id
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise _Away(f"{type(error).__name__}: {error}") from error
+        if response.status == 200:
+            return body
+        return _refused(response.status, body)
+
+    def _session(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
+            for old in [each for each in self._sessions if each.is_closed()]:
+                del self._sessions[old]
+            session = self._sessions[loop] = aiohttp.ClientSession(
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=self._request_seconds, connect=10),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=True,
+            )
+        return session
+
+    # -- waiting: long polls, one after another ------------------------------------------------------
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0,
+        request_id: str | None = None,
+    ) -> list[AttemptedRollout]:
+        check_number("wait_seconds", wait_seconds, low=0)
+        arguments = {"limit": limit, "worker_id": worker_id, "request_id": request_id or new_id("rq")}
+        end = time.monotonic() + wait_seconds
+        while True:
+            left = max(end - time.monotonic(), 0)
+            wait = {"wait_seconds": min(left, POLL_SECONDS)}
+            claimed: list[AttemptedRollout] = await self._call(METHODS["dequeue_many_rollouts"], arguments | wait)
+            if claimed or left <= POLL_SECONDS:
+                return claimed
+
+    async def finished_rollouts(self, after: int = 0, limit: int = 1000, wait_seconds: float = 0) -> FinishedRollouts:
+        check_number("wait_seconds", wait_seconds, low=0)
+        end = time.monotonic() + wait_seconds
+        while True:
+            left = max(end - time.monotonic(), 0)
+            arguments = {"after": after, "limit": limit, "wait_seconds": min(left, POLL_SECONDS)}
+            found: FinishedRollouts = await self._call(METHODS["finished_rollouts"], arguments)
+            if found.items or left <= POLL_SECONDS:
+                return found
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        if timeout is not None:
+            check_number("timeout", timeout, low=0)
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        wanted = list(dict.fromkeys(rollout_ids))
+        finished: dict[str, Rollout] = {}
+        while True:
+            left = max(end - time.monotonic(), 0)
+            waiting = [rollout_id for rollout_id in wanted if rollout_id not in finished]
+            arguments = {"rollout_ids": waiting, "timeout": min(left, POLL_SECONDS)}
+            for rollout in await self._call(METHODS["wait_for_rollouts"], arguments):
+                finished[rollout.rollout_id] = rollout
+            if len(finished) == len(wanted) or left <= POLL_SECONDS:
+                return [finished[rollout_id] for rollout_id in wanted if rollout_id in finished]
+
+    # -- finished work -------------------------------------------------------------------------------
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
+        stored, unwanted = [], []
+        for batch in _batches(spans):
+            request = _to_request(METHODS["add_many_spans"], {"spans": batch})
+            answer = await self._spooler.deliver(request)
+            receipt = None if answer is None else _decoders["add_many_spans"](answer)
+            part = StoredSpans(batch) if receipt is None else receipt.restore(batch)
+            stored += part
+            unwanted += part.unwanted
+        return StoredSpans(stored, dict.fromkeys(unwanted))
+
+    async def complete_attempt(self, rollout_id: str, attempt_id: str, **outcome: Any) -> Attempt:  # type: ignore[override]
+        method = METHODS["complete_attempt"]
+        arguments = method.bind((), {"rollout_id": rollout_id, "attempt_id": attempt_id, **outcome})
+        batches = _batches(arguments.get("spans", ()))
+        for batch in batches[:-1]:
+            await self.add_many_spans(batch)
+        arguments = _prepare(method.name, arguments) | {"spans": batches[-1] if batches else []}
+        answer = await self._spooler.deliver(_to_request(method, arguments))
+        if answer is not None:
+            return _restore(method, answer)  # type: ignore[no-any-return]
+        status = arguments.get("status", "succeeded")
+        return Attempt(rollout_id, attempt_id, 0, 0.0, time.time(), status)
+
+    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
+        method = METHODS["update_attempt"]
+        arguments = _prepare(method.name, method.bind((rollout_id, attempt_id, *args), kwargs))
+        if arguments.get("status", UNSET) not in ENDED:
+            return await self._call(method, arguments)  # type: ignore[no-any-return]
+        answer = await self._spooler.deliver(_to_request(method, arguments))
+        if answer is not None:
+            return _restore(method, answer)  # type: ignore[no-any-return]
+        return Attempt(rollout_id, attempt_id, 0, 0.0, time.time(), arguments["status"])
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
+        """A version never changes, so it is asked for once."""
+        if version is not None and (known := self._resources.get((resources_id, version))):
+            return known
+        arguments = {"resources_id": resources_id, "version": version}
+        found: ResourcesUpdate | None = await self._call(METHODS["get_resources_by_id"], arguments)
+        if found is not None:
+            if len(self._resources) >= 64:
+                self._resources.pop(next(iter(self._resources)))
+            self._resources[found.resources_id, found.version] = found
+        return found
+
+    async def close(self) -> None:
+        """Send what is spooled if the server is there, and release connections; the rest stays in the spool."""
+        await self._spooler.close()
+        loop = asyncio.get_running_loop()
+        for each, session in list(self._sessions.items()):
+            if each is loop:
+                await session.close()
+            elif each.is_running():
+                asyncio.run_coroutine_threadsafe(session.close(), each)
+        self._sessions.clear()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        return f"{self.url}/v1/traces"
+
+
+class _Spooler:
+    """Delivers finished work: to the server or, while that is away, to the spool and from there to the server."""
+
+    def __init__(self, client: LightningStoreClient, folder: Path, max_bytes: int) -> None:
+        self._client, self._folder, self._max_bytes = client, folder, max_bytes
+        self._own: Spool | None = None
+        self._leftovers: list[Spool] = []
+        self._adopted_for: str | None = None
+        self._replaying: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        own = self._own.count if self._own is not None else 0
+        return own + sum(spool.count for spool in self._leftovers)
+
+    async def deliver(self, request: Entry) -> bytes | None:
+        """The server's answer, or None when the work lies safely in the spool."""
+        if self._own is None or self._own.count == 0:
+            seconds = min(self._client._spool_after_seconds, self._client._retry_seconds)
+            try:
+                return await self._client._send_surely(request, seconds)
+            except StoreUnavailableError as error:
+                log.warning("%s; finished work is kept in %s until the server is back", error, self._folder)
+        spool = self._spool()
+        await asyncio.to_thread(spool.append, request)
+        self._start_replay()
+        return None
+
+    def _spool(self) -> Spool:
+        if self._own is None:
+            key = key_of(self._client.store_id, self._client.url)
+            self._own = Spool(self._folder, key, max_bytes=self._max_bytes)
+        return self._own
+
+    def server_is_there(self) -> None:
+        """Called after every answer: look once for what earlier workers left for this store."""
+        client = self._client
+        if self._adopted_for is None or (client.store_id is not None and self._adopted_for != client.store_id):
+            self._adopted_for = client.store_id or client.url
+            keys = {key_of(client.store_id, client.url), key_of(None, client.url)}
+            self._leftovers += Spool.adopt_leftovers(self._folder, keys, max_bytes=self._max_bytes)
+            if self._leftovers:
+                log.info("replaying %d pieces of finished work from earlier workers", self.count)
+                self._start_replay()
+
+    def _start_replay(self) -> None:
+        if self._replaying is None or self._replaying.done():
+            self._replaying = asyncio.get_running_loop().create_task(self._replay_until_done())
+
+    async def _replay_until_done(self) -> None:
+        pause = 0.2
+        while self.count:
+            try:
+                await self._replay()
+            except _Away:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, 5.0)
+
+    async def _replay(self) -> None:
+        """Send every entry in order; leftovers of earlier workers first."""
+        for spool in [*self._leftovers, *([self._own] if self._own else [])]:
+            sent = 0
+            while not await asyncio.to_thread(spool.drop_sent, sent):
+                for entry in list(spool.entries(skip=sent)):
+                    await self._replay_one(spool, entry)
+                    sent += 1
+            if spool in self._leftovers:
+                self._leftovers.remove(spool)
+
+    async def _replay_one(self, spool: Spool, entry: Entry) -> None:
+        try:
+            await self._client._send(entry)
+        except AccessDeniedError as error:
+            raise _Away(str(error)) from error
+        except SharpenError as error:
+            aside = spool.reject(entry, str(error))
+            log.warning("the store refused spooled work, which is set aside in %s: %s", aside, error)
+
+    async def close(self) -> None:
+        if self._replaying is not None:
+            self._replaying.cancel()
+            await asyncio.wait([self._replaying])
+        if self.count:
+            try:
+                await self._replay()
+            except (_Away, StoreError) as error:
+                log.warning("%d pieces of finished work stay in %s: %s", self.count, self._folder, error)
+        for spool in [*self._leftovers, *([self._own] if self._own else [])]:
+            spool.close()
+
+
+def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the ids that make a call repeatable, and refuse what must not or cannot travel."""
+    arguments = {key: value for key, value in arguments.items() if value is not UNSET}
+    if name in ("start_attempt", "update_resources") and arguments.get("request_id") is None:
+        arguments["request_id"] = new_id("rq")
+    if name == "start_rollout" and arguments.get("rollout_id") is None:
+        arguments["rollout_id"] = new_id("ro")
+    if name == "add_resources" and arguments.get("resources_id") is None:
+        arguments["resources_id"] = new_id("rs")
+    if name == "enqueue_many_rollouts":
+        arguments["requests"] = [_with_id(request) for request in arguments["requests"]]
+    for what in ("input", "metadata", "heartbeat_stats"):
+        if arguments.get(what) is not None:
+            encode_equal(arguments[what], "the task" if what == "input" else what)
+    if "resources" in arguments:
+        check_no_secrets(arguments["resources"])
+    return arguments
+
+
+def _with_id(request: Any) -> Any:
+    encode_equal(request.input, "the task")
+    encode_equal(request.metadata, "metadata")
+    return request if request.rollout_id is not None else msgspec.structs.replace(request, rollout_id=new_id("ro"))
+
+
+def _to_request(method: Method, arguments: dict[str, Any]) -> Entry:
+    path = "/v1" + method.path.format(**{name: quote(arguments[name], safe="") for name in method.path_parameters})
+    rest = {name: value for name, value in arguments.items() if name not in method.path_parameters}
+    if method.verb != "GET":
+        return Entry(method.verb, path, _encode(rest).decode())
+    given = {name: value for name, value in rest.items() if value is not None}
+    query = urlencode(given, doseq=True)
+    return Entry("GET", f"{path}?{query}" if query else path, "")
+
+
+def _restore(method: Method, answer: bytes | None) -> Any:
+    """The answer as a local store would have given it."""
+    if answer is None:
+        return None
+    decoded = _decoders[method.name](answer)
+    if isinstance(decoded, MaybeAttempted):
+        return decoded.restore()
+    if isinstance(decoded, list) and decoded and isinstance(decoded[0], MaybeAttempted):
+        return [each.restore() for each in decoded]
+    return decoded
+
+
+def _refused(status: int, body: bytes) -> None:
+    """Raise the server's error as the class that it was there; None for a thing that is not there."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+        kind, message = error["type"], error["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        kind, message = "", body[:200].decode("utf-8", "replace")
+    if status == 404 and kind == "Nothing":
+        return
+    if status in (429, 502, 503, 504):
+        raise _Away(f"HTTP {status}: {message}")
+    raise from_wire(kind, message or f"HTTP {status}")
+
+
+def _encoded_url(url: str) -> Any:
+    from yarl import URL
+
+    return URL(url, encoded=True)
+
+
+def _batches(spans: Sequence[Span]) -> list[list[Span]]:
+    """Parts that stay within the limits of a server, by number and, roughly, by size."""
+    parts: list[list[Span]] = []
+    size = 0
+    for span in spans:
+        weight = 256 + sum(len(value) for value in span.attributes.values() if isinstance(value, str | list))
+        if not parts or len(parts[-1]) >= MAX_BATCH or size + weight > MAX_BATCH_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(span)
+        size += weight
+    return parts
+
+

@@ -1,0 +1,114 @@
+"""The OpenAPI document of the store, made from the table of its methods."""
+
+from typing import Any
+
+import msgspec
+
+from .._version import __version__
+from .methods import METHODS, Method
+
+REF = "#/components/schemas/{name}"
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong, in words, and the class of the error."""
+
+    type: str
+    message: str
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+def document() -> dict[str, Any]:
+    """All paths with their parameters, bodies and answers."""
+    methods = list(METHODS.values())
+    types = [ErrorBody, *(m.request_type for m in methods), *(m.answer_type for m in methods)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    requests = dict(zip([m.name for m in methods], schemas[1 : 1 + len(methods)], strict=True))
+    answers = dict(zip([m.name for m in methods], schemas[1 + len(methods) :], strict=True))
+    paths: dict[str, Any] = {}
+    for method in methods:
+        operation = _operation(method, components, requests[method.name], answers[method.name])
+        paths.setdefault(f"/v1{method.path}", {})[method.verb.lower()] = operation
+    paths["/v1/traces"] = {"post": _traces()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sharpen store", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _operation(method: Method, components: dict[str, Any], request: Any, answer: Any) -> dict[str, Any]:
+    fields = components[request["$ref"].rsplit("/", 1)[1]]
+    operation: dict[str, Any] = {
+        "operationId": method.name,
+        "summary": method.summary,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in method.path_parameters
+        ],
+        "responses": {"200": _json("The answer", answer), **_errors(method)},
+    }
+    if method.verb == "GET":
+        required = fields.get("required", [])
+        operation["parameters"] += [
+            {"name": name, "in": "query", "required": name in required, "schema": _without_null(schema)}
+            for name, schema in fields["properties"].items()
+        ]
+    elif fields["properties"]:
+        operation["requestBody"] = {
+            "required": bool(fields.get("required")),
+            "content": {"application/json": {"schema": request}},
+        }
+    return operation
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query has no null: leaving a parameter out says the same."""
+    choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    if not choices:
+        return rest
+    return rest | choices[0] if len(choices) == 1 else rest | {"anyOf": choices}
+
+
+def _json(description: str, schema: Any) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(method: Method) -> dict[str, Any]:
+    described = {
+        "400": "A value is not allowed",
+        "401": "The token is missing or wrong",
+        "403": "The host or origin is not allowed",
+        "404": "There is no such thing",
+        "409": "It is finished and cannot change",
+        "413": "The request is too large",
+        "503": "The store cannot do it now; try again",
+    }
+    if method.verb != "GET":
+        described["415"] = "The body is not JSON"
+    if method.name == "query_spans":
+        described["410"] = "The spans were dropped"
+    error = {"$ref": REF.format(name="ErrorBody")}
+    return {status: _json(text, error) for status, text in described.items()}
+
+
+def _traces() -> dict[str, Any]:
+    body = {"schema": {"type": "object"}}
+    errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
+    return {
+        "operationId": "export_traces",
+        "summary": "Take OTLP traces, as an OpenTelemetry exporter sends them",
+        "requestBody": {"required": True, "content": {"application/json": body}},
+        "responses": {"200": _json("The answer of the protocol", {"type": "object"}), **errors},
+    }
