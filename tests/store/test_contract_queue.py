@@ -218,6 +218,15 @@ async def test_a_claim_can_be_repeated_after_another_worker_took_over(store):
     assert len(await drain(store)) == 1
 
 
+async def test_a_claim_can_be_repeated_after_it_was_completed(store):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(3)])
+    first = await store.dequeue_many_rollouts(limit=2, request_id="req-1")
+    await store.complete_attempt(first[0].rollout_id, first[0].attempt.attempt_id)
+    again = await store.dequeue_many_rollouts(limit=2, request_id="req-1")
+    assert [claimed.attempt.attempt_id for claimed in again] == [claimed.attempt.attempt_id for claimed in first]
+    assert len(await drain(store)) == 1
+
+
 async def test_no_rollout_is_claimed_twice_by_workers_who_race(store):
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(30)])
     claims = await within_patience(asyncio.gather(*(store.dequeue_rollout(worker_id=f"w-{n}") for n in range(40))))

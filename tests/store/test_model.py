@@ -27,13 +27,13 @@ from .worlds import Clock
 T = TypeVar("T")
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=1500, stateful_step_count=80)
+LONG = settings(QUICK, max_examples=1000, stateful_step_count=80)
 
 OPEN = ("preparing", "running")
 ENDED = ("succeeded", "failed", "timeout")
@@ -186,6 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.open_store()
         self.rollouts: dict[str, ModelRollout] = {}
         self.claims: dict[str, list[str]] = {}
+        self.spent_requests: set[str] = set()
         self.finished: list[str] = []
         self.ended: dict[str, Any] = {}
 
@@ -215,6 +216,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.expire()
         for rollout in self.rollouts.values():
             rollout.expire(self.clock.now)
+        at_work = self.open_attempts()
+        self.spent_requests |= {request for request, given in self.claims.items() if not set(given) <= at_work}
 
     def pick_rollout(self, index: int) -> ModelRollout:
         return list(self.rollouts.values())[index % len(self.rollouts)]
@@ -222,6 +225,11 @@ class StoreMachine(RuleBasedStateMachine):
     def pick_attempt(self, index: int) -> tuple[ModelRollout, ModelAttempt]:
         pairs = [(rollout, attempt) for rollout in self.rollouts.values() for attempt in rollout.attempts]
         return pairs[index % len(pairs)]
+
+    def open_attempts(self) -> set[str]:
+        """The latest attempts that are at work."""
+        latest = [rollout.attempts[-1] for rollout in self.rollouts.values() if rollout.attempts]
+        return {attempt.attempt_id for attempt in latest if attempt.status in OPEN}
 
     def has_rollouts(self) -> bool:
         return bool(self.rollouts)
@@ -247,11 +255,9 @@ class StoreMachine(RuleBasedStateMachine):
         request_id=st.sampled_from([None, None, "req-1", "req-2"]),
     )
     def claim(self, worker_id: str | None, limit: int, request_id: str | None) -> None:
-        known = self.claims.get(request_id or "")
-        if known is not None and not set(known) <= {
-            r.attempts[-1].attempt_id for r in self.rollouts.values() if r.attempts
-        }:
+        if request_id in self.spent_requests:
             return
+        known = self.claims.get(request_id or "")
         answer = self.run(self.store.dequeue_many_rollouts(limit=limit, worker_id=worker_id, request_id=request_id))
         given = [claimed.attempt.attempt_id for claimed in answer]
         if known is not None:

@@ -235,16 +235,13 @@ def test_a_jinja_template_is_rendered():
         "{{ self.__init__.__globals__ }}",
         "{{ cycler.__init__.__globals__.os.environ }}",
         "{{ (''|attr('__class__')).__mro__ }}",
+        "{{ '{0.__class__.__mro__}'.format(user) }}",
         "{% for a in ().__class__.__base__.__subclasses__() %}{{ a }}{% endfor %}",
     ],
 )
 def test_a_jinja_template_cannot_reach_python(attack):
     with pytest.raises(InvalidInputError, match="Jinja"):
         PromptTemplate(attack, engine="jinja").format(user=object())
-
-
-def test_a_jinja_template_cannot_reach_python_through_format():
-    assert "class" not in PromptTemplate("{{ '{0.__class__.__mro__}'.format(1) }}", engine="jinja").format()
 
 
 @pytest.mark.parametrize(
@@ -265,18 +262,11 @@ def test_a_broken_jinja_template_is_an_input_error(broken):
         PromptTemplate(broken, engine="jinja").format()
 
 
-@pytest.fixture(scope="module")
-def poml():
-    return pytest.importorskip("poml")
-
-
-@pytest.mark.usefixtures("poml")
 def test_a_poml_template_is_rendered():
     template = PromptTemplate("<poml><p>Hello {{name}}</p><p>{{ 6 * factor }}</p></poml>", engine="poml")
     assert template.format(name="Ann", factor=7) == "Hello Ann\n\n42"
 
 
-@pytest.mark.usefixtures("poml")
 @pytest.mark.parametrize(
     "attack",
     [
@@ -295,7 +285,6 @@ def test_a_poml_template_cannot_read_files(attack, tmp_path):
     assert "the secret" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("poml")
 def test_a_poml_template_cannot_write_files(tmp_path):
     target = tmp_path / "written.txt"
     attack = f'<poml><p>{{{{ process.getBuiltinModule("fs").writeFileSync("{target}", "x") }}}}</p></poml>'
@@ -304,20 +293,17 @@ def test_a_poml_template_cannot_write_files(tmp_path):
     assert not target.exists()
 
 
-@pytest.mark.usefixtures("poml")
 def test_a_poml_template_does_not_see_the_environment(monkeypatch):
     monkeypatch.setenv("SHARPEN_TEST_KEY", "sk-secret")
     template = PromptTemplate("<poml><p>[{{ process.env.SHARPEN_TEST_KEY }}]</p></poml>", engine="poml")
     assert "sk-secret" not in template.format()
 
 
-@pytest.mark.usefixtures("poml")
 def test_a_broken_poml_template_is_an_input_error_with_the_reason():
     with pytest.raises(InvalidInputError, match="Expecting token"):
         PromptTemplate("<poml><p>broken", engine="poml").format()
 
 
-@pytest.mark.usefixtures("poml")
 def test_a_poml_template_takes_only_values_that_json_has():
     with pytest.raises(InvalidInputError, match="JSON"):
         PromptTemplate("<poml><p>{{x}}</p></poml>", engine="poml").format(x=object())

@@ -7,6 +7,7 @@ JSON; an error keeps its class by name. A long poll ends early when its client g
 import asyncio
 import hmac
 import logging
+import math
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -37,16 +38,21 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+Answer = tuple[int, bytes, Headers]
 
 MAX_WAIT_SECONDS = 30.0
 NOTHING = "Nothing"
+LABEL = "sharpen.label"  # where a request keeps the name it is counted under
+CLIENT_GONE = 499  # in the metrics only: there is nobody left to answer
+FIXED = {"/health": "GET", "/metrics": "GET", "/v1/openapi.json": "GET", "/v1/traces": "POST"}
 _encode = msgspec.json.Encoder().encode
 
 
 class HttpError(Exception):
     """An answer that is not one of the store's own errors."""
 
-    def __init__(self, status: int, kind: str, message: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(self, status: int, kind: str, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, list(headers)
 
@@ -61,15 +67,24 @@ class _Route:
         self.fields = method.request_type.__struct_fields__
 
     def arguments(self, body: bytes, query: bytes, ids: list[str]) -> dict[str, Any]:
-        if self.method.verb == "GET":
-            given: Any = msgspec.convert(self._read_query(query), self.method.request_type, strict=False)
-        else:
-            given = self.decode(body or b"{}")
-        arguments = {
-            name: value for name in self.fields if (value := getattr(given, name)) is not msgspec.UNSET
-        }
+        given = self._read(body, query)
+        arguments = {name: value for name in self.fields if (value := getattr(given, name)) is not msgspec.UNSET}
+        for name, value in arguments.items():
+            # JSON has no such numbers, but a query can spell them.
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidInputError(f"{name} is {value}: give a finite number")
         arguments.update(zip(self.method.path_parameters, ids, strict=True))
         return arguments
+
+    def _read(self, body: bytes, query: bytes) -> Any:
+        if self.method.verb == "GET":
+            return msgspec.convert(self._read_query(query), self.method.request_type, strict=False)
+        if query:
+            raise InvalidInputError(f"{self.name} takes its arguments in the body, not in the query")
+        try:
+            return self.decode(body or b"{}")
+        except RecursionError:
+            raise InvalidInputError("the body is nested too deeply") from None
 
     def _read_query(self, query: bytes) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -95,6 +110,7 @@ class StoreApplication:
         mounts: Iterable[tuple[str, App]] = (),
         max_body_bytes: int = 64 * 2**20,
         max_batch: int = 10_000,
+        max_wait_seconds: float = MAX_WAIT_SECONDS,
     ) -> None:
         self.store = store
         self.metrics = Metrics()
@@ -104,31 +120,47 @@ class StoreApplication:
         self._mounts = [(prefix.rstrip("/"), app) for prefix, app in mounts]
         self._max_body_bytes = max_body_bytes
         self._max_batch = max_batch
-        self._routes = {
-            (m.verb, tuple(m.path[1:].split("/")[0::2])): _Route(m) for m in METHODS.values()
-        }
-        self._verbs: dict[tuple[str, ...], list[str]] = {}
-        for verb, shape in self._routes:
-            self._verbs.setdefault(shape, []).append(verb)
+        self._max_wait_seconds = max_wait_seconds
+        # A path alternates names and ids, so its names and its length tell which route it is.
+        self._routes: dict[tuple[str, int, tuple[str, ...]], _Route] = {}
+        self._verbs: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+        for method in METHODS.values():
+            segments = method.path[1:].split("/")
+            shape = len(segments), tuple(segments[0::2])
+            self._routes[method.verb, *shape] = _Route(method)
+            self._verbs.setdefault(shape, []).append(method.verb)
         store_id = str(getattr(store, "store_id", ""))
         self._headers = [(b"content-type", b"application/json"), (b"sharpen-store", store_id.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._serve_other(scope, receive, send)
-        for prefix, app in self._mounts:
-            if scope["path"] == prefix or scope["path"].startswith(prefix + "/"):
-                return await app({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
-        started, label = time.perf_counter(), "other"
-        headers: Iterable[tuple[bytes, bytes]] = self._headers
+        app = self._mounted(scope)
+        if app is not None:
+            return await app(scope, receive, send)
+        started = time.perf_counter()
+        self.metrics.in_progress += 1
         try:
-            label, status, body, headers = await self._respond(scope, receive)
+            status, body, headers = await self._answer(scope, receive)
+        finally:
+            self.metrics.in_progress -= 1
+        self.metrics.record(scope.get(LABEL, "other"), status, time.perf_counter() - started)
+        if status != CLIENT_GONE:
+            length = (b"content-length", b"%d" % len(body))
+            await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+            await send({"type": "http.response.body", "body": body})
+        return None
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        """The answer to a request or, in the same shape, to what is wrong with it."""
+        try:
+            return await self._respond(scope, receive)
         except asyncio.CancelledError:
             if not self.stopping.is_set():
-                return None  # the client has gone
+                return CLIENT_GONE, b"", ()
             status, body = 503, _error("StoreUnavailableError", "the store server is stopping")
         except HttpError as error:
-            status, body, headers = error.status, _error(error.kind, str(error)), [*self._headers, *error.headers]
+            return error.status, _error(error.kind, str(error)), [*self._headers, *error.headers]
         except SharpenError as error:
             status, body = http_status(error), _error(type(error).__name__, str(error))
         except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -136,9 +168,18 @@ class StoreApplication:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             status, body = 500, _error("StoreError", "internal error; the log of the store server has the details")
-        self.metrics.record(label, status, time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
+        return status, body, self._headers
+
+    def _mounted(self, scope: Scope) -> App | None:
+        """The other application that serves this path. What comes from a foreign page is refused here, not there."""
+        for prefix, app in self._mounts:
+            if scope["path"] == prefix or scope["path"].startswith(prefix + "/"):
+                try:
+                    self._check_origin(dict(scope["headers"]))
+                except AccessDeniedError:
+                    return None
+                scope["root_path"] = scope.get("root_path", "") + prefix
+                return app
         return None
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,28 +193,33 @@ class StoreApplication:
 
     # -- one request ---------------------------------------------------------------------------------
 
-    async def _respond(
-        self, scope: Scope, receive: Receive
-    ) -> tuple[str, int, bytes, Iterable[tuple[bytes, bytes]]]:
+    async def _respond(self, scope: Scope, receive: Receive) -> Answer:
         headers = dict(scope["headers"])
         path, verb = scope["path"], scope["method"]
         self._check_origin(headers)
         if path == "/health" and verb == "GET":
-            return "health", 200, _encode(self._health()), self._headers
+            scope[LABEL] = "health"
+            return 200, _encode(self._health()), self._headers
         self._check_token(headers)
-        if path == "/metrics" and verb == "GET":
-            text = self.metrics.render(await self.store.statistics())
-            return "metrics", 200, text.encode(), [(b"content-type", b"text/plain; version=0.0.4")]
-        if path == "/v1/openapi.json" and verb == "GET":
-            return "openapi", 200, self._document, self._headers
-        if path == "/v1/traces" and verb == "POST":
-            return await self._traces(headers, receive)
+        if FIXED.get(path) == verb:
+            return await self._respond_fixed(scope, headers, receive)
         route, ids = self._find(verb, path)
+        scope[LABEL] = route.name
         body = await self._body(headers, receive, route)
         arguments = route.arguments(body, scope["query_string"], ids)
         self._check_batch(arguments)
         answer = await self._call(route, arguments, receive)
-        return route.name, 200, _encode(answer), self._headers
+        return 200, _encode(answer), self._headers
+
+    async def _respond_fixed(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Answer:
+        """The paths that are no method of the store."""
+        scope[LABEL] = label = scope["path"].rsplit("/", 1)[1].removesuffix(".json")
+        if label == "metrics":
+            text = self.metrics.render(await self.store.statistics())
+            return 200, text.encode(), [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+        if label == "openapi":
+            return 200, self._document, self._headers
+        return await self._traces(headers, receive)
 
     def _health(self) -> dict[str, Any]:
         store_id = getattr(self.store, "store_id", None)
@@ -185,13 +231,13 @@ class StoreApplication:
 
     def _find(self, verb: str, path: str) -> tuple[_Route, list[str]]:
         segments = path.split("/")[1:]
-        if segments[0] != "v1" or not all(segments):
-            raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
-        shape, ids = tuple(segments[1::2]), segments[2::2]
-        route = self._routes.get((verb, shape))
-        if route is not None and len(route.method.path_parameters) == len(ids):
-            return route, ids
-        allowed = ", ".join(v for v in self._verbs.get(shape, []) if len(self._routes[v, shape].method.path_parameters) == len(ids))
+        # "/v2/..." and "/v1/rollouts/" have no shape, so that they are not found.
+        is_ours = segments[0] == "v1" and all(segments)
+        shape = (len(segments) - 1, tuple(segments[1::2])) if is_ours else (0, ())
+        route = self._routes.get((verb, *shape))
+        if route is not None:
+            return route, segments[2::2]
+        allowed = FIXED.get(path) or ", ".join(self._verbs.get(shape, []))
         if allowed:
             raise HttpError(405, "InvalidInputError", f"{path} takes {allowed}", [(b"allow", allowed.encode())])
         raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
@@ -199,13 +245,14 @@ class StoreApplication:
     async def _call(self, route: _Route, arguments: dict[str, Any], receive: Receive) -> Any:
         call = getattr(self.store, route.name)
         if "wait_seconds" in route.method.parameters:
-            arguments["wait_seconds"] = min(arguments.get("wait_seconds", 0), MAX_WAIT_SECONDS)
+            arguments["wait_seconds"] = min(arguments.get("wait_seconds", 0), self._max_wait_seconds)
             is_poll = arguments["wait_seconds"] > 0
         else:
             is_poll = route.name == "wait_for_rollouts"
             if is_poll:
                 timeout = arguments.get("timeout")
-                arguments["timeout"] = MAX_WAIT_SECONDS if timeout is None else min(timeout, MAX_WAIT_SECONDS)
+                longest = self._max_wait_seconds
+                arguments["timeout"] = longest if timeout is None else min(timeout, longest)
         answer = await (self._poll(call(**arguments), receive) if is_poll else call(**arguments))
         if answer is None and route.method.verb == "GET":
             raise HttpError(404, NOTHING, "there is no such thing")
@@ -214,7 +261,7 @@ class StoreApplication:
     async def _poll(self, waiting: Awaitable[Any], receive: Receive) -> Any:
         """Wait, unless the client goes away (nothing is claimed for it) or the server stops."""
         task = asyncio.ensure_future(waiting)
-        gone, stop = asyncio.ensure_future(receive()), asyncio.ensure_future(self.stopping.wait())
+        gone, stop = asyncio.ensure_future(_disconnect(receive)), asyncio.ensure_future(self.stopping.wait())
         try:
             await asyncio.wait((task, gone, stop), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -230,17 +277,18 @@ class StoreApplication:
             for each in (task, gone, stop):
                 each.cancel()
 
-    async def _traces(
-        self, headers: dict[bytes, bytes], receive: Receive
-    ) -> tuple[str, int, bytes, Iterable[tuple[bytes, bytes]]]:
+    async def _traces(self, headers: dict[bytes, bytes], receive: Receive) -> Answer:
         content_type = _content_type(headers)
         if content_type not in (otlp.PROTOBUF, otlp.JSON):
             raise HttpError(415, "InvalidInputError", f"send {otlp.PROTOBUF} or {otlp.JSON}, not {content_type!r}")
         body = await self._read(headers, receive)
-        if headers.get(b"content-encoding", b"identity") == b"gzip":
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding not in ("identity", "gzip"):
+            raise HttpError(415, "InvalidInputError", f"the body is encoded as {encoding!r}: send it plain or as gzip")
+        if encoding == "gzip":
             body = self._unzip(body)
         answer = await otlp.store_traces(self.store, body, content_type)
-        return "traces", 200, answer, [(b"content-type", content_type.encode())]
+        return 200, answer, [(b"content-type", content_type.encode())]
 
     def _unzip(self, body: bytes) -> bytes:
         unzip = zlib.decompressobj(wbits=31)
@@ -250,6 +298,8 @@ class StoreApplication:
             raise InvalidInputError(f"the body is not gzip: {error}") from None
         if len(plain) > self._max_body_bytes:
             raise TooLargeError(f"the body unpacks to more than {self._max_body_bytes} bytes")
+        if not unzip.eof:
+            raise InvalidInputError("the body is not gzip: it ends too early")
         return plain
 
     # -- checks --------------------------------------------------------------------------------------
@@ -257,7 +307,7 @@ class StoreApplication:
     def _check_origin(self, headers: dict[bytes, bytes]) -> None:
         """A page of another site must not reach a store on this machine, by name tricks or by script."""
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._hosts is not None and _name_of(host) not in self._hosts:
+        if self._hosts is not None and _name_of(host).lower() not in self._hosts:
             raise AccessDeniedError(f"the host {host!r} is not served here")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2] != host:
@@ -266,8 +316,8 @@ class StoreApplication:
     def _check_token(self, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
             return
-        given = headers.get(b"authorization", b"")
-        if not hmac.compare_digest(given, b"Bearer " + self._token):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(given, self._token):
             raise HttpError(
                 401, "AccessDeniedError", "the token is missing or wrong: send Authorization: Bearer TOKEN",
                 [(b"www-authenticate", b"Bearer")],
@@ -303,6 +353,12 @@ class StoreApplication:
                 raise TooLargeError(f"{name} has {len(value)} items; at most {self._max_batch} are taken in one call")
 
 
+async def _disconnect(receive: Receive) -> None:
+    """Returns when the client has gone; what it still sends is not looked at."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def _error(kind: str, message: str) -> bytes:
     return _encode({"error": {"type": kind, "message": message}})
 
@@ -314,5 +370,3 @@ def _content_type(headers: dict[bytes, bytes]) -> str:
 def _name_of(host: str) -> str:
     """The name in a Host header, without its port."""
     return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-
-

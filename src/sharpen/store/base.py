@@ -42,6 +42,7 @@ MAX_INT = 2**63 - 1
 Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)]
 Offset = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
+Version = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Seconds = Annotated[float, Meta(ge=0)]
 AttemptEnd = Literal["succeeded", "failed", "timeout"]
 
@@ -289,7 +290,7 @@ class LightningStore:
         """Store the next version under the same id and make it the latest."""
         raise NotImplementedError
 
-    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
+    async def get_resources_by_id(self, resources_id: str, version: Version | None = None) -> ResourcesUpdate | None:
         """One version, the newest where none is named. A version never changes."""
         raise NotImplementedError
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ..errors import AccessDeniedError, ConfigError, SharpenError, StoreError, StoreUnavailableError, from_wire
 from ..types import (
     Attempt,
     AttemptedRollout,
+    AttemptStatus,
     FinishedRollouts,
     ResourcesUpdate,
     Rollout,
@@ -28,7 +29,7 @@ from ..types import (
     StoredSpans,
     check_no_secrets,
 )
-from .base import LightningStore, LightningStoreCapabilities
+from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
 from .checks import check_number, encode_equal
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
@@ -213,28 +214,44 @@ class LightningStoreClient(LightningStore):
             unwanted += part.unwanted
         return StoredSpans(stored, dict.fromkeys(unwanted))
 
-    async def complete_attempt(self, rollout_id: str, attempt_id: str, **outcome: Any) -> Attempt:  # type: ignore[override]
-        method = METHODS["complete_attempt"]
-        arguments = method.bind((), {"rollout_id": rollout_id, "attempt_id": attempt_id, **outcome})
-        batches = _batches(arguments.get("spans", ()))
+    async def complete_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        spans: Sequence[Span] = (),
+        status: AttemptEnd = "succeeded",
+        reward: float | None = None,
+        metadata: dict[str, Any] | UnsetType | None = UNSET,
+    ) -> Attempt:
+        batches = _batches(spans)
         for batch in batches[:-1]:
             await self.add_many_spans(batch)
-        arguments = _prepare(method.name, arguments) | {"spans": batches[-1] if batches else []}
-        answer = await self._spooler.deliver(_to_request(method, arguments))
-        if answer is not None:
-            return _restore(method, answer)  # type: ignore[no-any-return]
-        status = arguments.get("status", "succeeded")
-        return Attempt(rollout_id, attempt_id, 0, 0.0, time.time(), status)
+        outcome = {"spans": batches[-1] if batches else [], "status": status, "reward": reward, "metadata": metadata}
+        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, **outcome}
+        return await self._deliver_outcome("complete_attempt", arguments)
 
-    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
-        method = METHODS["update_attempt"]
-        arguments = _prepare(method.name, method.bind((rollout_id, attempt_id, *args), kwargs))
-        if arguments.get("status", UNSET) not in ENDED:
-            return await self._call(method, arguments)  # type: ignore[no-any-return]
-        answer = await self._spooler.deliver(_to_request(method, arguments))
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | UnsetType = UNSET,
+        worker_id: str | UnsetType = UNSET,
+        last_heartbeat_time: float | UnsetType = UNSET,
+        metadata: dict[str, Any] | UnsetType | None = UNSET,
+    ) -> Attempt:
+        changes = {"status": status, "worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time}
+        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, **changes, "metadata": metadata}
+        if status in ENDED:
+            return await self._deliver_outcome("update_attempt", arguments)
+        return await self._call(METHODS["update_attempt"], arguments)  # type: ignore[no-any-return]
+
+    async def _deliver_outcome(self, name: str, arguments: dict[str, Any]) -> Attempt:
+        """Deliver how an attempt ended; while it lies in the spool, the answer holds what is known here."""
+        answer = await self._spooler.deliver(_to_request(METHODS[name], _prepare(name, arguments)))
         if answer is not None:
-            return _restore(method, answer)  # type: ignore[no-any-return]
-        return Attempt(rollout_id, attempt_id, 0, 0.0, time.time(), arguments["status"])
+            return _restore(METHODS[name], answer)  # type: ignore[no-any-return]
+        return Attempt(arguments["rollout_id"], arguments["attempt_id"], 0, 0.0, time.time(), arguments["status"])
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -439,5 +456,3 @@ def _batches(spans: Sequence[Span]) -> list[list[Span]]:
         parts[-1].append(span)
         size += weight
     return parts
-
-

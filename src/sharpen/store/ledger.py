@@ -200,9 +200,7 @@ class Ledger:
             raise FinishedError(f"rollout {rollout_id!r} has {row.status}: it takes no new attempt")
         return self._attempted(row, self._open_attempt(row, worker_id, request_id, self.clock()))
 
-    def _open_attempt(
-        self, row: RolloutRow, worker_id: str | None, request_id: str | None, now: float
-    ) -> AttemptRow:
+    def _open_attempt(self, row: RolloutRow, worker_id: str | None, request_id: str | None, now: float) -> AttemptRow:
         if row.attempts:
             self._supersede(row)
         row.attempts += 1
@@ -888,9 +886,7 @@ def _logic(filter_logic: FilterLogic) -> FilterLogic:
     return filter_logic
 
 
-def _page(
-    sort_by: str | None, allowed: Sequence[str], sort_order: SortOrder, limit: int, offset: int
-) -> Page:
+def _page(sort_by: str | None, allowed: Sequence[str], sort_order: SortOrder, limit: int, offset: int) -> Page:
     if sort_by is not None:
         checks.check_choice("sort_by", sort_by, allowed)
     checks.check_choice("sort_order", sort_order, ("asc", "desc"))

@@ -16,7 +16,16 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import InvalidInputError, SpansEvictedError, UnknownIdError
-from ..types import ROLLOUT_STATUSES, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker, WorkerStatus
+from ..types import (
+    ROLLOUT_STATUSES,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutStatus,
+    Span,
+    Worker,
+    WorkerStatus,
+)
 from .base import FilterLogic, LightningStoreCapabilities
 from .ledger import Ledger, paginate, public_rollout
 from .local import LocalStore
@@ -376,9 +385,7 @@ class MemoryTables:
     def latest_resources(self) -> ResourcesUpdate | None:
         return self._published[-1] if self._published else None
 
-    def all_resources(
-        self, matches: list[Match], logic: FilterLogic, page: Page
-    ) -> PaginatedResult[ResourcesUpdate]:
+    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
         return paginate(select(self._published, matches, logic), page)
 
     # -- workers -------------------------------------------------------------------------------------

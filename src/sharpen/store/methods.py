@@ -64,7 +64,7 @@ class Method(msgspec.Struct, frozen=True, dict=True):
                 fields.append((name, hint))
             else:
                 fields.append((name, hint | UnsetType if hint is not Any else hint, UNSET))
-        title = "".join(word.capitalize() for word in self.name.split("_")) + "Request"
+        title = "".join(word.capitalize() for word in self.name.split("_")) + "Arguments"
         return msgspec.defstruct(title, fields, forbid_unknown_fields=True, kw_only=True)
 
     @cached_property
@@ -177,7 +177,10 @@ def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:
                 function = make(method)
                 contract = getattr(LightningStore, method.name)
                 function.__name__, function.__doc__ = contract.__name__, contract.__doc__
-                function.__qualname__, function.__signature__ = f"{cls.__name__}.{method.name}", inspect.signature(contract)
+                function.__qualname__, function.__signature__ = (
+                    f"{cls.__name__}.{method.name}",
+                    inspect.signature(contract),
+                )
                 setattr(cls, method.name, function)
         return cls
 

@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 
 from .._version import __version__
+from .checks import MAX_ID_LENGTH
 from .methods import METHODS, Method
 
 REF = "#/components/schemas/{name}"
+ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
 
 
 class ErrorDetail(msgspec.Struct):
@@ -32,8 +34,11 @@ def document() -> dict[str, Any]:
     answers = dict(zip([m.name for m in methods], schemas[1 + len(methods) :], strict=True))
     paths: dict[str, Any] = {}
     for method in methods:
-        operation = _operation(method, components, requests[method.name], answers[method.name])
+        name = requests[method.name]["$ref"].rsplit("/", 1)[1]
+        operation = _operation(method, components[name], requests[method.name], answers[method.name])
         paths.setdefault(f"/v1{method.path}", {})[method.verb.lower()] = operation
+        if "requestBody" not in operation:
+            del components[name]  # its fields are listed as parameters
     paths["/v1/traces"] = {"post": _traces()}
     return {
         "openapi": "3.1.0",
@@ -47,20 +52,19 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(method: Method, components: dict[str, Any], request: Any, answer: Any) -> dict[str, Any]:
-    fields = components[request["$ref"].rsplit("/", 1)[1]]
+def _operation(method: Method, fields: dict[str, Any], request: Any, answer: Any) -> dict[str, Any]:
+    if method.verb == "GET":
+        answer = _without_null(answer)  # a thing that is not there is answered with 404
     operation: dict[str, Any] = {
         "operationId": method.name,
         "summary": method.summary,
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in method.path_parameters
-        ],
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": ID} for name in method.path_parameters],
         "responses": {"200": _json("The answer", answer), **_errors(method)},
     }
     if method.verb == "GET":
         required = fields.get("required", [])
         operation["parameters"] += [
+            # A query has no null: leaving a parameter out says the same.
             {"name": name, "in": "query", "required": name in required, "schema": _without_null(schema)}
             for name, schema in fields["properties"].items()
         ]
@@ -73,7 +77,7 @@ def _operation(method: Method, components: dict[str, Any], request: Any, answer:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query has no null: leaving a parameter out says the same."""
+    """The same, where null cannot stand."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     if not choices:
@@ -104,11 +108,12 @@ def _errors(method: Method) -> dict[str, Any]:
 
 
 def _traces() -> dict[str, Any]:
-    body = {"schema": {"type": "object"}}
+    # Protobuf has no JSON schema: OTLP's own documents say what is in it.
+    content = {"application/json": {"schema": {"type": "object"}}, "application/x-protobuf": {}}
     errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
     return {
         "operationId": "export_traces",
         "summary": "Take OTLP traces, as an OpenTelemetry exporter sends them",
-        "requestBody": {"required": True, "content": {"application/json": body}},
-        "responses": {"200": _json("The answer of the protocol", {"type": "object"}), **errors},
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": {"description": "The answer of the protocol", "content": content}, **errors},
     }

@@ -16,14 +16,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from ..errors import InvalidInputError, UnknownIdError
+from ..errors import InvalidInputError
 from ..semconv import LightningResourceAttributes as Names
 from ..types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
-from .base import MAX_INT, LightningStore
+from ..types.spans import MAX_SEQUENCE_ID
+from .base import LightningStore
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 _STATUS = ("UNSET", "OK", "ERROR")
+_IS_REMOTE = 0x200
 
 
 def parse(body: bytes, content_type: str) -> ExportTraceServiceRequest:
@@ -31,11 +33,11 @@ def parse(body: bytes, content_type: str) -> ExportTraceServiceRequest:
     try:
         if content_type == PROTOBUF:
             return ExportTraceServiceRequest.FromString(body)
-        document = json.loads(body or b"{}")
+        document = json.loads(body)
         if not isinstance(document, dict):
-            raise InvalidInputError("an OTLP request is a JSON object with resourceSpans")
+            raise ValueError("give a JSON object with resourceSpans")
         return ParseDict(_with_binary_ids(document), ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except (DecodeError, ParseError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (DecodeError, ParseError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"not an OTLP trace request: {error}") from None
 
 
@@ -55,7 +57,7 @@ def _hex_to_base64(key: str, text: Any) -> str:
     try:
         return base64.b64encode(bytes.fromhex(text)).decode()
     except (TypeError, ValueError):
-        raise InvalidInputError(f"{key} is {text!r}: ids are written in hex") from None
+        raise ValueError(f"{key} is {text!r}: ids are written in hex") from None
 
 
 def answer(rejected: int, reason: str, content_type: str) -> bytes:
@@ -82,26 +84,43 @@ def _span(span: Any, resource: OtelResource) -> Span:
     attributes = _attributes(span.attributes)
     named = resource.attributes | attributes
     number = named.get(Names.SPAN_SEQUENCE_ID, 0)
-    context = SpanContext(span.trace_id.hex(), span.span_id.hex())
+    context = SpanContext(span.trace_id.hex(), span.span_id.hex(), False, _trace_state(span.trace_state))
     parent = span.parent_span_id.hex() or None
     return Span(
         str(named.get(Names.ROLLOUT_ID, "")),
         str(named.get(Names.ATTEMPT_ID, "")),
-        number if isinstance(number, int) and 0 < number <= MAX_INT else 0,
+        number if isinstance(number, int) and 0 < number <= MAX_SEQUENCE_ID else 0,
         context.trace_id,
         context.span_id,
         parent,
         span.name,
         TraceStatus(_STATUS[span.status.code if 0 <= span.status.code < 3 else 0], span.status.message or None),  # type: ignore[arg-type]
         attributes,
-        [Event(e.name, _attributes(e.attributes), e.time_unix_nano / 1e9) for e in span.events],
-        [Link(SpanContext(k.trace_id.hex(), k.span_id.hex()), _attributes(k.attributes)) for k in span.links],
-        span.start_time_unix_nano / 1e9,
-        span.end_time_unix_nano / 1e9,
+        [Event(e.name, _attributes(e.attributes), _seconds(e.time_unix_nano)) for e in span.events],
+        [_link(link) for link in span.links],
+        _seconds(span.start_time_unix_nano),
+        _seconds(span.end_time_unix_nano),
         context,
-        parent and SpanContext(context.trace_id, parent),  # type: ignore[arg-type]
+        None if parent is None else SpanContext(context.trace_id, parent, bool(span.flags & _IS_REMOTE)),
         resource,
     )
+
+
+def _link(link: Any) -> Link:
+    is_remote = bool(link.flags & _IS_REMOTE)
+    context = SpanContext(link.trace_id.hex(), link.span_id.hex(), is_remote, _trace_state(link.trace_state))
+    return Link(context, _attributes(link.attributes))
+
+
+def _trace_state(text: str) -> dict[str, str]:
+    """`a=1,b=2` as W3C writes it."""
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {key: value for key, _, value in pairs if key}
+
+
+def _seconds(nanoseconds: int) -> float | None:
+    """The protocol writes an unknown time as 0."""
+    return nanoseconds / 1e9 if nanoseconds else None
 
 
 def _attributes(pairs: Iterable[Any]) -> dict[str, Any]:
@@ -121,19 +140,28 @@ def _value(value: Any) -> Any:
     return getattr(value, kind)
 
 
+def _missing_ids(span: Span) -> str | None:
+    if not span.trace_id or not span.span_id:
+        return f"span {span.name!r} has no trace id or no span id"
+    if not span.rollout_id or not span.attempt_id:
+        return (
+            f"span {span.name!r} names no rollout and attempt: set the attributes {Names.ROLLOUT_ID} "
+            f"and {Names.ATTEMPT_ID} on it or on its resource"
+        )
+    return None
+
+
 async def store_traces(store: LightningStore, body: bytes, content_type: str) -> bytes:
     """Store what can be stored, and say what could not."""
     groups: dict[tuple[str, str], list[Span]] = {}
-    for span in read_spans(parse(body, content_type)):
-        groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
     rejected, reason = 0, ""
-    for (rollout_id, attempt_id), spans in groups.items():
+    for span in read_spans(parse(body, content_type)):
+        if missing := _missing_ids(span):
+            rejected, reason = rejected + 1, missing
+        else:
+            groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+    for spans in groups.values():
         try:
-            if not rollout_id or not attempt_id:
-                raise UnknownIdError(
-                    f"span {spans[0].name!r} names no rollout and attempt: set the attributes {Names.ROLLOUT_ID} "
-                    f"and {Names.ATTEMPT_ID} on it or on its resource"
-                )
             await store.add_many_spans(spans)
         except InvalidInputError as error:
             rejected, reason = rejected + len(spans), str(error)

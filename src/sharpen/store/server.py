@@ -1,6 +1,7 @@
 """`LightningStoreServer`: a store served over HTTP from a thread of its own, so that the caller's loop may be busy."""
 
 import asyncio
+import errno
 import ipaddress
 import signal
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from ..errors import ConfigError, PortTakenError, StoreError
-from .application import App, StoreApplication
+from .application import MAX_WAIT_SECONDS, App, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, forward_methods
 
@@ -54,6 +55,7 @@ class LightningStoreServer(LightningStore):
         *,
         max_body_bytes: int = 64 * 2**20,
         max_batch: int = 10_000,
+        max_wait_seconds: float = MAX_WAIT_SECONDS,
     ) -> None:
         if token is None and not _is_loopback(host):
             raise ConfigError(
@@ -71,6 +73,7 @@ class LightningStoreServer(LightningStore):
             "mounts": list(mounts),
             "max_body_bytes": max_body_bytes,
             "max_batch": max_batch,
+            "max_wait_seconds": max_wait_seconds,
         }
         self._thread: threading.Thread | None = None
         self._server: _Server | None = None
@@ -103,7 +106,7 @@ class LightningStoreServer(LightningStore):
         try:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
                 runner.run(self._serve(bound, ready))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by `start`, in the thread of its caller
             self._error = error
         finally:
             bound.close()
@@ -138,14 +141,19 @@ class LightningStoreServer(LightningStore):
         await asyncio.to_thread(self._thread.join)
         self._thread = None
 
-    async def run_forever(self) -> None:
-        """Serve until SIGINT or SIGTERM, or until `stop` is called."""
+    async def run_forever(self, announce: Callable[[str], object] | None = None) -> None:
+        """Serve until SIGINT or SIGTERM, or until `stop` is called.
+
+        `announce` is given the address once the server answers and the signals are caught.
+        """
         await self.start()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
         for each in signals:
             loop.add_signal_handler(each, asked.set)
         try:
+            if announce is not None:
+                announce(self.endpoint)
             while self._thread is not None and self._thread.is_alive() and not asked.is_set():
                 try:
                     await asyncio.wait_for(asked.wait(), 0.5)
@@ -200,10 +208,10 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.listen(2048)
     except OSError as error:
         bound.close()
-        if port:
+        if error.errno == errno.EADDRINUSE:
             raise PortTakenError(
-                f"port {port} on {host} cannot be used ({error.strerror}): another program may listen there; "
+                f"port {port} on {host} is taken: another program listens there; "
                 "choose another port, or None for a free one"
             ) from error
-        raise ConfigError(f"host is {host!r}, which this machine cannot listen on: {error.strerror}") from error
+        raise ConfigError(f"this machine cannot listen on host {host!r}, port {port}: {error.strerror}") from error
     return bound

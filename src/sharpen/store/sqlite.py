@@ -399,7 +399,9 @@ class _KeptWork:
                 continue
             size = len(msgspec.json.encode((job.args, job.kwargs)))
             if self.size + size > self.max_bytes:
-                log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
+                log.error(
+                    "finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error
+                )
                 continue
             self.jobs.append(_Job(job.name, job.args, job.kwargs))
             self.size += size

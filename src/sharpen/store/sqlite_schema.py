@@ -154,7 +154,9 @@ def parse_path(database_url: str | os.PathLike[str]) -> Path:
             raise InvalidInputError(f"database_url is {text!r}: use sqlite:///PATH or a plain path")
         text = text.removeprefix("sqlite:///")
     if text in ("", ":memory:"):
-        raise InvalidInputError(f"database_url is {os.fspath(database_url)!r}: it names no file; InMemoryLightningStore keeps things in memory")
+        raise InvalidInputError(
+            f"database_url is {os.fspath(database_url)!r}: it names no file; InMemoryLightningStore keeps things in memory"
+        )
     return Path(text)
 
 
@@ -175,7 +177,9 @@ def check_file(path: Path) -> None:
     if not head:
         return
     if not head.startswith(HEADER) or len(head) < 100:
-        raise StoreFileError(f"{str(path)!r} is not a SQLite file, or is damaged: choose another file, or restore a backup")
+        raise StoreFileError(
+            f"{str(path)!r} is not a SQLite file, or is damaged: choose another file, or restore a backup"
+        )
     version, application = int.from_bytes(head[60:64]), int.from_bytes(head[68:72])
     _check_version(path, version, application)
 

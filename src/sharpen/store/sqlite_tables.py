@@ -83,9 +83,7 @@ _ATTEMPT = (
     "deadline, unwanted, request_id"
 )
 _BOTH = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM rollouts"
-_OLD_ATTEMPT = (
-    "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, NULL"
-)
+_OLD_ATTEMPT = "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, NULL"
 _TOTALS = ("queuing", "requeuing", "active", "succeeded", "failed", "cancelled", "finished", "attempts", "spans_gone")
 _UPDATE_TOTALS = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in _TOTALS)}"
 _MAX_PLACE = "SELECT max(place) FROM rollouts WHERE phase = 'queued'"
@@ -573,9 +571,7 @@ class SQLiteTables:
         return flags
 
     def _span_values(self, number: int, sequence: int, span: Span) -> tuple[Any, ...]:
-        body = _Body(
-            span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource
-        )
+        body = _Body(span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource)
         try:
             data = self._keep(_encode(body))
         except (TypeError, ValueError) as error:
@@ -652,9 +648,7 @@ class SQLiteTables:
         )
 
     def _resources(self, rest: str, *values: Any) -> list[ResourcesUpdate]:
-        found = self._sql(
-            f"SELECT resources_id, create_time, update_time, version, data FROM resources {rest}", values
-        )
+        found = self._sql(f"SELECT resources_id, create_time, update_time, version, data FROM resources {rest}", values)
         return [ResourcesUpdate(*row[:4], _decode_resources(row[4])) for row in found]
 
     def resources(self, resources_id: str, version: int | None) -> ResourcesUpdate | None:
@@ -682,9 +676,7 @@ class SQLiteTables:
         found = self._resources("ORDER BY position DESC LIMIT 1")
         return found[0] if found else None
 
-    def all_resources(
-        self, matches: list[Match], logic: FilterLogic, page: Page
-    ) -> PaginatedResult[ResourcesUpdate]:
+    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
         condition, values = _matching(matches, logic)
         total = self._one(f"SELECT count(*) FROM resources WHERE 1{condition}", *values)[0]
         order = page.sort_by or "position"

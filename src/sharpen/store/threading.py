@@ -22,23 +22,46 @@ class LightningStoreThreaded(LightningStore):
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sharpen-store-loop", daemon=True)
         self._thread.start()
 
     async def _in_loop(self, work: Any) -> Any:
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("the store is closed")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise RuntimeError("the store is closed")
+            sent = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return await asyncio.wrap_future(sent)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise RuntimeError("the store is closed") from None
 
     async def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        await self._in_loop(self.store.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
-        self._loop.close()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            closing = asyncio.run_coroutine_threadsafe(self._end_calls(), self._loop)
+        try:
+            await asyncio.wrap_future(closing)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            await asyncio.to_thread(self._thread.join)
+            self._loop.close()
+
+    async def _end_calls(self) -> None:
+        """Other threads may still wait, and once the loop has stopped nobody would answer them."""
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self.store.close()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -45,22 +45,60 @@ Moves = dict[str, dict[str, str]]
 # What happens by itself, and why. A user may also move an unfinished rollout to any status by hand.
 ROLLOUT_MOVES: Final[Moves] = {
     "queuing": {"preparing": "claimed", "cancelled": "cancelled"},
-    "requeuing": {"preparing": "claimed", "running": "its attempt came back", "succeeded": "its attempt came back", "failed": "its attempt came back", "cancelled": "cancelled"},
-    "preparing": {"running": "first span", "preparing": "new attempt", "succeeded": "attempt succeeded", "requeuing": "attempt lost, tries left", "failed": "attempt lost, no tries left", "cancelled": "cancelled"},
-    "running": {"running": "attempt goes on", "preparing": "new attempt", "succeeded": "attempt succeeded", "requeuing": "attempt lost, tries left", "failed": "attempt lost, no tries left", "cancelled": "cancelled"},
+    "requeuing": {
+        "preparing": "claimed",
+        "running": "its attempt came back",
+        "succeeded": "its attempt came back",
+        "failed": "its attempt came back",
+        "cancelled": "cancelled",
+    },
+    "preparing": {
+        "running": "first span",
+        "preparing": "new attempt",
+        "succeeded": "attempt succeeded",
+        "requeuing": "attempt lost, tries left",
+        "failed": "attempt lost, no tries left",
+        "cancelled": "cancelled",
+    },
+    "running": {
+        "running": "attempt goes on",
+        "preparing": "new attempt",
+        "succeeded": "attempt succeeded",
+        "requeuing": "attempt lost, tries left",
+        "failed": "attempt lost, no tries left",
+        "cancelled": "cancelled",
+    },
     "succeeded": {},
     "failed": {},
     "cancelled": {},
-}  # fmt: skip
+}
 
 ATTEMPT_MOVES: Final[Moves] = {
-    "preparing": {"running": "first span", "succeeded": "done", "failed": "error, or requeued", "timeout": "took too long", "unresponsive": "lease ran out"},
-    "running": {"preparing": "starts again", "succeeded": "done", "failed": "error, or requeued", "timeout": "took too long", "unresponsive": "lease ran out"},
-    "unresponsive": {"preparing": "came back", "running": "came back", "succeeded": "came back, done", "failed": "came back, error", "timeout": "took too long"},
+    "preparing": {
+        "running": "first span",
+        "succeeded": "done",
+        "failed": "error, or requeued",
+        "timeout": "took too long",
+        "unresponsive": "lease ran out",
+    },
+    "running": {
+        "preparing": "starts again",
+        "succeeded": "done",
+        "failed": "error, or requeued",
+        "timeout": "took too long",
+        "unresponsive": "lease ran out",
+    },
+    "unresponsive": {
+        "preparing": "came back",
+        "running": "came back",
+        "succeeded": "came back, done",
+        "failed": "came back, error",
+        "timeout": "took too long",
+    },
     "succeeded": {},
     "failed": {},
     "timeout": {},
-}  # fmt: skip
+}
 
 
 def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus, *, by_hand: bool = False) -> None:
@@ -86,7 +124,6 @@ def rollout_status_after(config: RolloutConfig, attempt_status: AttemptStatus, a
     if attempt_status in ("preparing", "running", "succeeded"):
         return attempt_status  # type: ignore[return-value]
     return "requeuing" if is_retried(config, attempt_status, attempts) else "failed"
-
 
 
 def draw(moves: Moves) -> str:

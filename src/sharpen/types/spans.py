@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -16,6 +16,8 @@ AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] |
 # Checked where a span enters from a network; inside, attributes are plain JSON values.
 Attributes = dict[str, Any]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
+# Exact in every JSON reader, and so far below 2**63 that a counter which goes on from it cannot run over.
+MAX_SEQUENCE_ID = 2**53 - 1
 
 
 class TraceStatus(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class Span(msgspec.Struct, frozen=True):
 
     rollout_id: str
     attempt_id: str
-    sequence_id: int
+    sequence_id: Annotated[int, msgspec.Meta(le=MAX_SEQUENCE_ID)]
     trace_id: str
     span_id: str
     parent_id: str | None = None
