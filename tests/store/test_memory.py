@@ -35,7 +35,11 @@ async def finish_with_spans(store, *, count=4, size_bytes=1000):
 # -- tasks -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", [object(), lambda: 1, {1: {2, 3}}, b"bytes", threading.Lock(), float("nan")], ids=repr)
+@pytest.mark.parametrize(
+    "task",
+    [object(), lambda: 1, {1: {2, 3}}, b"bytes", threading.Lock(), float("nan")],
+    ids=lambda task: type(task).__name__,
+)
 async def test_any_object_may_be_a_task_and_comes_back_itself(store, task):
     rollout = await store.enqueue_rollout(task, metadata={"key": task})
     claimed = await store.dequeue_rollout()

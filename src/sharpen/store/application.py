@@ -90,7 +90,7 @@ class _Route:
         values: dict[str, Any] = {}
         for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
             if name in self.method.list_parameters:
-                values.setdefault(name, []).append(value)
+                values.setdefault(name, []).extend([value] if value else [])  # an empty value: none of them
             elif name in values:
                 raise InvalidInputError(f"the parameter {name!r} is given twice")
             else:

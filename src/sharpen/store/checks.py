@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidInputError, TaskError
+from ..semconv import PRIMARY_REWARD_VALUE
+from ..types import Span
 
 MAX_ID_LENGTH = 200
 
@@ -46,6 +48,13 @@ def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -
 def check_finite(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidInputError(f"{name} is {value!r}: give a finite number")
+
+
+def check_rewards(spans: Sequence[Span]) -> None:
+    """A reward that is not a finite number would poison every mean it enters."""
+    for span in spans:
+        if PRIMARY_REWARD_VALUE in span.attributes:
+            check_finite(f"the reward of span {span.span_id!r}", span.attributes[PRIMARY_REWARD_VALUE])
 
 
 def encode_equal(value: Any, what: str) -> bytes:

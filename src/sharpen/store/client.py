@@ -30,7 +30,7 @@ from ..types import (
     check_no_secrets,
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
-from .checks import check_number, encode_equal
+from .checks import check_finite, check_number, check_rewards, encode_equal
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, Spool, default_folder, key_of
@@ -204,6 +204,7 @@ class LightningStoreClient(LightningStore):
     # -- finished work -------------------------------------------------------------------------------
 
     async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
+        check_rewards(spans)
         stored, unwanted = [], []
         for batch in _batches(spans):
             request = _to_request(METHODS["add_many_spans"], {"spans": batch})
@@ -388,6 +389,10 @@ def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["resources_id"] = new_id("rs")
     if name == "enqueue_many_rollouts":
         arguments["requests"] = [_with_id(request) for request in arguments["requests"]]
+    if arguments.get("reward") is not None:
+        check_finite("reward", arguments["reward"])
+    if "spans" in arguments:
+        check_rewards(arguments["spans"])
     for what in ("input", "metadata", "heartbeat_stats"):
         if arguments.get(what) is not None:
             encode_equal(arguments[what], "the task" if what == "input" else what)
@@ -407,7 +412,8 @@ def _to_request(method: Method, arguments: dict[str, Any]) -> Entry:
     rest = {name: value for name, value in arguments.items() if name not in method.path_parameters}
     if method.verb != "GET":
         return Entry(method.verb, path, _encode(rest).decode())
-    given = {name: value for name, value in rest.items() if value is not None}
+    # An empty list says "none of them", which a query writes as an empty value.
+    given = {name: value if value != [] else "" for name, value in rest.items() if value is not None}
     query = urlencode(given, doseq=True)
     return Entry("GET", f"{path}?{query}" if query else path, "")
 

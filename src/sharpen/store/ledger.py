@@ -181,6 +181,8 @@ class Ledger:
     ) -> list[AttemptedRollout]:
         checks.check_number("limit", limit, low=1)
         _check_worker(worker_id)
+        if request_id is not None:
+            checks.check_id("request_id", request_id)
         if request_id is not None and (given := self.tables.claimed(request_id)):
             return [self._attempted(row, attempt) for row, attempt in given]
         now = self.clock()
@@ -193,6 +195,8 @@ class Ledger:
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
         _check_worker(worker_id)
+        if request_id is not None:
+            checks.check_id("request_id", request_id)
         row = self._rollout(rollout_id)
         if request_id is not None and (given := self.tables.claimed(request_id)):
             return self._attempted(*given[0])
@@ -204,7 +208,7 @@ class Ledger:
         if row.attempts:
             self._supersede(row)
         row.attempts += 1
-        row.reward = None
+        row.reward, row.reward_span = None, 0
         attempt = self.tables.attempt_row(
             row.rollout_id,
             new_id("at"),
@@ -214,7 +218,7 @@ class Ledger:
             request_id=request_id,
             number=row.number,
         )
-        attempt.deadline = _deadline(row.config, attempt)
+        attempt.deadline = _deadline(row, attempt)
         self._note(attempt)
         self.tables.add_attempt(attempt)
         self._move(row, "preparing", now)
@@ -227,8 +231,7 @@ class Ledger:
         attempt = self.tables.latest_attempt(row)
         if attempt is not None and attempt.status not in ENDED:
             attempt.unwanted = attempt.worker_id is not None
-            if attempt.status not in OPEN:
-                attempt.deadline = None
+            attempt.deadline = None
             self._save(attempt)
 
     def update_rollout(
@@ -261,11 +264,13 @@ class Ledger:
 
     def _change_body(self, row: RolloutRow, changes: dict[str, Any]) -> None:
         for name, value in changes.items():
+            if name in ("input", "metadata"):
+                self.tables.drop(getattr(row, name))
             setattr(row, name, value)
         self.tables.save_body(row)
         attempt = self.tables.latest_attempt(row)
         if "config" in changes and attempt is not None and attempt.status in OPEN:
-            attempt.deadline = _deadline(row.config, attempt)
+            attempt.deadline = _deadline(row, attempt)
             self._save(attempt)
 
     def _move_by_hand(self, row: RolloutRow, status: RolloutStatus) -> None:
@@ -357,18 +362,21 @@ class Ledger:
         attempt = self._attempt(row, attempt_id)
         if status is not UNSET:
             checks.check_choice("status", status, ATTEMPT_STATUSES)
-        now = self.clock()
         if last_heartbeat_time is not UNSET:
             checks.check_finite("last_heartbeat_time", last_heartbeat_time)
-            attempt.last_heartbeat_time = last_heartbeat_time
-        if metadata is not UNSET:
-            attempt.metadata = self.tables.pack(_checked_metadata(metadata), "metadata")
         if worker_id is not UNSET:
-            attempt.worker_id = checks.check_id("worker_id", worker_id)
+            checks.check_id("worker_id", worker_id)
+        packed = self._pack_metadata(metadata)
+        now = self.clock()
+        self._set_metadata(attempt, packed)
+        if last_heartbeat_time is not UNSET:
+            attempt.last_heartbeat_time = last_heartbeat_time
+        if worker_id is not UNSET:
+            attempt.worker_id = worker_id
             if attempt.status in OPEN:
                 self.tables.mark_busy(worker_id, attempt, now)
         if attempt.status in OPEN:
-            attempt.deadline = _deadline(row.config, attempt)
+            attempt.deadline = _deadline(row, attempt)
         if status is UNSET:
             self._save(attempt)
         else:
@@ -396,15 +404,24 @@ class Ledger:
                     f"span {span.span_id!r} belongs to {span.rollout_id!r}, attempt {span.attempt_id!r}, "
                     f"not to the completed attempt {attempt.attempt_id!r} of {rollout_id!r}"
                 )
+        checks.check_rewards(spans)
+        packed = self._pack_metadata(metadata)
         now = self.clock()
-        if metadata is not UNSET:
-            attempt.metadata = self.tables.pack(_checked_metadata(metadata), "metadata")
+        self._set_metadata(attempt, packed)
         if spans:
             self._store_spans(row, attempt, list(spans))
         if reward is not None and _counts(row, attempt):
             row.reward = float(reward)
         self._report(row, attempt, status, now)
         return self._public_attempt(attempt)
+
+    def _pack_metadata(self, metadata: dict[str, Any] | None | UnsetType) -> Any:
+        return UNSET if metadata is UNSET else self.tables.pack(_checked_metadata(metadata), "metadata")
+
+    def _set_metadata(self, attempt: AttemptRow, packed: Any) -> None:
+        if packed is not UNSET:
+            self.tables.drop(attempt.metadata)
+            attempt.metadata = packed
 
     def _report(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
         """A status from the attempt's worker: kept and, where the attempt still counts, acted on."""
@@ -430,7 +447,7 @@ class Ledger:
             attempt.last_heartbeat_time, attempt.unwanted = now, False
             if attempt.worker_id is not None:
                 self.tables.mark_busy(attempt.worker_id, attempt, now)
-        attempt.deadline = _deadline(row.config, attempt)
+        attempt.deadline = _deadline(row, attempt)
         self._save(attempt)
         if _counts(row, attempt) and row.status not in ("preparing", "running"):
             self._move(row, "running", now, by_hand=row.status == "queuing")
@@ -473,13 +490,12 @@ class Ledger:
                 row.end_time = now
                 self.events.finished.append(row.rollout_id)
             elif status in QUEUED and old not in QUEUED:
-                row.reward = None
                 self.events.queued += 1
         self.tables.save_rollout(row, old)
 
     def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        row = self._rollout(rollout_id)
-        attempt = self.tables.latest_attempt(row)
+        row = self.tables.rollout(rollout_id)
+        attempt = None if row is None else self.tables.latest_attempt(row)
         return None if attempt is None else self._public_attempt(attempt)
 
     def query_attempts(
@@ -520,6 +536,7 @@ class Ledger:
     # -- spans ---------------------------------------------------------------------------------------
 
     def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
+        checks.check_rewards(spans)
         groups: dict[tuple[str, str], list[int]] = {}
         for index, span in enumerate(spans):
             groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
@@ -540,12 +557,13 @@ class Ledger:
         )
 
     def _store_spans(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span | None]:
-        numbered = self._number(row, attempt, spans)
-        is_new = self.tables.add_spans(row, attempt, numbered)
-        stored = [span if new else None for span, new in zip(numbered, is_new, strict=True)]
+        stored = self._number(row, attempt, spans)
+        fresh = [span for span in stored if span is not None]
+        if fresh:
+            self.tables.add_spans(row, attempt, fresh)
         counts, now = _counts(row, attempt), self.clock()
-        if counts and (reward := _last_reward(stored)) is not None:
-            row.reward = reward
+        if counts:
+            _take_reward(row, fresh)
         if attempt.status in OPEN:
             attempt.last_heartbeat_time = now
             self._go_on(row, attempt, "running", now)
@@ -555,16 +573,21 @@ class Ledger:
             self.tables.save_rollout(row, row.status)
         return stored
 
-    def _number(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span]:
-        """Give numbers to spans that have none, and keep the counter above all that are seen."""
-        numbered = []
-        for span in spans:
-            if span.attempt_id != attempt.attempt_id:
-                span = replace(span, attempt_id=attempt.attempt_id)
-            if span.sequence_id <= 0:
-                span = replace(span, sequence_id=row.last_span + 1)
-            row.last_span = max(row.last_span, span.sequence_id)
-            numbered.append(span)
+    def _number(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span | None]:
+        """Number the spans that are new and have none, and keep the counter above all; None for those known."""
+        seen: set[str] = set()
+        numbered: list[Span | None] = []
+        for span, is_missing in zip(spans, self.tables.missing_spans(row, attempt, spans), strict=True):
+            if not is_missing or span.span_id in seen:
+                numbered.append(None)
+                continue
+            seen.add(span.span_id)
+            number = span.sequence_id if span.sequence_id > 0 else row.last_span + 1
+            row.last_span = max(row.last_span, number)
+            if number == span.sequence_id and span.attempt_id == attempt.attempt_id:
+                numbered.append(span)
+            else:
+                numbered.append(replace(span, sequence_id=number, attempt_id=attempt.attempt_id))
         return numbered
 
     def get_many_span_sequence_ids(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
@@ -674,10 +697,10 @@ class Ledger:
         checks.check_id("worker_id", worker_id)
         now = self.clock()
         stats = _checked_metadata(heartbeat_stats)
-        self.tables.pack(stats, "heartbeat_stats")
+        self.tables.drop(self.tables.pack(stats, "heartbeat_stats"))  # only checked: it is kept with the worker
         for row, attempt in self.tables.open_attempts(worker_id):
             attempt.last_heartbeat_time = now
-            attempt.deadline = _deadline(row.config, attempt)
+            attempt.deadline = _deadline(row, attempt)
             self._save(attempt)
         worker = self.tables.save_heartbeat(worker_id, now, stats)
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
@@ -827,22 +850,22 @@ def _timeout_at(config: RolloutConfig, attempt: AttemptRow) -> float:
     return float("inf") if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
 
 
-def _deadline(config: RolloutConfig, attempt: AttemptRow) -> float | None:
-    """When an open attempt runs out of time or of its lease."""
+def _deadline(row: RolloutRow, attempt: AttemptRow) -> float | None:
+    """When the open latest attempt runs out of time or of its lease; of older ones nothing depends any more."""
+    config = row.config
+    if attempt.sequence_id != row.attempts:
+        return None
     if config.unresponsive_seconds is None:
         return None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
     renewed = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
     return min(_timeout_at(config, attempt), renewed + config.unresponsive_seconds)
 
 
-def _last_reward(spans: Sequence[Span | None]) -> float | None:
-    reward, at = None, -1
+def _take_reward(row: RolloutRow, spans: Sequence[Span]) -> None:
+    """The reward with the highest number is the rollout's own, in whatever order spans arrive."""
     for span in spans:
-        if span is not None and PRIMARY_REWARD_VALUE in span.attributes and span.sequence_id >= at:
-            value = span.attributes[PRIMARY_REWARD_VALUE]
-            checks.check_finite(f"the reward of span {span.span_id!r}", value)
-            reward, at = float(value), span.sequence_id
-    return reward
+        if PRIMARY_REWARD_VALUE in span.attributes and span.sequence_id > row.reward_span:
+            row.reward, row.reward_span = float(span.attributes[PRIMARY_REWARD_VALUE]), span.sequence_id
 
 
 def _body_changes(input: Any, mode: Any, config: Any, metadata: Any) -> dict[str, Any]:

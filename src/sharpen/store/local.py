@@ -49,13 +49,13 @@ class LocalStore(LightningStore):
         self._finish_waiting = Crowd()
         self._watchdog = Watchdog(self)
 
-    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """The same from a thread without a loop."""
         raise NotImplementedError
 

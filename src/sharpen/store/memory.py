@@ -53,6 +53,8 @@ class _Try(AttemptRow):
     evicted: int = 0
     holder: str | None = None
     """The worker under whose open attempts it stands."""
+    watched: float | None = None
+    """The deadline under which it stands among the deadlines."""
 
 
 class MemoryTables:
@@ -170,7 +172,10 @@ class MemoryTables:
         if attempt.worker_id is not None:
             self._unwanted.get(attempt.worker_id, {}).pop(attempt.attempt_id, None)
         if attempt.request_id is not None:
-            self._requests.pop(attempt.request_id, None)
+            claimed = self._requests[attempt.request_id]
+            claimed.remove(attempt)
+            if not claimed:
+                del self._requests[attempt.request_id]
 
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
         if page.sort_by is None and wanted.status_in is not None and wanted.logic == "and":
@@ -246,14 +251,10 @@ class MemoryTables:
 
     def save_attempt(self, row: AttemptRow) -> None:
         assert isinstance(row, _Try)
-        if row.deadline is not None:
-            heapq.heappush(self._deadlines, (row.deadline, row.rollout_id, row.sequence_id))
+        # One entry an attempt: a deadline that moved on is looked up again when the old one is reached.
+        if row.deadline is not None and (row.watched is None or row.deadline < row.watched):
+            self._watch(row, row.deadline)
         self._index_by_worker(row, row.worker_id or "")
-        if row.status not in OPEN:
-            if row.request_id is not None:
-                self._requests.pop(row.request_id, None)
-            if row.packed is not None and row.spans:
-                self._pack_spans(row)
 
     def _index_by_worker(self, row: _Try, worker_id: str) -> None:
         holder = worker_id if row.status in OPEN else None
@@ -272,52 +273,62 @@ class MemoryTables:
         return [(self._rollouts[a.rollout_id], a) for a in self._requests.get(request_id, [])]
 
     def open_attempts(self, worker_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
-        return [(self._rollouts[a.rollout_id], a) for a in self._open.get(worker_id, {}).values()]
+        held = [(self._rollouts[a.rollout_id], a) for a in self._open.get(worker_id, {}).values()]
+        return [(row, attempt) for row, attempt in held if attempt is row.tries[-1]]
 
     def unwanted(self, worker_id: str) -> list[str]:
         return list(self._unwanted.get(worker_id, {}))
 
+    def _watch(self, row: _Try, deadline: float) -> None:
+        row.watched = deadline
+        heapq.heappush(self._deadlines, (deadline, row.rollout_id, row.sequence_id))
+
     def due(self, now: float) -> list[tuple[RolloutRow, AttemptRow]]:
-        found = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, rollout_id, sequence_id = heapq.heappop(self._deadlines)
-            row = self._rollouts.get(rollout_id)
-            if row is not None and row.tries[sequence_id - 1].deadline == deadline:
-                found.append((row, row.tries[sequence_id - 1]))
-        return found  # type: ignore[return-value]
+        found: list[tuple[RolloutRow, AttemptRow]] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            _, rollout_id, sequence_id = heapq.heappop(self._deadlines)
+            row = self._rollouts[rollout_id]
+            row.tries[sequence_id - 1].watched = None
+            found.append((row, row.tries[sequence_id - 1]))
+        return found
 
     def next_deadline(self) -> float | None:
-        """The nearest deadline that still holds; outdated ones are thrown away on the way."""
+        """The nearest deadline that still holds; outdated entries are put right on the way."""
         while self._deadlines:
-            deadline, rollout_id, sequence_id = self._deadlines[0]
+            entry, rollout_id, sequence_id = self._deadlines[0]
             row = self._rollouts.get(rollout_id)
-            if row is not None and row.tries[sequence_id - 1].deadline == deadline:
-                return deadline
+            attempt = row.tries[sequence_id - 1] if row is not None else None
+            if attempt is not None and attempt.watched == entry == attempt.deadline:
+                return entry
             heapq.heappop(self._deadlines)
+            if attempt is not None and attempt.watched == entry:
+                attempt.watched = None
+                if attempt.deadline is not None:
+                    self._watch(attempt, attempt.deadline)
         return None
 
     # -- spans ---------------------------------------------------------------------------------------
 
-    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[bool]:
+    def missing_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: Sequence[Span]) -> list[bool]:
         assert isinstance(attempt, _Try)
         if attempt.evicted:
             return [False] * len(spans)
-        if attempt.spans is None:
-            attempt.spans = {}
-        if attempt.packed is not None:
+        known = self._all_spans(attempt) if attempt.packed else attempt.spans or {}
+        return [span.span_id not in known for span in spans]
+
+    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> None:
+        assert isinstance(attempt, _Try)
+        if attempt.packed:
             attempt.spans = self._all_spans(attempt)
             self._span_bytes -= len(attempt.packed)
-            attempt.packed = b""
-        flags = []
+            attempt.packed = None
+        if attempt.spans is None:
+            attempt.spans = {}
         for span in spans:
-            is_new = span.span_id not in attempt.spans
-            flags.append(is_new)
-            if is_new:
-                attempt.spans[span.span_id] = span
-        self._span_count += sum(flags)
+            attempt.spans[span.span_id] = span
+        self._span_count += len(spans)
         if rollout.status in FINISHED:
             self._pack_spans(attempt)
-        return flags
 
     def _all_spans(self, attempt: _Try) -> dict[str, Span]:
         kept = {span.span_id: span for span in _decoder.decode(attempt.packed)} if attempt.packed else {}
@@ -419,9 +430,14 @@ class MemoryTables:
         )
 
     def mark_idle(self, worker_id: str, now: float) -> None:
-        if self._open.get(worker_id):
-            return
         known = self._known_worker(worker_id)
+        in_hand = self._open.get(worker_id)
+        if in_hand:
+            last = next(reversed(in_hand.values()))
+            self._workers[worker_id] = replace(
+                known, current_rollout_id=last.rollout_id, current_attempt_id=last.attempt_id
+            )
+            return
         self._workers[worker_id] = Worker(
             worker_id,
             "idle",
@@ -445,16 +461,24 @@ class MemoryTables:
     def unpack(self, value: Any) -> Any:
         return value
 
+    def drop(self, value: Any) -> None:
+        """What nobody refers to goes by itself."""
+
     def counts(self) -> Counts:
         return Counts(
             dict(self._by_status),
             self._attempt_count,
-            sum(len(attempts) for attempts in self._open.values()),
+            sum(row.tries[-1].status in OPEN for row in self._by_phase["active"].values() if row.tries),
             self._span_count,
             len(self._published),
             len(self._workers),
-            self._span_bytes,
+            self._span_bytes + self._open_span_bytes(),
         )
+
+    def _open_span_bytes(self) -> int:
+        """The spans of rollouts at work, as if they were packed; there are never many of these."""
+        at_work = (attempt.spans for row in self._by_phase["active"].values() for attempt in row.tries)
+        return sum(len(_encoder.encode(list(spans.values()))) for spans in at_work if spans)
 
 
 def _public(row: RolloutRow) -> Rollout:
@@ -507,14 +531,14 @@ class InMemoryLightningStore(LocalStore):
             MemoryTables(max_span_bytes), clock=clock, name="InMemoryLightningStore", keeps_secrets=True
         )
 
-    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
             return getattr(self._ledger, name)(*args, **kwargs)
 
-    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         return self._write_now(name, *args, **kwargs)
 
-    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
             try:
                 return getattr(self._ledger, name)(*args, **kwargs)

@@ -117,24 +117,35 @@ class SQLiteStore(LocalStore):
         check_file(self.path)
         with _file_errors(self.path):
             self._connection = connect(self.path, synchronous=synchronous, busy_seconds=busy_seconds)
-            self.store_id = prepare(self._connection, self.path)
-            self._connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()  # leaves nothing beside a file that is refused
+                raise
+        self._watchdog.start()
+
+    def _prepare(self) -> None:
+        self.store_id = prepare(self._connection, self.path)
+        self._connection.execute("PRAGMA busy_timeout = 0")
         self._tables = SQLiteTables(self._connection, self._worker_times)
         self._writer = self._make_ledger(self._tables)
         self._seen_version = self._data_version()
-        self._watchdog.start()
+        # Attempts of processes that have died since run out of time here.
+        deadline = self._writer.next_deadline()
+        if deadline is not None:
+            self._watchdog.look_at(deadline)
 
     def _make_ledger(self, tables: SQLiteTables) -> Ledger:
         return Ledger(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
 
     # -- reading -------------------------------------------------------------------------------------
 
-    async def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         if _is_small_read(name, args, kwargs):
             return self._read_now(name, *args, **kwargs)
         return await asyncio.to_thread(self._read_now, name, *args, **kwargs)
 
-    def _read_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         with _file_errors(self.path), self._reader() as ledger:
             return getattr(ledger, name)(*args, **kwargs)
 
@@ -156,10 +167,12 @@ class SQLiteStore(LocalStore):
             tables.connection.execute("COMMIT")
             tables.forget()
             self._readers.append((tables, ledger))
+            if self._is_closed:
+                self._close_readers()
 
     # -- writing -------------------------------------------------------------------------------------
 
-    async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         job, group = _Job(name, args, kwargs), self._group
         if not self._may_run_inline(job) or not self._is_alone(group):
             return await self._join_group(job)
@@ -198,14 +211,14 @@ class SQLiteStore(LocalStore):
             return
         if all(self._may_run_inline(job) for job in jobs):
             try:
-                self._commit(jobs, wait=False)
+                self._commit_surely(jobs, wait=False)
             except _Busy:
                 pass
             else:
                 self._settle(jobs, group)
                 return
         loop = asyncio.get_running_loop()
-        committing = loop.run_in_executor(None, self._commit_surely, jobs)
+        committing = loop.run_in_executor(None, lambda: self._commit_surely(jobs, wait=True))
         committing.add_done_callback(lambda _: self._settle(jobs, group))
 
     def _settle(self, jobs: list[_Job], group: _Group) -> None:
@@ -213,17 +226,19 @@ class SQLiteStore(LocalStore):
             job.resolve()
         self._close_group(group)  # commits what came in meanwhile
 
-    def _commit_surely(self, jobs: list[_Job]) -> None:
-        """Like `_commit`, waiting for other processes; what goes wrong is each job's own error."""
+    def _commit_surely(self, jobs: list[_Job], *, wait: bool) -> None:
+        """Like `_commit`, but what goes wrong is each job's own error."""
         try:
-            self._commit(jobs, wait=True)
+            self._commit(jobs, wait=wait)
+        except _Busy:
+            raise
         except BaseException as error:
             for job in jobs:
                 job.error = error
             if not isinstance(error, Exception):
                 raise
 
-    def _write_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         job = _Job(name, args, kwargs)
         self._commit([job], wait=True)
         return job.answer()
@@ -367,18 +382,23 @@ class SQLiteStore(LocalStore):
         await asyncio.to_thread(self._close_connections)
 
     def _close_connections(self) -> None:
-        if self._kept.jobs:
-            try:
+        try:
+            if self._kept.jobs:
                 self._commit([], wait=True)
-            except StoreError as error:
-                log.error("%d bytes of finished work could not be written: %s", self._kept.size, error)
-        if self._worker_times:
-            self._write_worker_times()
+            if self._worker_times:
+                self._write_worker_times()
+        except StoreError as error:
+            log.warning("the store was closed before everything was written: %s", error)
+        if self._kept.jobs:
+            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
         with self._write_lock:
             self._is_closed = True
-            while self._readers:
-                self._readers.pop()[0].connection.close()
+            self._close_readers()
             self._connection.close()
+
+    def _close_readers(self) -> None:
+        while self._readers:
+            self._readers.pop()[0].connection.close()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -6,6 +6,7 @@ Nothing is changed in a file that is not ours, is corrupt, may not be written or
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,7 @@ INSERT INTO totals DEFAULT VALUES;
 -- A rollout with its latest attempt: a claim, a span and a completion each change this one row.
 -- One index serves three questions. By phase, place is: its place in the queue (queued), its worker (active),
 -- its number in the order of finishing (succeeded, failed, cancelled).
+-- A request_id carries its position in the answer (`rq-…#00003`), so that the answer can be given again in order.
 CREATE TABLE rollouts (
     number INTEGER PRIMARY KEY,
     rollout_id TEXT NOT NULL UNIQUE,
@@ -48,6 +50,7 @@ CREATE TABLE rollouts (
     resources_version INTEGER,
     config TEXT,
     reward REAL,
+    reward_span INTEGER NOT NULL DEFAULT 0,
     attempts INTEGER NOT NULL,
     last_span INTEGER NOT NULL,
     input TEXT,
@@ -80,9 +83,11 @@ CREATE TABLE old_attempts (
     last_heartbeat_time REAL,
     metadata TEXT,
     unwanted INTEGER NOT NULL,
+    request_id TEXT,
     PRIMARY KEY (number, sequence_id)
 ) WITHOUT ROWID;
 CREATE INDEX old_attempts_unwanted ON old_attempts (worker_id) WHERE unwanted;
+CREATE INDEX old_attempts_request ON old_attempts (request_id) WHERE request_id IS NOT NULL;
 
 CREATE TABLE spans (
     id INTEGER PRIMARY KEY,
@@ -164,9 +169,11 @@ def check_file(path: Path) -> None:
     """Refuse a file that cannot become a store, before anything touches it."""
     if not path.parent.is_dir():
         raise StoreFileError(f"the folder {str(path.parent)!r} of the store file does not exist: create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreFileError(
+            f"the folder {str(path.parent)!r} may not be written by this user, and a store keeps its log beside its file"
+        )
     if not path.exists():
-        if not os.access(path.parent, os.W_OK):
-            raise StoreFileError(f"the folder {str(path.parent)!r} may not be written, so no store can be made there")
         return
     if not stat.S_ISREG(path.stat().st_mode):
         raise StoreFileError(f"{str(path)!r} is not a file")
@@ -182,15 +189,27 @@ def check_file(path: Path) -> None:
         )
     version, application = int.from_bytes(head[60:64]), int.from_bytes(head[68:72])
     _check_version(path, version, application)
+    if _is_cut_short(path, head):
+        raise StoreFileError(f"{str(path)!r} is damaged, it ends too early: restore a backup")
+
+
+def _is_cut_short(path: Path, head: bytes) -> bool:
+    """Whether pages are missing. Where a log lies beside the file, they may be in there, and SQLite itself knows."""
+    page_bytes, pages = int.from_bytes(head[16:18]), int.from_bytes(head[28:32])
+    is_count_valid = head[24:28] == head[92:96]
+    has_log = path.with_name(path.name + "-wal").exists()
+    return is_count_valid and not has_log and path.stat().st_size < pages * page_bytes
 
 
 def _check_version(path: Path, version: int, application: int) -> None:
+    if application != APPLICATION_ID and (application or version):
+        raise StoreFileError(
+            f"{str(path)!r} belongs to another program (application id {application:#x}): choose another file"
+        )
     if version > len(MIGRATIONS):
         raise StoreFileError(
             f"{str(path)!r} has version {version}, and this Sharpen knows up to {len(MIGRATIONS)}: upgrade Sharpen"
         )
-    if application not in (0, APPLICATION_ID):
-        raise StoreFileError(f"{str(path)!r} belongs to another program (application id {application:#x})")
 
 
 def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Connection:
@@ -206,18 +225,42 @@ def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Con
 
 def prepare(connection: sqlite3.Connection, path: Path) -> str:
     """Bring the file to the newest version, in one transaction; gives the id of the store."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    _check_version(path, version, application)
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise StoreFileError(f"{str(path)!r} is a SQLite file of another program: choose another file")
-    if version < len(MIGRATIONS):
+    if _version_of(connection, path) < len(MIGRATIONS):
         # Small pages: a change of one row writes its whole page to the log.
         connection.execute("PRAGMA page_size = 2048")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(connection)
         _migrate(connection)
     (store_id,) = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     return str(store_id)
+
+
+def _version_of(connection: sqlite3.Connection, path: Path) -> int:
+    # One view for all questions: another process may be making the store at this moment.
+    connection.execute("BEGIN")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        is_used = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+    finally:
+        connection.execute("COMMIT")
+    _check_version(path, version, application)
+    if version == 0 and is_used:
+        raise StoreFileError(f"{str(path)!r} is a SQLite file of another program: choose another file")
+    return int(version)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Where two processes switch at once, SQLite fails one of them without waiting: so the waiting is done here."""
+    (busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    end = time.monotonic() + busy_milliseconds / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(0.005)
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -76,16 +76,26 @@ class _AttemptRecord(AttemptRow):
 
 _ROLLOUT = (
     "rollout_id, input, start_time, mode, resources_id, resources_version, config, metadata, status, end_time, "
-    "reward, attempts, last_span, number, phase, place"
+    "reward, reward_span, attempts, last_span, number, phase, place"
 )
 _ATTEMPT = (
     "attempt_id, attempts, attempt_start, attempt_end, attempt_status, worker_id, heartbeat, attempt_metadata, "
     "deadline, unwanted, request_id"
 )
 _BOTH = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM rollouts"
-_OLD_ATTEMPT = "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, NULL"
+_OLD_ATTEMPT = (
+    "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, "
+    "request_id"
+)
 _TOTALS = ("queuing", "requeuing", "active", "succeeded", "failed", "cancelled", "finished", "attempts", "spans_gone")
 _UPDATE_TOTALS = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in _TOTALS)}"
+_BODIES = (
+    ("rollouts", "input"),
+    ("rollouts", "metadata"),
+    ("rollouts", "attempt_metadata"),
+    ("old_attempts", "metadata"),
+    ("spans", "data"),
+)
 _MAX_PLACE = "SELECT max(place) FROM rollouts WHERE phase = 'queued'"
 
 
@@ -121,10 +131,10 @@ def _attempt_record(rollout_id: str, number: int, values: Sequence[Any], *, is_o
 def _record(values: Sequence[Any]) -> _Record:
     config = values[6]
     row = _Record(
-        *values[:6], _default_config if config is None else _config(config), *values[7:14], None, values[14], values[15]
+        *values[:6], _default_config if config is None else _config(config), *values[7:15], None, values[15], values[16]
     )
-    if values[16] is not None:
-        row.latest = _attempt_record(row.rollout_id, row.number, values[16:27], is_old=False)
+    if values[17] is not None:
+        row.latest = _attempt_record(row.rollout_id, row.number, values[17:28], is_old=False)
     row.was = _indexed(row)
     return row
 
@@ -139,8 +149,8 @@ def _indexed(row: _Record) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=64)
 def _update_sql(moved: bool, changed: tuple[bool, ...]) -> str:
-    columns = ["status", "end_time", "reward", "attempts", "last_span", "attempt_id", "attempt_start", "attempt_end"]
-    columns += ["attempt_status", "heartbeat", "attempt_metadata"]
+    columns = ["status", "end_time", "reward", "reward_span", "attempts", "last_span", "attempt_id", "attempt_start"]
+    columns += ["attempt_end", "attempt_status", "heartbeat", "attempt_metadata"]
     columns += ["phase", "place"] if moved else []
     indexed = ("deadline", "worker_id", "unwanted", "request_id")
     columns += [name for name, is_changed in zip(indexed, changed, strict=True) if is_changed]
@@ -174,6 +184,7 @@ class SQLiteTables:
         self._sums: dict[str, int] = {}
         self._sums_before: dict[str, int] = {}
         self._finish_number: int | None = None
+        self._requested = 0
 
     def _one(self, sql: str, *values: Any) -> Any:
         return self._sql(sql, values).fetchone()
@@ -183,6 +194,7 @@ class SQLiteTables:
     def begin(self) -> None:
         """A method starts: what it counts can be undone."""
         self._sums_before = dict(self._sums)
+        self._requested = 0
 
     def forget(self) -> None:
         """Drop what a method read or changed and did not write."""
@@ -220,7 +232,7 @@ class SQLiteTables:
         moved = (phase, place) != (row.phase, row.place)
         now = _indexed(row)
         changed = tuple(new != old for new, old in zip(now, row.was, strict=True))
-        values: list[Any] = [row.status, row.end_time, row.reward, row.attempts, row.last_span]
+        values: list[Any] = [row.status, row.end_time, row.reward, row.reward_span, row.attempts, row.last_span]
         if latest is None:
             values += [None] * 6
         else:
@@ -346,7 +358,7 @@ class SQLiteTables:
     def _delete(self, numbers: Sequence[int]) -> None:
         marks = _marks(numbers)
         refs: list[tuple[str]] = []
-        for table, column in (("rollouts", "input"), ("rollouts", "metadata"), ("spans", "data")):
+        for table, column in _BODIES:
             refs += self._sql(
                 f"SELECT {column} FROM {table} WHERE number IN ({marks}) AND substr({column}, 1, 1) = '@'", numbers
             )
@@ -424,8 +436,8 @@ class SQLiteTables:
         found: list[Sequence[Any]] = []
         for phase in FINISHED:
             found += self._sql(f"{_BOTH} WHERE phase = ? AND place > ? ORDER BY place LIMIT ?", (phase, after, limit))
-        found.sort(key=lambda values: values[15])
-        return [(values[15], self._public(values)) for values in found[:limit]]
+        found.sort(key=lambda values: values[16])
+        return [(values[16], self._public(values)) for values in found[:limit]]
 
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
         statuses: dict[str, str] = {}
@@ -470,6 +482,9 @@ class SQLiteTables:
         rollout = self._loaded[row.rollout_id]
         if rollout.latest is not None:
             self._retire(rollout.latest)
+        if row.request_id is not None:
+            self._requested += 1
+            row.request_id = f"{row.request_id}#{self._requested:05d}"
         rollout.latest = row
         self._dirty[rollout.number] = rollout
         self._add("attempts", 1)
@@ -477,7 +492,7 @@ class SQLiteTables:
     def _retire(self, row: _AttemptRecord) -> None:
         self._sql(
             "INSERT INTO old_attempts (number, sequence_id, attempt_id, start_time, end_time, status, worker_id, "
-            "last_heartbeat_time, metadata, unwanted) VALUES (?,?,?,?,?,?,?,?,?,?)",
+            "last_heartbeat_time, metadata, unwanted, request_id) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (
                 row.number,
                 row.sequence_id,
@@ -489,6 +504,7 @@ class SQLiteTables:
                 row.last_heartbeat_time,
                 row.metadata,
                 row.unwanted,
+                row.request_id,
             ),
         )
 
@@ -517,7 +533,15 @@ class SQLiteTables:
         return [(row, row.latest) for row in rows if row.latest is not None]
 
     def claimed(self, request_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
-        return self._latest_of("request_id = ? ORDER BY number", request_id)
+        """The attempts of a request in the order of its answer, replaced ones included."""
+        bounds = f"{request_id}#", f"{request_id}$"
+        found = self._latest_of("request_id > ? AND request_id < ?", *bounds)
+        for values in self._sql(
+            f"SELECT number, {_OLD_ATTEMPT} FROM old_attempts WHERE request_id > ? AND request_id < ?", bounds
+        ).fetchall():
+            row = self._load(self._one(f"{_BOTH} WHERE number = ?", values[0]))
+            found.append((row, _attempt_record(row.rollout_id, row.number, values[1:], is_old=True)))
+        return sorted(found, key=lambda pair: pair[1].request_id or "")
 
     def open_attempts(self, worker_id: str) -> list[tuple[RolloutRow, AttemptRow]]:
         found = self._latest_of("phase = 'active' AND place = ?", worker_id)
@@ -540,35 +564,23 @@ class SQLiteTables:
 
     # -- spans ---------------------------------------------------------------------------------------
 
-    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[bool]:
-        number, sequence = rollout.number, attempt.sequence_id
-        rows = [self._span_values(number, sequence, span) for span in spans]
-        if len(rows) == 1:
-            flags = [self._sql(_INSERT_SPAN, rows[0]).rowcount == 1]
-        else:
-            flags = self._insert_spans(number, sequence, rows)
-        return flags
-
-    def _insert_spans(self, number: int, sequence: int, rows: list[tuple[Any, ...]]) -> list[bool]:
-        """Many at once; only when some were there already is it worth asking which."""
-        ids = [row[3] for row in rows]
+    def missing_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: Sequence[Span]) -> list[bool]:
+        if not rollout.last_span:  # the first spans of a rollout are new
+            return [True] * len(spans)
         known: set[str] = set()
-        if self._one("SELECT 1 FROM spans WHERE number = ? AND attempt = ?", number, sequence):
-            for part in _chunks(ids):
-                known |= {
-                    span_id
-                    for (span_id,) in self._sql(
-                        f"SELECT span_id FROM spans WHERE number = ? AND attempt = ? AND span_id IN ({_marks(part)})",
-                        (number, sequence, *part),
-                    )
-                }
-        flags = []
-        for span_id in ids:
-            flags.append(span_id not in known)
-            known.add(span_id)
-        fresh = [row for row, is_new in zip(rows, flags, strict=True) if is_new]
-        self.connection.executemany(_INSERT_SPAN, fresh)
-        return flags
+        for part in _chunks([span.span_id for span in spans]):
+            known |= {
+                span_id
+                for (span_id,) in self._sql(
+                    f"SELECT span_id FROM spans WHERE number = ? AND attempt = ? AND span_id IN ({_marks(part)})",
+                    (rollout.number, attempt.sequence_id, *part),
+                )
+            }
+        return [span.span_id not in known for span in spans]
+
+    def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> None:
+        rows = [self._span_values(rollout.number, attempt.sequence_id, span) for span in spans]
+        self.connection.executemany(_INSERT_SPAN, rows)
 
     def _span_values(self, number: int, sequence: int, span: Span) -> tuple[Any, ...]:
         body = _Body(span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource)
@@ -774,6 +786,12 @@ class SQLiteTables:
         )
         return f"@{digest}"
 
+    def drop(self, value: Any) -> None:
+        """A body that was packed is no longer needed: forget a large one after its last use."""
+        if value is not None and value.startswith("@"):
+            self._sql("UPDATE blobs SET uses = uses - 1 WHERE hash = ?", (value[1:],))
+            self._sql("DELETE FROM blobs WHERE hash = ? AND uses <= 0", (value[1:],))
+
     def _fetch(self, text: str) -> str | bytes:
         if not text.startswith("@"):
             return text
@@ -787,14 +805,14 @@ class SQLiteTables:
             self._one("SELECT count(*) FROM rollouts WHERE phase = 'active' AND attempt_end IS NULL")[0],
             self._span_total(),
             self._one("SELECT count(*) FROM resources")[0],
-            self._one("SELECT count(*) FROM workers")[0],
+            len({row[0] for row in self._sql("SELECT worker_id FROM workers")} | self._worker_times.keys()),
             self._one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")[0],
         )
 
 
 _TIMES = ("last_dequeue_time", "last_busy_time", "last_idle_time")
 _INSERT_SPAN = (
-    "INSERT OR IGNORE INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
+    "INSERT INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
     "end_time, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
 )
 

@@ -167,6 +167,8 @@ class ResourcesUpdate(msgspec.Struct, frozen=True):
 
 def check_no_secrets(resources: NamedResources) -> None:
     """Refuse literal keys, which must not be written to a durable or remote store."""
+    if not isinstance(resources, dict):
+        raise InvalidInputError(f"resources are {resources!r}: give a dict of LLM, ProxyLLM or PromptTemplate by name")
     for name, resource in resources.items():
         if isinstance(resource, LLM) and resource.has_literal_key:
             raise SecretError(

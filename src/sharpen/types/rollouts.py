@@ -111,7 +111,7 @@ class AttemptedRollout(Rollout, frozen=True, kw_only=True):
             raise ValueError(f"the attempt belongs to rollout {self.attempt.rollout_id!r}, not to {self.rollout_id!r}")
 
 
-class EnqueueRolloutRequest(msgspec.Struct, frozen=True):
+class EnqueueRolloutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One rollout to enqueue, as `enqueue_many_rollouts` takes it."""
 
     input: TaskInput

@@ -1,0 +1,170 @@
+"""Who may ask: tokens, hosts, origins; and that a token is seen by nobody else."""
+
+import logging
+
+import pytest
+
+from sharpen.errors import ConfigError
+from sharpen.store import InMemoryLightningStore, LightningStoreServer
+from sharpen.store.methods import METHODS
+
+from .served import curl_to, read_reply, serve
+
+TOKEN = "s3cret-t0ken"
+GIVEN = {"authorization": f"Bearer {TOKEN}"}
+WRONG = [
+    None,
+    "",
+    "Bearer",
+    "Bearer ",
+    "Bearer wrong",
+    f"Bearer {TOKEN}x",
+    f"Bearer {TOKEN[:-1]}",
+    f"Bearer  {TOKEN}",
+    f"Basic {TOKEN}",
+    TOKEN,
+    "Bearer é",
+]
+
+
+# -- tokens ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", WRONG)
+async def test_a_missing_or_wrong_token_is_401(given):
+    async with serve(token=TOKEN) as served:
+        headers = {} if given is None else {"authorization": given}
+        reply = await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)
+        assert (reply.status, reply.error[0]) == (401, "AccessDeniedError")
+        assert reply.headers["www-authenticate"] == "Bearer"
+        assert (await served.store.statistics())["total_rollouts"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_right_token_opens_the_store(scheme):
+    async with serve(token=TOKEN) as served:
+        headers = {"authorization": f"{scheme} {TOKEN}"}
+        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200
+
+
+async def test_everything_but_health_asks_for_the_token():
+    async with serve(token=TOKEN) as served:
+        paths = [(method.verb, f"/v1{method.path}") for method in METHODS.values()]
+        others = [("POST", "/v1/traces"), ("GET", "/v1/openapi.json"), ("GET", "/metrics"), ("GET", "/nowhere")]
+        for verb, path in [*paths, *others]:
+            assert (await served.curl(verb, path)).status == 401, path
+        assert (await served.curl("GET", "/health")).json["status"] == "ok"
+
+
+async def test_a_server_without_a_token_asks_for_none():
+    async with serve() as served:
+        assert (await served.curl("GET", "/v1/statistics")).status == 200
+        assert (await served.curl("GET", "/v1/statistics", headers=GIVEN)).status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "store.example.com"])
+def test_a_server_beyond_loopback_needs_a_token(host):
+    with pytest.raises(ConfigError, match="token") as caught:
+        LightningStoreServer(InMemoryLightningStore(), host=host)
+    assert host in str(caught.value)
+    LightningStoreServer(InMemoryLightningStore(), host=host, token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "schlüssel"])
+def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(token):
+    with pytest.raises(ConfigError, match="printable ASCII") as caught:
+        LightningStoreServer(InMemoryLightningStore(), token=token)
+    assert not token or token not in str(caught.value)
+
+
+async def test_the_token_is_in_no_log_and_in_no_answer(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with serve(token=TOKEN) as served:
+        answers = [
+            await served.curl("GET", "/health", headers=GIVEN),
+            await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=GIVEN),
+            await served.curl("POST", "/v1/rollouts", {"wrong": 1}, headers=GIVEN),
+            await served.curl("GET", "/v1/rollouts/nobody", headers=GIVEN),
+            await served.curl("GET", "/v1/nowhere", headers=GIVEN),
+            await served.curl("GET", "/v1/statistics", headers={"authorization": f"Basic {TOKEN}"}),
+            await served.curl("GET", "/v1/statistics", headers=GIVEN | {"host": "evil.example"}),
+            await served.curl("GET", "/metrics", headers=GIVEN),
+            await served.curl("GET", "/v1/openapi.json", headers=GIVEN),
+        ]
+        assert TOKEN not in repr(served.server)
+    for answer in answers:
+        assert TOKEN.encode() not in answer.body
+        assert TOKEN not in str(answer.headers)
+    assert TOKEN not in caplog.text
+
+
+# -- hosts: a foreign name that leads here by a trick of DNS -----------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "10.0.0.1:{port}"])
+async def test_a_foreign_host_is_403_on_loopback(host):
+    async with serve() as served:
+        headers = {"host": host.format(port=served.server.port)}
+        for path in ("/health", "/v1/statistics", "/metrics"):
+            reply = await served.curl("GET", path, headers=headers)
+            assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
+            assert "host" in reply.error[1]
+        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 403
+        assert (await served.store.statistics())["total_rollouts"] == 0
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:{port}", "LocalHost:{port}", "127.0.0.1:{port}", "[::1]:{port}"]
+)
+async def test_the_names_of_loopback_are_served(host):
+    async with serve() as served:
+        headers = {"host": host.format(port=served.server.port)}
+        assert (await served.curl("GET", "/v1/statistics", headers=headers)).status == 200
+
+
+async def test_a_request_without_a_host_is_403_on_loopback():
+    async with serve() as served:
+        reader, writer = await served.connect()
+        writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+        assert (await read_reply(reader)).status == 403
+        writer.close()
+
+
+async def test_beyond_loopback_any_name_is_served_to_who_has_the_token():
+    async with serve(host="0.0.0.0", token=TOKEN) as served:
+        headers = {"host": "store.example.com"}
+        assert (await served.curl("GET", "/v1/statistics", headers=headers | GIVEN)).status == 200
+        assert (await served.curl("GET", "/v1/statistics", headers=headers)).status == 401
+
+
+async def test_a_server_on_ipv6_is_reached_by_its_address():
+    server = LightningStoreServer(InMemoryLightningStore(), host="::1")
+    try:
+        await server.start()
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    try:
+        async with curl_to(server.endpoint) as curl:
+            assert (await curl("GET", "/v1/statistics")).status == 200
+            assert (await curl("GET", "/v1/statistics", headers={"host": "evil.example"})).status == 403
+    finally:
+        await server.stop()
+
+
+# -- origins: a page of another site -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null", "file://", "evil"])
+async def test_a_page_of_another_origin_is_403(origin):
+    async with serve() as served:
+        for verb, path, body in (("GET", "/v1/statistics", None), ("POST", "/v1/rollouts", {"input": 1})):
+            reply = await served.curl(verb, path, body, headers={"origin": origin})
+            assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
+            assert "access-control-allow-origin" not in reply.headers
+        assert (await served.store.statistics())["total_rollouts"] == 0
+
+
+async def test_a_page_of_the_server_itself_is_served():
+    async with serve() as served:
+        headers = {"origin": served.server.endpoint}
+        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200

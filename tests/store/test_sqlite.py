@@ -1,0 +1,799 @@
+"""What only the SQLite store promises: durable, shared by processes, careful with files, calm when it cannot write."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import threading
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sharpen.errors import (
+    InvalidInputError,
+    StoreError,
+    StoreFileError,
+    StoreWriteError,
+    TaskError,
+    UnknownIdError,
+)
+from sharpen.store import SQLiteStore, sqlite_schema
+from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+
+from .processes import child, eventually
+from .scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, reward_span, run_new, within_patience
+from .threads import named_threads
+from .worlds import Clock
+
+CHILD = Path(__file__).with_name("sqlite_child.py")
+IS_ROOT = os.getuid() == 0
+
+
+@pytest.fixture
+def path(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder / "store.db"
+
+
+@pytest.fixture
+async def store(path):
+    opened = SQLiteStore(path)
+    yield opened
+    await opened.close()
+
+
+def asked(path, question, *values):
+    """The answer of the file itself, through a connection that has nothing to do with the store."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(question, values).fetchall()
+
+
+async def make_store(path, count=3):
+    """A closed store file with some rollouts in it."""
+    store = SQLiteStore(path)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n, rollout_id=f"ro-{n}") for n in range(count)])
+    await store.close()
+    return store.store_id
+
+
+@contextmanager
+def nothing_changes(folder):
+    """What the folder holds is the same afterwards, to the byte."""
+
+    def state():
+        return {each.name: each.is_file() and hashlib.sha256(each.read_bytes()).digest() for each in folder.iterdir()}
+
+    before = state()
+    yield
+    assert state() == before
+
+
+def assert_refused(path, message):
+    with nothing_changes(path.parent), pytest.raises(StoreFileError, match=message) as error:
+        SQLiteStore(path)
+    assert path.name in str(error.value) or path.parent.name in str(error.value)
+    assert isinstance(error.value, OSError)
+
+
+# -- files that are not, or not any more, a store ----------------------------------------------------
+
+
+async def test_a_file_of_a_newer_version_is_refused_untouched(path):
+    await make_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert_refused(path, r"has version 99, and this Sharpen knows up to \d+: upgrade Sharpen")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"garbage", b"x" * 5000, b"SQLite format 3\x00", b"\x00" * 4096, "text\n".encode("utf-16")],
+    ids=["short", "long", "header only", "zeros", "text"],
+)
+def test_garbage_is_refused_untouched(path, content):
+    path.write_bytes(content)
+    assert_refused(path, "is not a SQLite file, or is damaged: choose another file, or restore a backup")
+
+
+@pytest.mark.parametrize("kept_bytes", [100, 2048, 5000, -2048], ids=["header", "first page", "part", "all but a page"])
+async def test_a_truncated_file_is_refused_untouched(path, kept_bytes):
+    await make_store(path, count=200)
+    path.write_bytes(path.read_bytes()[:kept_bytes])
+    assert_refused(path, "cannot be used: .*malformed|is damaged")
+
+
+async def test_a_file_whose_pages_are_overwritten_gives_errors_and_no_hang(path, store):
+    await make_store(path, count=500)
+    await store.close()
+    content = path.read_bytes()
+    half = len(content) // 2
+    path.write_bytes(content[:half] + b"\xff" * half)
+    damaged = SQLiteStore(path)
+    calls = [damaged.enqueue_rollout("task"), damaged.statistics(), damaged.dequeue_rollout(), damaged.query_rollouts()]
+    answers = await within_patience(
+        asyncio.gather(*calls, *(damaged.enqueue_rollout(n) for n in range(5)), return_exceptions=True)
+    )
+    assert {type(answer) for answer in answers} == {StoreFileError}
+    await damaged.close()
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_a_sqlite_file_of_another_program_is_refused_untouched(path, version):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (value)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    assert_refused(path, "another program|upgrade")
+
+
+def test_a_sqlite_file_that_names_its_program_is_refused_untouched(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id = 1196444487")
+        connection.execute("CREATE TABLE theirs (value)")
+    assert_refused(path, r"belongs to another program \(application id 0x47504b47\)")
+
+
+def test_a_file_of_another_program_is_not_migrated(path, monkeypatch):
+    """Also not when its own version number happens to be one that a migration starts from."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (value)")
+        connection.execute("PRAGMA user_version = 1")
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, lambda connection: None])
+    assert_refused(path, "another program")
+
+
+def test_a_folder_is_refused(path):
+    path.mkdir()
+    assert_refused(path, "is not a file")
+
+
+def test_a_device_is_refused():
+    with pytest.raises(StoreFileError, match="is not a file"):
+        SQLiteStore("/dev/null")
+
+
+def test_a_missing_folder_is_named(path):
+    with pytest.raises(StoreFileError, match=r"missing' of the store file does not exist: create it first"):
+        SQLiteStore(path.parent / "missing" / "store.db")
+    assert not (path.parent / "missing").exists()
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "new file in folder"])
+async def test_a_user_without_permission_is_told_so(path, what):
+    if what != "new file in folder":
+        await make_store(path)
+        path.chmod(0o600 if what == "file" else 0o666)
+    path.parent.chmod(0o777 if what == "file" else 0o555)
+    for folder in path.parent.parents:
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp") and IS_ROOT:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    if not IS_ROOT and what == "file":
+        path.chmod(0o000)
+    with nothing_changes(path.parent) if IS_ROOT else closing(open(os.devnull)):
+        with child(CHILD, "open_as_nobody", path) as nobody:
+            kind, message = json.loads(await nobody.hear())
+    path.parent.chmod(0o700)
+    assert kind == "StoreFileError"
+    assert "may not be" in message
+    assert str(path if what == "file" else path.parent) in message
+
+
+@pytest.mark.parametrize("url", ["postgres://host/db", "sqlite://store.db", "sqlite:///", ":memory:", ""])
+def test_an_address_that_names_no_file_is_refused(url):
+    with pytest.raises(InvalidInputError, match="database_url is"):
+        SQLiteStore(url)
+
+
+async def test_every_form_of_the_address_names_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store_id = await make_store(tmp_path / "a.db")
+    for address in ("sqlite:///a.db", f"sqlite:///{tmp_path}/a.db", str(tmp_path / "a.db"), "a.db", Path("a.db")):
+        store = SQLiteStore(address)
+        assert store.store_id == store_id
+        await store.close()
+    default = SQLiteStore()
+    await default.close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.db", "sharpen.db"]
+
+
+async def test_an_empty_file_becomes_a_store(path):
+    path.touch()
+    await make_store(path)
+    assert asked(path, "SELECT count(*) FROM rollouts") == [(3,)]
+
+
+# -- from one version to the next --------------------------------------------------------------------
+
+
+async def test_an_older_file_is_migrated_with_its_data(path, monkeypatch):
+    store_id = await make_store(path)
+
+    def add_column(connection):
+        connection.execute("ALTER TABLE rollouts ADD COLUMN colour TEXT DEFAULT 'blue'")
+
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, add_column])
+    store = SQLiteStore(path)
+    assert store.store_id == store_id
+    assert [rollout.input for rollout in await store.query_rollouts()] == [0, 1, 2]
+    await store.close()
+    assert asked(path, "PRAGMA user_version") == [(len(sqlite_schema.MIGRATIONS),)]
+    assert asked(path, "SELECT DISTINCT colour FROM rollouts") == [("blue",)]
+    monkeypatch.undo()
+    assert_refused(path, "upgrade Sharpen")
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("no such thing"), RuntimeError("a bug")], ids=repr)
+async def test_a_failing_migration_leaves_everything_as_it_was(path, monkeypatch, error):
+    store_id = await make_store(path)
+    before = asked(path, "SELECT * FROM rollouts"), asked(path, "SELECT * FROM sqlite_master")
+
+    def destroy(connection):
+        connection.execute("CREATE TABLE half_done (value)")
+        connection.execute("DELETE FROM rollouts")
+
+    def fail(connection):
+        raise error
+
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, destroy, fail])
+    with pytest.raises((StoreFileError, RuntimeError), match=str(error)):
+        SQLiteStore(path)
+    monkeypatch.undo()
+    assert (asked(path, "SELECT * FROM rollouts"), asked(path, "SELECT * FROM sqlite_master")) == before
+    store = SQLiteStore(path)
+    assert store.store_id == store_id
+    await store.close()
+
+
+# -- several processes -------------------------------------------------------------------------------
+
+
+@contextmanager
+def children(count, *arguments):
+    """The same child several times."""
+    if count == 0:
+        yield []
+        return
+    with child(CHILD, *arguments) as first, children(count - 1, *arguments) as rest:
+        yield [first, *rest]
+
+
+async def test_processes_that_make_the_same_file_at_once_get_one_store(tmp_path):
+    with children(4, "open_new", tmp_path, "25") as openers:
+        for opener in openers:
+            assert await opener.hear() == "ready"
+        for opener in openers:
+            opener.tell(str(time.time() + 0.05))
+        ids = [json.loads(await within_patience(opener.hear())) for opener in openers]
+    assert ids[0] == ids[1] == ids[2] == ids[3]
+    assert len(set(ids[0])) == 25
+
+
+async def test_processes_that_share_a_file_claim_every_rollout_once(path, store):
+    ids = [f"ro-{n}" for n in range(400)]
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n, rollout_id=each) for n, each in enumerate(ids)])
+    with children(4, "claim_all", path, "w-1") as claimers:
+        for claimer in claimers:
+            assert await claimer.hear() == "ready"
+        for claimer in claimers:
+            claimer.tell("go")
+        claimed = [json.loads(await claimer.hear()) for claimer in claimers]
+    assert sorted(each for part in claimed for each in part) == sorted(ids)
+    finished = await store.finished_rollouts()
+    assert sorted(rollout.rollout_id for rollout in finished.items) == sorted(ids)
+    statistics = await store.statistics()
+    assert (statistics["total_attempts"], statistics["rollouts_by_status"]["succeeded"]) == (400, 400)
+
+
+async def test_waits_are_woken_by_another_process(path, store):
+    with child(CHILD, "wait_for_work", path) as worker:
+        assert await worker.hear() == "ready"
+        rollout = await store.enqueue_rollout("task")
+        assert await within_patience(worker.hear()) == rollout.rollout_id
+        everything = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        cursor = asyncio.ensure_future(store.finished_rollouts(wait_seconds=PATIENCE_SECONDS))
+        await eventually(lambda: len(store._finish_waiting) == 2)
+        worker.tell("complete it")
+        (finished,) = await within_patience(everything)
+        assert (finished.status, finished.reward) == ("succeeded", 1.0)
+        assert [each.rollout_id for each in (await within_patience(cursor)).items] == [rollout.rollout_id]
+
+
+async def test_a_claim_here_is_woken_by_an_enqueue_of_another_process(path, store):
+    claims = [asyncio.ensure_future(store.dequeue_rollout(wait_seconds=PATIENCE_SECONDS)) for _ in range(3)]
+    with child(CHILD, "write_life", path) as writer:
+        assert await writer.hear() == "done"
+        claimed = await within_patience(asyncio.gather(*claims))
+    # The child enqueued four and tried two of them; one of its two may have been claimed here before.
+    assert len({each.rollout_id for each in claimed}) == 3
+
+
+async def test_readers_of_other_processes_see_whole_batches_only(path, store):
+    with child(CHILD, "watch", path) as watcher:
+        assert await watcher.hear() == "ready"
+        for _ in range(20):
+            await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(100)])
+        watcher.tell("stop")
+        seen = json.loads(await within_patience(watcher.hear()))
+    assert all(total % 100 == 0 for total in seen)
+    assert seen[-1] <= 2000
+
+
+async def test_a_reader_sees_only_what_is_committed(path, store):
+    claimed = await finish_new(store, reward=1.0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE rollouts SET reward = 7")
+        assert (await store.get_rollout_by_id(claimed.rollout_id)).reward == 1.0
+        assert (await store.query_rollouts()).items[0].reward == 1.0
+        other.execute("ROLLBACK")
+        assert (await store.get_rollout_by_id(claimed.rollout_id)).reward == 1.0
+        other.execute("UPDATE rollouts SET reward = 7")
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).reward == 7
+
+
+# -- one commit for many writes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+async def test_a_wrong_request_in_a_group_fails_alone(path, synchronous):
+    store = SQLiteStore(path, synchronous=synchronous)
+    calls = []
+    for number in range(100):
+        calls.append(store.enqueue_rollout(number, rollout_id=f"ro-{number}"))
+        calls.append(store.enqueue_rollout({1, 2}))
+        calls.append(store.start_attempt("ro-nope"))
+    answers = await within_patience(asyncio.gather(*calls, return_exceptions=True))
+    assert [answer.rollout_id for answer in answers[0::3]] == [f"ro-{number}" for number in range(100)]
+    assert {type(answer) for answer in answers[1::3]} == {TaskError}
+    assert {type(answer) for answer in answers[2::3]} == {UnknownIdError}
+    statistics = await store.statistics()
+    assert (statistics["total_rollouts"], statistics["queue_length"]) == (100, 100)
+    await store.close()
+    assert asked(path, "SELECT count(*) FROM rollouts WHERE phase = 'queued'") == [(100,)]
+
+
+async def test_a_group_of_the_whole_life_keeps_every_count_right(path, store):
+    async def live(number):
+        claimed = await store.start_rollout(number)
+        ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+        await store.add_many_spans([make_span(claimed), make_span(claimed)])
+        with pytest.raises(UnknownIdError):
+            await store.complete_attempt(claimed.rollout_id, "at-nope")
+        await store.complete_attempt(*ids, status="succeeded" if number % 2 else "failed", reward=float(number))
+        with pytest.raises(InvalidInputError):
+            await store.complete_attempt(*ids, reward=float("nan"))
+        return claimed.rollout_id
+
+    ids = await within_patience(asyncio.gather(*(live(number) for number in range(100))))
+    statistics = await store.statistics()
+    assert statistics["rollouts_by_status"]["succeeded"] == statistics["rollouts_by_status"]["failed"] == 50
+    assert (statistics["total_attempts"], statistics["total_spans"], statistics["open_attempts"]) == (100, 200, 0)
+    finished = await store.finished_rollouts()
+    assert sorted(each.rollout_id for each in finished.items) == sorted(ids)
+    assert finished.cursor == 100
+
+
+async def test_what_was_acknowledged_in_a_group_survives_the_death_of_its_process(path):
+    with child(CHILD, "write_group", path) as writer:
+        acknowledged = json.loads(await writer.hear())
+        writer.kill()
+    assert len(acknowledged) == 150
+    store = SQLiteStore(path)
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == acknowledged
+    await store.close()
+
+
+async def test_a_closed_store_refuses_every_call_and_hangs_on_none(store):
+    await store.enqueue_rollout("task")
+    await store.close()
+    calls = [store.enqueue_rollout(n) for n in range(5)] + [store.statistics(), store.query_rollouts()]
+    answers = await within_patience(asyncio.gather(*calls, return_exceptions=True))
+    assert {type(answer) for answer in answers} == {StoreError}
+    assert all("is closed" in str(answer) for answer in answers)
+
+
+async def test_full_synchronisation_is_set_where_asked_for(path):
+    for synchronous, number in (("normal", 1), ("full", 2)):
+        store = SQLiteStore(path, synchronous=synchronous)
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (number,)
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        await finish_new(store)
+        await store.close()
+    with pytest.raises(InvalidInputError, match="synchronous is 'off': use normal or full"):
+        SQLiteStore(path, synchronous="off")
+
+
+# -- when the file cannot be written -----------------------------------------------------------------
+
+
+@contextmanager
+def locked(path):
+    """Another process holds the write lock; call what is given to let it go."""
+    with child(CHILD, "lock", path) as locker:
+        assert locker.read() == "locked"
+
+        def release():
+            locker.tell("release")
+            assert locker.read() == "released"
+
+        yield release
+
+
+async def test_finished_work_is_kept_while_another_process_holds_the_file(path):
+    store = SQLiteStore(path, busy_seconds=0.2)
+    claimed = await claim_new(store, worker_id="w-1")
+    with locked(path) as release:
+        with pytest.raises(StoreWriteError, match=r"locked by another process for 0\.2 s"):
+            await store.enqueue_rollout("task")
+        assert store.kept_bytes == 0
+        with pytest.raises(StoreWriteError):
+            await store.add_span(make_span(claimed, name="kept"))
+        with pytest.raises(StoreWriteError):
+            await store.complete_attempt(
+                claimed.rollout_id, claimed.attempt.attempt_id, spans=[reward_span(claimed, 0.5)]
+            )
+        assert store.kept_bytes > 0
+        assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "preparing"
+        release()
+        await eventually(lambda: store.kept_bytes == 0)
+    found = await store.get_rollout_by_id(claimed.rollout_id)
+    assert (found.status, found.reward) == ("succeeded", 0.5)
+    assert [span.sequence_id for span in await store.query_spans(claimed.rollout_id)] == [1, 2]
+    await store.close()
+
+
+async def test_kept_work_wakes_those_who_wait_for_it(path):
+    store = SQLiteStore(path, busy_seconds=0.1)
+    claimed = await claim_new(store)
+    wait = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id]))
+    with locked(path) as release:
+        with pytest.raises(StoreWriteError):
+            await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id)
+        release()
+        (finished,) = await within_patience(wait)
+    assert finished.status == "succeeded"
+    await store.close()
+
+
+async def test_kept_work_stays_within_its_bound(path, caplog):
+    store = SQLiteStore(path, busy_seconds=0.1, max_kept_bytes=5000)
+    claimed = await run_new(store)
+    with locked(path) as release:
+        for number in range(4):
+            with pytest.raises(StoreWriteError):
+                await store.add_span(make_span(claimed, name=f"span-{number}", attributes={"text": "x" * 1500}))
+        assert 0 < store.kept_bytes <= 5000
+        assert "is lost: the store cannot write" in caplog.text
+        release()
+        await eventually(lambda: store.kept_bytes == 0)
+    names = [span.name for span in await store.query_spans(claimed.rollout_id, name_contains="span-")]
+    assert names == ["span-0", "span-1"]
+    await store.close()
+
+
+async def test_kept_work_that_is_refused_does_not_hold_up_the_rest(path, caplog):
+    store = SQLiteStore(path, busy_seconds=0.1)
+    claimed = await claim_new(store)
+    with locked(path) as release:
+        for ids in (("ro-nope", "at-nope"), (claimed.rollout_id, claimed.attempt.attempt_id)):
+            with pytest.raises(StoreWriteError):
+                await store.complete_attempt(*ids)
+        release()
+        await eventually(lambda: store.kept_bytes == 0)
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "succeeded"
+    assert "was refused: there is no rollout 'ro-nope'" in caplog.text
+    await store.close()
+
+
+async def test_a_store_can_be_closed_while_another_process_holds_the_file(path, caplog):
+    store = SQLiteStore(path, busy_seconds=0.1)
+    claimed = await claim_new(store, worker_id="w-1")
+    with locked(path):
+        with pytest.raises(StoreWriteError):
+            await store.add_span(make_span(claimed))
+        await within_patience(store.close())
+        assert "of finished work are lost: the store was closed before it could write" in caplog.text
+        assert open_files(path.parent) == []
+
+
+async def test_other_calls_go_on_while_one_waits_for_the_lock(path):
+    store = SQLiteStore(path, busy_seconds=PATIENCE_SECONDS)
+    with locked(path) as release:
+        write = asyncio.ensure_future(store.enqueue_rollout("task"))
+        for _ in range(10):
+            assert await within_patience(store.get_latest_resources()) is None
+        assert not write.done()
+        release()
+        assert (await within_patience(write)).status == "queuing"
+    await store.close()
+
+
+@contextmanager
+def small_disk(folder, size_bytes):
+    """A file system of its own that can grow. Skips where this user may not mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    if not IS_ROOT or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+
+    def grow(new_size_bytes):
+        subprocess.run(["mount", "-o", f"remount,size={new_size_bytes}", str(folder)], check=True)
+
+    try:
+        yield grow
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def fill(store, claimed):
+    """Add spans until there is no room; how many were acknowledged."""
+    for stored in range(10_000):
+        try:
+            await store.add_span(make_span(claimed, attributes={"text": os.urandom(2000).hex()}))
+        except StoreWriteError as error:
+            assert "cannot be written now" in str(error)
+            return stored
+    raise AssertionError("the disk never became full")
+
+
+async def survive_a_full_disk(store, make_room):
+    """Nothing acknowledged is lost, reads go on, and finished work is written when there is room again."""
+    claimed = await claim_new(store, worker_id="w-1")
+    stored = await fill(store, claimed)
+    assert stored > 0
+    assert store.kept_bytes > 0
+    assert len(await store.query_spans(claimed.rollout_id)) == stored
+    with pytest.raises(StoreWriteError):
+        await store.complete_attempt(
+            claimed.rollout_id,
+            claimed.attempt.attempt_id,
+            spans=[make_span(claimed, attributes={"text": "x" * 50_000})],
+        )
+    make_room()
+    await eventually(lambda: store.kept_bytes == 0)
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "succeeded"
+    assert len(await store.query_spans(claimed.rollout_id)) == stored + 2
+    await finish_new(store)
+    assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_a_full_disk_loses_nothing(tmp_path):
+    with small_disk(tmp_path, 512 * 1024) as grow:
+        store = SQLiteStore(tmp_path / "store.db")
+        await survive_a_full_disk(store, lambda: grow(64 * 2**20))
+        await store.close()
+
+
+async def test_a_file_at_its_greatest_size_loses_nothing(store):
+    store._connection.execute("PRAGMA max_page_count = 200")
+    await survive_a_full_disk(store, lambda: store._connection.execute("PRAGMA max_page_count = 1000000"))
+
+
+# -- large bodies ------------------------------------------------------------------------------------
+
+LARGE = {"image": "x" * 100_000}
+
+
+def blobs(path):
+    return asked(path, "SELECT uses, length(data) FROM blobs")
+
+
+async def test_a_large_body_is_stored_once(path, store):
+    for _ in range(3):
+        await store.enqueue_rollout(LARGE, metadata=LARGE)
+    claimed = await store.dequeue_rollout()
+    assert claimed.input == claimed.metadata == LARGE
+    ((uses, size),) = blobs(path)
+    assert (uses, size) == (6, len(json.dumps(LARGE, separators=(",", ":"))))
+    assert [rollout.input for rollout in await store.query_rollouts()] == [LARGE] * 3
+
+
+async def test_a_small_body_is_stored_in_its_row(path, store):
+    await store.enqueue_rollout("x" * 65_000)
+    assert blobs(path) == []
+
+
+async def test_a_large_span_comes_back_whole(path, store):
+    claimed = await claim_new(store)
+    await store.add_many_spans([make_span(claimed, attributes=LARGE), make_span(claimed, attributes=LARGE)])
+    assert [span.attributes for span in await store.query_spans(claimed.rollout_id)] == [LARGE, LARGE]
+    assert [uses for uses, _ in blobs(path)] == [2]
+
+
+async def test_pruning_removes_large_bodies_that_nobody_needs_any_more(path):
+    clock = Clock()
+    store = SQLiteStore(path, clock=clock)
+    other = {"image": "y" * 100_000}
+    for task in (LARGE, LARGE, other):
+        claimed = await claim_new(store, task)
+        span = make_span(claimed, attributes=LARGE)
+        await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, spans=[span], metadata=LARGE)
+    await store.enqueue_rollout(other)
+    clock.advance(10)
+    assert await store.prune(5) == 3
+    assert [uses for uses, _ in blobs(path)] == [1]
+    assert (await store.dequeue_rollout()).input == other
+    await store.close()
+
+
+async def test_a_large_body_that_is_sent_again_or_replaced_leaves_nothing_behind(path):
+    clock = Clock()
+    store = SQLiteStore(path, clock=clock)
+    claimed = await claim_new(store, LARGE)
+    span = make_span(claimed, attributes={"image": "y" * 100_000})
+    assert await store.add_span(span) is not None
+    assert await store.add_span(span) is None
+    assert await store.add_many_spans([span, span]) == [None, None]
+    await store.update_rollout(claimed.rollout_id, input={"image": "z" * 100_000}, metadata=LARGE)
+    await store.update_rollout(claimed.rollout_id, input="small", metadata=LARGE)
+    for _ in range(2):
+        await store.update_attempt(claimed.rollout_id, "latest", metadata={"text": "a" * 100_000})
+    await store.update_worker("w-1", {"text": "b" * 100_000})
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).metadata == LARGE
+    await store.cancel_rollouts([claimed.rollout_id])
+    clock.advance(10)
+    assert await store.prune(5) == 1
+    assert blobs(path) == []
+    await store.close()
+
+
+# -- open again --------------------------------------------------------------------------------------
+
+
+async def everything(store):
+    """All that a store shows, for comparing."""
+    rollouts = (await store.query_rollouts()).items
+    return {
+        "rollouts": rollouts,
+        "spans": [(await store.query_spans(each.rollout_id)).items for each in rollouts],
+        "attempts": [(await store.query_attempts(each.rollout_id)).items for each in rollouts],
+        "resources": (await store.query_resources()).items,
+        "workers": (await store.query_workers()).items,
+        "finished": (await store.finished_rollouts()).items,
+        "statistics": {**await store.statistics(), "uptime_seconds": 0, "size_bytes": 0},
+    }
+
+
+async def test_a_file_that_is_opened_again_holds_everything(path):
+    store = SQLiteStore(path)
+    update = await store.add_resources({"prompt": PromptTemplate("{x}", "f-string")})
+    await store.update_resources(update.resources_id, {"llm": LLM("http://localhost/v1", "model")})
+    await finish_new(store, {"n": 1}, reward=1.0)
+    await finish_new(store, {"n": 2}, status="failed")
+    await run_new(store, worker_id="w-1", unresponsive_seconds=3600)
+    await store.enqueue_rollout({"n": 3}, mode="val", metadata={"key": [1, None]}, config=RolloutConfig(max_attempts=3))
+    await store.update_worker("w-2", {"load": 0.5})
+    before = await everything(store)
+    await store.close()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    again = SQLiteStore(path)
+    assert again.store_id == store.store_id
+    assert await everything(again) == before
+    await again.close()
+
+
+async def test_what_a_killed_process_wrote_is_found(path):
+    with child(CHILD, "write_life", path) as writer:
+        assert await writer.hear() == "done"
+        writer.kill()
+    store = SQLiteStore(path)
+    found = await everything(store)
+    assert [rollout.status for rollout in found["rollouts"]] == ["succeeded", "requeuing", "queuing", "queuing"]
+    assert [len(spans) for spans in found["spans"]] == [1, 1, 0, 0]
+    assert found["rollouts"][0].reward == 0.5
+    assert [(await store.dequeue_rollout()).input for _ in range(3)] == [2, 3, 1]
+    await store.close()
+
+
+# -- time --------------------------------------------------------------------------------------------
+
+LEASED = RolloutConfig(unresponsive_seconds=0.5, max_attempts=5, retry_condition=["unresponsive"])
+
+
+def status_in_file(path):
+    return asked(path, "SELECT status FROM rollouts")[0][0]
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+async def test_the_lease_of_a_dead_process_runs_out_without_a_call(path, opened):
+    """In a store that was open when the process claimed, and in one that is opened later."""
+    await make_store(path, count=0)
+    early = SQLiteStore(path)
+    await early.enqueue_rollout("task", config=LEASED)
+    if opened == "after":
+        await early.close()
+    with child(CHILD, "hold", path) as dead:
+        await dead.hear()
+        dead.kill()
+    assert status_in_file(path) == "preparing"
+    store = early if opened == "before" else SQLiteStore(path)
+    await eventually(lambda: status_in_file(path) == "requeuing")
+    claimed = await store.dequeue_rollout()
+    assert claimed.attempt.sequence_id == 2
+    await store.close()
+
+
+async def test_a_timeout_that_passed_while_nobody_had_the_file_open_is_applied_on_opening(path):
+    clock = Clock()
+    store = SQLiteStore(path, clock=clock)
+    await claim_new(store, timeout_seconds=10)
+    await store.close()
+    clock.advance(100)
+    again = SQLiteStore(path, clock=clock)
+    await eventually(lambda: status_in_file(path) == "failed")
+    await again.close()
+
+
+# -- ends --------------------------------------------------------------------------------------------
+
+
+def open_files(folder):
+    """What this process holds open below a folder."""
+    links = []
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(each))
+        except FileNotFoundError:
+            continue
+    return [link for link in links if link.startswith(str(folder))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_closed_store_holds_no_thread_and_no_file(path):
+    before = set(threading.enumerate())
+
+    async def use():
+        store = SQLiteStore(path)
+        await run_new(store, worker_id="w-1", timeout_seconds=3600)
+        await asyncio.gather(*(store.enqueue_rollout(n) for n in range(50)))
+        await asyncio.gather(*(store.query_rollouts() for _ in range(20)))
+        assert open_files(path.parent)
+        await store.close()
+        await store.close()
+        assert open_files(path.parent) == []
+        assert not named_threads("sharpen-watchdog") - before
+
+    asyncio.run(use())
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+async def test_reads_that_are_under_way_hold_nothing_after_closing(path):
+    store = SQLiteStore(path)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest("x" * 100) for _ in range(5000)])
+    reads = [asyncio.ensure_future(store.query_rollouts()) for _ in range(8)]
+    await reads[0]
+    await store.close()
+    await within_patience(asyncio.gather(*reads, return_exceptions=True))
+    assert open_files(path.parent) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+async def test_a_refused_file_is_not_held_open(path):
+    await make_store(path, count=200)
+    path.write_bytes(path.read_bytes()[:5000])
+    for _ in range(3):
+        with pytest.raises(StoreFileError) as error:
+            SQLiteStore(path)
+        assert open_files(path.parent) == [], error
+        assert not named_threads("sharpen-watchdog")
+
+
+async def test_an_unclosed_store_that_is_forgotten_loses_nothing(path, caplog):
+    caplog.set_level(logging.ERROR)
+    store = SQLiteStore(path)
+    await finish_new(store)
+    copy = path.with_name("copy.db")
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+    again = SQLiteStore(copy)
+    assert (await again.statistics())["rollouts_by_status"]["succeeded"] == 1
+    await again.close()
+    await store.close()
+    assert caplog.text == ""
