@@ -137,7 +137,8 @@ class LightningStoreClient(LightningStore):
             raise _Away(f"{type(error).__name__}: {error}") from error
         if response.status == 200:
             return body
-        return _refused(response.status, body)
+        _raise_refusal(response.status, body)
+        return None
 
     def _session(self) -> "aiohttp.ClientSession":
         import aiohttp
@@ -205,7 +206,8 @@ class LightningStoreClient(LightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
         check_rewards(spans)
-        stored, unwanted = [], []
+        stored: list[Span | None] = []
+        unwanted: list[str] = []
         for batch in _batches(spans):
             request = _to_request(METHODS["add_many_spans"], {"spans": batch})
             answer = await self._spooler.deliver(request)
@@ -430,8 +432,8 @@ def _restore(method: Method, answer: bytes | None) -> Any:
     return decoded
 
 
-def _refused(status: int, body: bytes) -> None:
-    """Raise the server's error as the class that it was there; None for a thing that is not there."""
+def _raise_refusal(status: int, body: bytes) -> None:
+    """Raise the server's error as the class that it was there, unless it only says that there is no such thing."""
     try:
         error = msgspec.json.decode(body)["error"]
         kind, message = error["type"], error["message"]

@@ -1,13 +1,10 @@
 """The rules of the store, written once.
 
-A ledger runs inside one transaction on some tables; it neither waits nor locks. Its methods have the names and
-parameters of `LightningStore`. What happened is noted in `events`, so that the store can wake
-those who wait once the transaction is durable. Everything is checked before anything is changed.
+Its methods have the names and parameters of `LightningStore`. Everything is checked before anything is changed.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,9 +20,7 @@ from ..types import (
     AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
-    FinishedRollouts,
     NamedResources,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -34,63 +29,22 @@ from ..types import (
     Span,
     StoredSpans,
     TaskInput,
-    Worker,
     WorkerHeartbeat,
-    WorkerStatus,
     check_no_secrets,
 )
 from . import checks
-from .base import AttemptEnd, FilterLogic, LightningStoreStatistics, SortOrder
+from .base import AttemptEnd
 from .ids import new_id
-from .tables import AttemptRow, Match, Page, RolloutFilter, RolloutRow, Tables
-from .transitions import (
-    ENDED,
-    FINISHED,
-    OPEN,
-    QUEUED,
-    check_rollout_move,
-    is_retried,
-    may_attempt_become,
-    rollout_status_after,
-)
-
-T = TypeVar("T")
-
-ROLLOUT_SORTS = ("rollout_id", "start_time", "end_time", "status", "mode", "reward", "resources_id")
-SPAN_SORTS = ("sequence_id", "start_time", "end_time", "name", "span_id", "trace_id", "parent_id")
-ATTEMPT_SORTS = ("sequence_id", "start_time", "end_time", "status", "worker_id", "attempt_id", "last_heartbeat_time")
-RESOURCES_SORTS = ("resources_id", "version", "create_time", "update_time")
-WORKER_SORTS = ("worker_id", "status", "last_heartbeat_time", "last_dequeue_time", "last_busy_time", "last_idle_time")
-WORKER_STATUSES = ("idle", "busy", "unknown")
+from .lifecycle import Events, deadline_of, still_counts
+from .queries import Queries
+from .tables import AttemptRow, RolloutRow
+from .transitions import ENDED, FINISHED, OPEN, QUEUED, check_rollout_move
 
 _DEFAULT_CONFIG = RolloutConfig()
 
 
-class Events(msgspec.Struct):
-    """What a transaction brought: rollouts in the queue, rollouts that finished, the nearest deadline set."""
-
-    queued: int = 0
-    finished: list[str] = []
-    deadline: float = math.inf
-
-
-class Ledger:
+class Ledger(Queries):
     """All rules of the store, over some tables."""
-
-    def __init__(self, tables: Tables, *, clock: Callable[[], float], name: str, keeps_secrets: bool) -> None:
-        self.tables = tables
-        self.clock = clock
-        self.name = name
-        self.keeps_secrets = keeps_secrets
-        self.started = clock()
-        self.events = Events()
-
-    def take_events(self) -> "Events":
-        """What happened since the last call."""
-        events, self.events = self.events, Events()
-        return events
-
-    # -- rollouts ------------------------------------------------------------------------------------
 
     def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         now = self.clock()
@@ -204,36 +158,6 @@ class Ledger:
             raise FinishedError(f"rollout {rollout_id!r} has {row.status}: it takes no new attempt")
         return self._attempted(row, self._open_attempt(row, worker_id, request_id, self.clock()))
 
-    def _open_attempt(self, row: RolloutRow, worker_id: str | None, request_id: str | None, now: float) -> AttemptRow:
-        if row.attempts:
-            self._supersede(row)
-        row.attempts += 1
-        row.reward, row.reward_span = None, 0
-        attempt = self.tables.attempt_row(
-            row.rollout_id,
-            new_id("at"),
-            row.attempts,
-            now,
-            worker_id=worker_id,
-            request_id=request_id,
-            number=row.number,
-        )
-        attempt.deadline = _deadline(row, attempt)
-        self._note(attempt)
-        self.tables.add_attempt(attempt)
-        self._move(row, "preparing", now)
-        if worker_id is not None:
-            self.tables.mark_busy(worker_id, attempt, now)
-        return attempt
-
-    def _supersede(self, row: RolloutRow) -> None:
-        """A newer attempt takes over: what the older one still sends is kept, but moves nothing."""
-        attempt = self.tables.latest_attempt(row)
-        if attempt is not None and attempt.status not in ENDED:
-            attempt.unwanted = attempt.worker_id is not None
-            attempt.deadline = None
-            self._save(attempt)
-
     def update_rollout(
         self,
         rollout_id: str,
@@ -270,7 +194,7 @@ class Ledger:
         self.tables.save_body(row)
         attempt = self.tables.latest_attempt(row)
         if "config" in changes and attempt is not None and attempt.status in OPEN:
-            attempt.deadline = _deadline(row, attempt)
+            attempt.deadline = deadline_of(row, attempt)
             self._save(attempt)
 
     def _move_by_hand(self, row: RolloutRow, status: RolloutStatus) -> None:
@@ -287,67 +211,6 @@ class Ledger:
                 self._close_latest(row, "failed", now)
                 self._move(row, "cancelled", now)
         return [self._with_attempt(row) for row in rows]
-
-    def _close_latest(self, row: RolloutRow, status: AttemptStatus, now: float) -> None:
-        """End the open attempt from outside; its worker is told when it next calls."""
-        attempt = self.tables.latest_attempt(row)
-        if attempt is None or attempt.status in ENDED:
-            return
-        attempt.unwanted = attempt.worker_id is not None
-        if attempt.status in OPEN:
-            self._end(attempt, status, now)
-        else:
-            attempt.deadline = None
-            self._save(attempt)
-
-    def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        row = self.tables.rollout(rollout_id)
-        return None if row is None else self._with_attempt(row)
-
-    def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        mode: RolloutMode | None = None,
-        reward_min: float | None = None,
-        reward_max: float | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        statuses, ids = _either("status", status_in, status), _either("rollout_id", rollout_id_in, rollout_ids)
-        if statuses is not None:
-            checks.check_choices("status_in", statuses, ROLLOUT_STATUSES)
-        if mode is not None:
-            checks.check_choice("mode", mode, ROLLOUT_MODES)
-        wanted = RolloutFilter(
-            None if statuses is None else frozenset(statuses),
-            None if ids is None else frozenset(ids),
-            rollout_id_contains,
-            mode,
-            reward_min,
-            reward_max,
-            _logic(filter_logic),
-        )
-        return self.tables.rollouts(wanted, _page(sort_by, ROLLOUT_SORTS, sort_order, limit, offset))
-
-    def finished_rollouts(self, after: int = 0, limit: int = 1000) -> FinishedRollouts:
-        checks.check_number("after", after, low=0)
-        checks.check_number("limit", limit, low=1)
-        found = self.tables.finished(after, limit)
-        return FinishedRollouts([rollout for _, rollout in found], found[-1][0] if found else after)
-
-    def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
-        """Those that are not finished; an unknown id is an error."""
-        return self.tables.unfinished(rollout_ids)
-
-    # -- attempts ------------------------------------------------------------------------------------
 
     def update_attempt(
         self,
@@ -376,7 +239,7 @@ class Ledger:
             if attempt.status in OPEN:
                 self.tables.mark_busy(worker_id, attempt, now)
         if attempt.status in OPEN:
-            attempt.deadline = _deadline(row, attempt)
+            attempt.deadline = deadline_of(row, attempt)
         if status is UNSET:
             self._save(attempt)
         else:
@@ -410,7 +273,7 @@ class Ledger:
         self._set_metadata(attempt, packed)
         if spans:
             self._store_spans(row, attempt, list(spans))
-        if reward is not None and _counts(row, attempt):
+        if reward is not None and still_counts(row, attempt):
             row.reward = float(reward)
         self._report(row, attempt, status, now)
         return self._public_attempt(attempt)
@@ -422,118 +285,6 @@ class Ledger:
         if packed is not UNSET:
             self.tables.drop(attempt.metadata)
             attempt.metadata = packed
-
-    def _report(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
-        """A status from the attempt's worker: kept and, where the attempt still counts, acted on."""
-        attempt.unwanted = False
-        is_late = not may_attempt_become(attempt.status, status) or (
-            attempt.status == "unresponsive" and not _counts(row, attempt)
-        )
-        if is_late:
-            self._save(attempt)
-        elif status in ENDED:
-            self._end(attempt, status, now)
-            self._follow(row, attempt, now)
-        elif status == "unresponsive":
-            self._suspend(row, attempt, now)
-        else:
-            self._go_on(row, attempt, status, now)
-
-    def _go_on(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
-        """The attempt is alive: open it again if it was suspended, and take its rollout along."""
-        was_open = attempt.status in OPEN
-        attempt.status, attempt.end_time = status, None
-        if not was_open:
-            attempt.last_heartbeat_time, attempt.unwanted = now, False
-            if attempt.worker_id is not None:
-                self.tables.mark_busy(attempt.worker_id, attempt, now)
-        attempt.deadline = _deadline(row, attempt)
-        self._save(attempt)
-        if _counts(row, attempt) and row.status not in ("preparing", "running"):
-            self._move(row, "running", now, by_hand=row.status == "queuing")
-        self._follow(row, attempt, now)
-
-    def _end(self, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
-        attempt.status, attempt.end_time, attempt.deadline = status, now, None
-        self._save(attempt)
-        if attempt.worker_id is not None:
-            self.tables.mark_idle(attempt.worker_id, now)
-
-    def _follow(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
-        """The latest attempt moves its rollout."""
-        if _counts(row, attempt):
-            self._move(row, rollout_status_after(row.config, attempt.status, row.attempts), now)
-
-    def _suspend(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
-        """The lease ran out: try again where the rule allows, else give the attempt one more lease to come back."""
-        attempt.status, attempt.end_time, attempt.deadline = "unresponsive", now, None
-        is_final = False
-        if _counts(row, attempt) and not is_retried(row.config, "unresponsive", row.attempts):
-            if row.config.unresponsive_seconds is None:
-                is_final = True
-                attempt.unwanted = attempt.worker_id is not None
-            else:
-                attempt.deadline = now + row.config.unresponsive_seconds
-        self._save(attempt)
-        if attempt.worker_id is not None:
-            self.tables.mark_idle(attempt.worker_id, now)
-        if is_final or attempt.deadline is None:
-            self._follow(row, attempt, now)
-
-    def _move(self, row: RolloutRow, status: RolloutStatus, now: float, *, by_hand: bool = False) -> None:
-        """The only place where a rollout's status changes."""
-        old = row.status
-        if status != old:
-            check_rollout_move(row.rollout_id, old, status, by_hand=by_hand)
-            row.status = status
-            if status in FINISHED:
-                row.end_time = now
-                self.events.finished.append(row.rollout_id)
-            elif status in QUEUED and old not in QUEUED:
-                self.events.queued += 1
-        self.tables.save_rollout(row, old)
-
-    def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        row = self.tables.rollout(rollout_id)
-        attempt = None if row is None else self.tables.latest_attempt(row)
-        return None if attempt is None else self._public_attempt(attempt)
-
-    def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        page = _page(sort_by, ATTEMPT_SORTS, sort_order, limit, offset)
-        found = [self._public_attempt(attempt) for attempt in self.tables.attempts(self._rollout(rollout_id))]
-        return paginate(found, page)
-
-    def expire(self) -> int:
-        """Apply every time-out and lease that is due; how many."""
-        now = self.clock()
-        due = self.tables.due(now)
-        for row, attempt in due:
-            if attempt.status not in OPEN:
-                self._give_up(row, attempt, now)
-            elif _timeout_at(row.config, attempt) <= now:
-                attempt.unwanted = attempt.worker_id is not None
-                self._end(attempt, "timeout", now)
-                self._follow(row, attempt, now)
-            else:
-                self._suspend(row, attempt, now)
-        return len(due)
-
-    def _give_up(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
-        """A suspended attempt did not come back within its second lease."""
-        attempt.deadline = None
-        attempt.unwanted = attempt.worker_id is not None
-        self._save(attempt)
-        self._follow(row, attempt, now)
-
-    # -- spans ---------------------------------------------------------------------------------------
 
     def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
         checks.check_rewards(spans)
@@ -553,7 +304,7 @@ class Ledger:
                 answer[index] = stored
         return StoredSpans(
             answer,
-            (a.attempt_id for row, a, _ in places if a.status in ENDED or not _counts(row, a)),
+            (a.attempt_id for row, a, _ in places if a.status in ENDED or not still_counts(row, a)),
         )
 
     def _store_spans(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span | None]:
@@ -561,7 +312,7 @@ class Ledger:
         fresh = [span for span in stored if span is not None]
         if fresh:
             self.tables.add_spans(row, attempt, fresh)
-        counts, now = _counts(row, attempt), self.clock()
+        counts, now = still_counts(row, attempt), self.clock()
         if counts:
             _take_reward(row, fresh)
         if attempt.status in OPEN:
@@ -604,40 +355,6 @@ class Ledger:
             self.tables.save_rollout(row, row.status)
         return numbers
 
-    def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        page = _page(sort_by, SPAN_SORTS, sort_order, limit, offset)
-        matches = _matches(
-            trace_id=(trace_id, trace_id_contains),
-            span_id=(span_id, span_id_contains),
-            parent_id=(parent_id, parent_id_contains),
-            name=(name, name_contains),
-        )
-        row = self._rollout(rollout_id)
-        if attempt_id == "latest" and not row.attempts:
-            return PaginatedResult([], limit, offset, 0)
-        attempt = None if attempt_id is None else self._attempt(row, attempt_id)
-        return self.tables.spans(row, attempt, matches, _logic(filter_logic), page)
-
-    # -- resources -----------------------------------------------------------------------------------
-
     def add_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
         self._check_resources(resources)
         if resources_id is not None:
@@ -670,29 +387,6 @@ class Ledger:
         if not self.keeps_secrets:
             check_no_secrets(resources)
 
-    def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        return self.tables.resources(resources_id, version)
-
-    def get_latest_resources(self) -> ResourcesUpdate | None:
-        return self.tables.latest_resources()
-
-    def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        page = _page(sort_by, RESOURCES_SORTS, sort_order, limit, offset)
-        matches = _matches(resources_id=(resources_id, resources_id_contains))
-        return self.tables.all_resources(matches, _logic(filter_logic), page)
-
-    # -- workers -------------------------------------------------------------------------------------
-
     def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | None = None) -> WorkerHeartbeat:
         checks.check_id("worker_id", worker_id)
         now = self.clock()
@@ -700,165 +394,14 @@ class Ledger:
         self.tables.drop(self.tables.pack(stats, "heartbeat_stats"))  # only checked: it is kept with the worker
         for row, attempt in self.tables.open_attempts(worker_id):
             attempt.last_heartbeat_time = now
-            attempt.deadline = _deadline(row, attempt)
+            attempt.deadline = deadline_of(row, attempt)
             self._save(attempt)
         worker = self.tables.save_heartbeat(worker_id, now, stats)
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
 
-    def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return self.tables.worker(worker_id)
-
-    def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        if status_in is not None:
-            checks.check_choices("status_in", status_in, WORKER_STATUSES)
-        page = _page(sort_by, WORKER_SORTS, sort_order, limit, offset)
-        matches = _matches(worker_id=(None, worker_id_contains))
-        return self.tables.workers(
-            None if status_in is None else frozenset(status_in), matches, _logic(filter_logic), page
-        )
-
-    # -- the store itself ----------------------------------------------------------------------------
-
-    def statistics(self) -> LightningStoreStatistics:
-        counts = self.tables.counts()
-        by_status = {status: counts.rollouts.get(status, 0) for status in ROLLOUT_STATUSES}
-        return {
-            "name": self.name,
-            "total_rollouts": sum(by_status.values()),
-            "rollouts_by_status": dict(by_status),
-            "queue_length": sum(by_status[status] for status in QUEUED),
-            "total_attempts": counts.attempts,
-            "open_attempts": counts.open_attempts,
-            "total_spans": counts.spans,
-            "total_resources": counts.resources,
-            "total_workers": counts.workers,
-            "size_bytes": counts.size_bytes,
-            "uptime_seconds": max(0.0, self.clock() - self.started),
-        }
-
-    def next_deadline(self) -> float | None:
-        return self.tables.next_deadline()
-
-    def queue_length(self) -> int:
-        return self.tables.queue_length()
-
     def prune(self, older_than: float) -> int:
         checks.check_number("older_than", older_than, low=0)
         return self.tables.delete_finished_before(self.clock() - older_than)
-
-    # -- rows and what leaves the store --------------------------------------------------------------
-
-    def _note(self, attempt: AttemptRow) -> None:
-        if attempt.deadline is not None and attempt.deadline < self.events.deadline:
-            self.events.deadline = attempt.deadline
-
-    def _save(self, attempt: AttemptRow) -> None:
-        self._note(attempt)
-        self.tables.save_attempt(attempt)
-
-    def _rollout(self, rollout_id: str) -> RolloutRow:
-        row = self.tables.rollout(rollout_id)
-        if row is None:
-            raise UnknownIdError(f"there is no rollout {rollout_id!r}")
-        return row
-
-    def _attempt(self, row: RolloutRow, attempt_id: str) -> AttemptRow:
-        if attempt_id == "latest":
-            attempt = self.tables.latest_attempt(row)
-        else:
-            attempt = self.tables.attempt(row, attempt_id)
-        if attempt is None:
-            raise UnknownIdError(f"rollout {row.rollout_id!r} has no attempt {attempt_id!r}")
-        return attempt
-
-    def _public(self, row: RolloutRow) -> Rollout:
-        return public_rollout(row, self.tables.unpack)
-
-    def _public_attempt(self, attempt: AttemptRow) -> Attempt:
-        return attempt.public(self.tables.unpack(attempt.metadata))
-
-    def _with_attempt(self, row: RolloutRow) -> Rollout:
-        attempt = self.tables.latest_attempt(row)
-        return self._public(row) if attempt is None else self._attempted(row, attempt)
-
-    def _attempted(self, row: RolloutRow, attempt: AttemptRow) -> AttemptedRollout:
-        unpack = self.tables.unpack
-        return AttemptedRollout(
-            row.rollout_id,
-            unpack(row.input),
-            row.start_time,
-            row.end_time,
-            row.mode,
-            row.resources_id,
-            row.status,
-            row.config,
-            unpack(row.metadata),
-            row.resources_version,
-            row.reward,
-            attempt=attempt.public(unpack(attempt.metadata)),
-        )
-
-
-def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any]) -> Rollout:
-    """The rollout as callers see it."""
-    return Rollout(
-        row.rollout_id,
-        unpack(row.input),
-        row.start_time,
-        row.end_time,
-        row.mode,
-        row.resources_id,
-        row.status,
-        row.config,
-        unpack(row.metadata),
-        row.resources_version,
-        row.reward,
-    )
-
-
-def paginate(found: list[T], page: Page) -> PaginatedResult[T]:
-    """Sort and cut a list that is small by nature."""
-    if page.sort_by is not None:
-        found = sorted(found, key=lambda item: _sort_key(item, page.sort_by))  # nulls first, as in SQL
-    if page.sort_order == "desc":
-        found = found[::-1]
-    end = None if page.limit < 0 else page.offset + page.limit
-    return PaginatedResult(found[page.offset : end], page.limit, page.offset, len(found))
-
-
-def _sort_key(item: Any, field: str | None) -> tuple[bool, Any]:
-    value = getattr(item, field or "")
-    return (value is not None, value if value is not None else 0)
-
-
-def _counts(row: RolloutRow, attempt: AttemptRow) -> bool:
-    """Whether this attempt may still move its rollout."""
-    return attempt.sequence_id == row.attempts and row.status not in FINISHED
-
-
-def _timeout_at(config: RolloutConfig, attempt: AttemptRow) -> float:
-    return float("inf") if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
-
-
-def _deadline(row: RolloutRow, attempt: AttemptRow) -> float | None:
-    """When the open latest attempt runs out of time or of its lease; of older ones nothing depends any more."""
-    config = row.config
-    if attempt.sequence_id != row.attempts:
-        return None
-    if config.unresponsive_seconds is None:
-        return None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
-    renewed = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
-    return min(_timeout_at(config, attempt), renewed + config.unresponsive_seconds)
 
 
 def _take_reward(row: RolloutRow, spans: Sequence[Span]) -> None:
@@ -898,30 +441,4 @@ def _check_worker(worker_id: str | None) -> None:
         checks.check_id("worker_id", worker_id)
 
 
-def _either(name: str, new: Sequence[str] | None, old: Sequence[str] | None) -> Sequence[str] | None:
-    if new is not None and old is not None:
-        raise InvalidInputError(f"{name} is given twice, under its old and its new name: give {name}_in only")
-    return old if new is None else new
-
-
-def _logic(filter_logic: FilterLogic) -> FilterLogic:
-    checks.check_choice("filter_logic", filter_logic, ("and", "or"))
-    return filter_logic
-
-
-def _page(sort_by: str | None, allowed: Sequence[str], sort_order: SortOrder, limit: int, offset: int) -> Page:
-    if sort_by is not None:
-        checks.check_choice("sort_by", sort_by, allowed)
-    checks.check_choice("sort_order", sort_order, ("asc", "desc"))
-    checks.check_number("limit", limit, low=-1)
-    checks.check_number("offset", offset, low=0)
-    return Page(sort_by, sort_order, limit, offset)
-
-
-def _matches(**fields: tuple[str | None, str | None]) -> list[Match]:
-    return [
-        Match(field, value, contains)
-        for field, pair in fields.items()
-        for value, contains in zip(pair, (False, True), strict=True)
-        if value is not None
-    ]
+__all__ = ["Events", "Ledger"]

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -27,12 +27,22 @@ from ..types import (
     WorkerStatus,
 )
 from .base import FilterLogic, LightningStoreCapabilities
-from .ledger import Ledger, paginate, public_rollout
+from .ledger import Ledger
 from .local import LocalStore
-from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow, select, select_workers
+from .tables import (
+    AttemptRow,
+    Counts,
+    Match,
+    Page,
+    RolloutFilter,
+    RolloutRow,
+    paginate,
+    public_rollout,
+    select,
+    select_workers,
+)
 from .transitions import FINISHED, OPEN, PHASES, QUEUED, phases_of
 
-T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Span])
 
@@ -68,7 +78,7 @@ class MemoryTables:
         self._rollouts: dict[str, _Kept] = {}
         self._by_number: dict[int, _Kept] = {}
         self._by_phase: dict[str, OrderedDict[int, _Kept]] = {phase: OrderedDict() for phase in PHASES.values()}
-        self._by_status = dict.fromkeys(ROLLOUT_STATUSES, 0)
+        self._by_status: dict[str, int] = dict.fromkeys(ROLLOUT_STATUSES, 0)
         self._queue: deque[tuple[int, _Kept]] = deque()
         self._next_number = self._next_place = self._finish_number = 0
         self._finished: dict[int, _Kept] = {}
@@ -416,15 +426,15 @@ class MemoryTables:
         return worker
 
     def mark_busy(self, worker_id: str, attempt: AttemptRow, now: float) -> None:
-        known = self._workers.get(worker_id)
+        known = self._known_worker(worker_id)
         self._workers[worker_id] = Worker(
             worker_id,
             "busy",
-            known and known.heartbeat_stats,
-            known and known.last_heartbeat_time,
+            known.heartbeat_stats,
+            known.last_heartbeat_time,
             now,
             now,
-            known and known.last_idle_time,
+            known.last_idle_time,
             attempt.rollout_id,
             attempt.attempt_id,
         )

@@ -60,6 +60,8 @@ class Method(msgspec.Struct, frozen=True, dict=True):
             if name in self.path_parameters:
                 continue
             hint = _as_lists(self.hints[name])
+            if self.verb == "GET":
+                hint = _without_none(hint)
             if parameter.default is inspect.Parameter.empty:
                 fields.append((name, hint))
             else:
@@ -89,6 +91,12 @@ def _as_lists(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return reduce(or_, (_as_lists(part) for part in get_args(hint)))
     return hint
+
+
+def _without_none(hint: Any) -> Any:
+    """A query has no null: leaving a parameter out says the same."""
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return reduce(or_, parts) if get_origin(hint) in (Union, UnionType) else hint
 
 
 def _is_list(hint: Any) -> bool:

@@ -6,9 +6,17 @@ import msgspec
 
 from .._version import __version__
 from .checks import MAX_ID_LENGTH
+from .queries import ATTEMPT_SORTS, RESOURCES_SORTS, ROLLOUT_SORTS, SPAN_SORTS, WORKER_SORTS
 from .methods import METHODS, Method
 
 REF = "#/components/schemas/{name}"
+SORTS = {
+    "query_rollouts": ROLLOUT_SORTS,
+    "query_attempts": ATTEMPT_SORTS,
+    "query_spans": SPAN_SORTS,
+    "query_resources": RESOURCES_SORTS,
+    "query_workers": WORKER_SORTS,
+}
 ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
 
 
@@ -64,8 +72,7 @@ def _operation(method: Method, fields: dict[str, Any], request: Any, answer: Any
     if method.verb == "GET":
         required = fields.get("required", [])
         operation["parameters"] += [
-            # A query has no null: leaving a parameter out says the same.
-            {"name": name, "in": "query", "required": name in required, "schema": _without_null(schema)}
+            {"name": name, "in": "query", "required": name in required, "schema": _query_schema(method, name, schema)}
             for name, schema in fields["properties"].items()
         ]
     elif fields["properties"]:
@@ -76,13 +83,14 @@ def _operation(method: Method, fields: dict[str, Any], request: Any, answer: Any
     return operation
 
 
+def _query_schema(method: Method, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"enum": list(SORTS[method.name])} if name == "sort_by" else schema
+
+
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """The same, where null cannot stand."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
-    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-    if not choices:
-        return rest
-    return rest | choices[0] if len(choices) == 1 else rest | {"anyOf": choices}
+    return choices[0] if len(choices) == 1 else schema
 
 
 def _json(description: str, schema: Any) -> dict[str, Any]:

@@ -317,7 +317,7 @@ class SQLiteStore(LocalStore):
             job.result = getattr(self._writer, job.name)(*job.args, **job.kwargs)
         except (sqlite3.Error, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a request raises is its own answer
             job.error = error
             tables.undo()
             self._writer.events = before

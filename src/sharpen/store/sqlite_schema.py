@@ -160,7 +160,7 @@ def parse_path(database_url: str | os.PathLike[str]) -> Path:
         text = text.removeprefix("sqlite:///")
     if text in ("", ":memory:"):
         raise InvalidInputError(
-            f"database_url is {os.fspath(database_url)!r}: it names no file; InMemoryLightningStore keeps things in memory"
+            f"database_url is {os.fspath(database_url)!r}: it names no file (InMemoryLightningStore needs none)"
         )
     return Path(text)
 
@@ -171,7 +171,7 @@ def check_file(path: Path) -> None:
         raise StoreFileError(f"the folder {str(path.parent)!r} of the store file does not exist: create it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise StoreFileError(
-            f"the folder {str(path.parent)!r} may not be written by this user, and a store keeps its log beside its file"
+            f"the folder {str(path.parent)!r} may not be written by this user; a store keeps its log beside its file"
         )
     if not path.exists():
         return

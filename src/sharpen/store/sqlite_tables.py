@@ -31,8 +31,17 @@ from ..types import (
 )
 from .base import FilterLogic
 from .checks import encode_equal
-from .ledger import paginate, public_rollout
-from .tables import AttemptRow, Counts, Match, Page, RolloutFilter, RolloutRow, select_workers
+from .tables import (
+    AttemptRow,
+    Counts,
+    Match,
+    Page,
+    RolloutFilter,
+    RolloutRow,
+    paginate,
+    public_rollout,
+    select_workers,
+)
 from .transitions import FINISHED, OPEN, PHASES, phases_of
 
 BLOB_BYTES = 64 * 1024
@@ -751,7 +760,7 @@ class SQLiteTables:
         """Write what was noted of workers."""
         rows = [(worker_id, *(times.get(name) for name in _TIMES)) for worker_id, times in self._worker_times.items()]
         self.connection.executemany(
-            "INSERT INTO workers (worker_id, last_dequeue_time, last_busy_time, last_idle_time) VALUES (?1, ?2, ?3, ?4) "
+            "INSERT INTO workers (worker_id, last_dequeue_time, last_busy_time, last_idle_time) VALUES (?1,?2,?3,?4) "
             "ON CONFLICT DO UPDATE SET last_dequeue_time = coalesce(?2, last_dequeue_time), "
             "last_busy_time = coalesce(?3, last_busy_time), last_idle_time = coalesce(?4, last_idle_time)",
             rows,

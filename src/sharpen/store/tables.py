@@ -5,7 +5,7 @@ where it stands in the queue, in the order of finishing and among the deadlines 
 these can never disagree with its status.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -153,8 +153,10 @@ class Counts(msgspec.Struct, frozen=True):
 class Tables(Protocol):
     """A transaction on the kept things. Every method is called with the store's write lock held, or reads only."""
 
-    rollout_row: type[RolloutRow]
-    attempt_row: type[AttemptRow]
+    @property
+    def rollout_row(self) -> type[RolloutRow]: ...
+    @property
+    def attempt_row(self) -> type[AttemptRow]: ...
 
     def rollout(self, rollout_id: str) -> RolloutRow | None: ...
     def add_rollouts(self, rows: list[RolloutRow]) -> None: ...
@@ -205,3 +207,35 @@ class Tables(Protocol):
     def unpack(self, value: Any) -> Any: ...
     def drop(self, value: Any) -> None: ...
     def counts(self) -> Counts: ...
+
+
+def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any]) -> Rollout:
+    """The rollout as callers see it."""
+    return Rollout(
+        row.rollout_id,
+        unpack(row.input),
+        row.start_time,
+        row.end_time,
+        row.mode,
+        row.resources_id,
+        row.status,
+        row.config,
+        unpack(row.metadata),
+        row.resources_version,
+        row.reward,
+    )
+
+
+def paginate(found: list[T], page: Page) -> PaginatedResult[T]:
+    """Sort and cut a list that is small by nature."""
+    if page.sort_by is not None:
+        found = sorted(found, key=lambda item: _sort_key(item, page.sort_by))  # nulls first, as in SQL
+    if page.sort_order == "desc":
+        found = found[::-1]
+    end = None if page.limit < 0 else page.offset + page.limit
+    return PaginatedResult(found[page.offset : end], page.limit, page.offset, len(found))
+
+
+def _sort_key(item: Any, field: str | None) -> tuple[bool, Any]:
+    value = getattr(item, field or "")
+    return (value is not None, value if value is not None else 0)

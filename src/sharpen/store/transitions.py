@@ -122,7 +122,7 @@ def is_retried(config: RolloutConfig, attempt_status: AttemptStatus, attempts: i
 def rollout_status_after(config: RolloutConfig, attempt_status: AttemptStatus, attempts: int) -> RolloutStatus:
     """Where the latest attempt's status moves the rollout."""
     if attempt_status in ("preparing", "running", "succeeded"):
-        return attempt_status  # type: ignore[return-value]
+        return attempt_status
     return "requeuing" if is_retried(config, attempt_status, attempts) else "failed"
 
 

@@ -6,7 +6,6 @@ A key is a secret: outside this process it is written only as a reference (`env:
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -19,7 +18,7 @@ from .rollouts import AttemptedRollout
 ENV_PREFIX = "env:"
 
 
-class _ResourceMeta(type(msgspec.Struct)):  # type: ignore[misc]
+class _ResourceMeta(msgspec.StructMeta):
     """Lets `resource_type` be given to the constructor, as people write it, and refuses a wrong one."""
 
     def __call__(cls, *args: Any, resource_type: str | None = None, **kwargs: Any) -> Any:
@@ -60,9 +59,9 @@ class LLM(_Resource, frozen=True, tag="llm"):
             raise ConfigError(f"api_key is {self.api_key!r}, but the environment variable {name} is not set here")
         return os.environ[name]
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        for name in self.__struct_fields__:
-            yield name, "***" if name == "api_key" and self.has_literal_key else getattr(self, name)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((shown | ({"api_key": "***"} if self.has_literal_key else {})).items())
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())

@@ -1,0 +1,262 @@
+"""The life of rollouts and attempts: every change of a status happens here, and follows the tables.
+
+A ledger runs inside one transaction on some tables; it neither waits nor locks. What happened is noted in `events`,
+so that the store can wake those who wait once the transaction is durable.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ..errors import UnknownIdError
+from ..types import Attempt, AttemptedRollout, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
+from .ids import new_id
+from .tables import AttemptRow, RolloutRow, Tables, public_rollout
+from .transitions import (
+    ENDED,
+    FINISHED,
+    OPEN,
+    QUEUED,
+    check_rollout_move,
+    is_retried,
+    may_attempt_become,
+    rollout_status_after,
+)
+
+
+class Events(msgspec.Struct):
+    """What a transaction brought: rollouts in the queue, rollouts that finished, the nearest deadline set."""
+
+    queued: int = 0
+    finished: list[str] = []
+    deadline: float = math.inf
+
+
+class Lifecycle:
+    """Moves rollouts and attempts from status to status."""
+
+    def __init__(self, tables: Tables, *, clock: Callable[[], float], name: str, keeps_secrets: bool) -> None:
+        self.tables = tables
+        self.clock = clock
+        self.name = name
+        self.keeps_secrets = keeps_secrets
+        self.started = clock()
+        self.events = Events()
+
+    def take_events(self) -> "Events":
+        """What happened since the last call."""
+        events, self.events = self.events, Events()
+        return events
+
+    def _note(self, attempt: AttemptRow) -> None:
+        if attempt.deadline is not None and attempt.deadline < self.events.deadline:
+            self.events.deadline = attempt.deadline
+
+    def _save(self, attempt: AttemptRow) -> None:
+        self._note(attempt)
+        self.tables.save_attempt(attempt)
+
+    def _rollout(self, rollout_id: str) -> RolloutRow:
+        row = self.tables.rollout(rollout_id)
+        if row is None:
+            raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+        return row
+
+    def _attempt(self, row: RolloutRow, attempt_id: str) -> AttemptRow:
+        find = self.tables
+        attempt = find.latest_attempt(row) if attempt_id == "latest" else find.attempt(row, attempt_id)
+        if attempt is None:
+            raise UnknownIdError(f"rollout {row.rollout_id!r} has no attempt {attempt_id!r}")
+        return attempt
+
+    def _public(self, row: RolloutRow) -> Rollout:
+        return public_rollout(row, self.tables.unpack)
+
+    def _public_attempt(self, attempt: AttemptRow) -> Attempt:
+        return attempt.public(self.tables.unpack(attempt.metadata))
+
+    def _with_attempt(self, row: RolloutRow) -> Rollout:
+        attempt = self.tables.latest_attempt(row)
+        return self._public(row) if attempt is None else self._attempted(row, attempt)
+
+    def _attempted(self, row: RolloutRow, attempt: AttemptRow) -> AttemptedRollout:
+        unpack = self.tables.unpack
+        return AttemptedRollout(
+            row.rollout_id,
+            unpack(row.input),
+            row.start_time,
+            row.end_time,
+            row.mode,
+            row.resources_id,
+            row.status,
+            row.config,
+            unpack(row.metadata),
+            row.resources_version,
+            row.reward,
+            attempt=attempt.public(unpack(attempt.metadata)),
+        )
+
+    def _open_attempt(self, row: RolloutRow, worker_id: str | None, request_id: str | None, now: float) -> AttemptRow:
+        if row.attempts:
+            self._supersede(row)
+        row.attempts += 1
+        row.reward, row.reward_span = None, 0
+        attempt = self.tables.attempt_row(
+            row.rollout_id,
+            new_id("at"),
+            row.attempts,
+            now,
+            worker_id=worker_id,
+            request_id=request_id,
+            number=row.number,
+        )
+        attempt.deadline = deadline_of(row, attempt)
+        self._note(attempt)
+        self.tables.add_attempt(attempt)
+        self._move(row, "preparing", now)
+        if worker_id is not None:
+            self.tables.mark_busy(worker_id, attempt, now)
+        return attempt
+
+    def _supersede(self, row: RolloutRow) -> None:
+        """A newer attempt takes over: what the older one still sends is kept, but moves nothing."""
+        attempt = self.tables.latest_attempt(row)
+        if attempt is not None and attempt.status not in ENDED:
+            attempt.unwanted = attempt.worker_id is not None
+            attempt.deadline = None
+            self._save(attempt)
+
+    def _close_latest(self, row: RolloutRow, status: AttemptStatus, now: float) -> None:
+        """End the open attempt from outside; its worker is told when it next calls."""
+        attempt = self.tables.latest_attempt(row)
+        if attempt is None or attempt.status in ENDED:
+            return
+        attempt.unwanted = attempt.worker_id is not None
+        if attempt.status in OPEN:
+            self._end(attempt, status, now)
+        else:
+            attempt.deadline = None
+            self._save(attempt)
+
+    def _report(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
+        """A status from the attempt's worker: kept and, where the attempt still counts, acted on."""
+        attempt.unwanted = False
+        is_late = not may_attempt_become(attempt.status, status) or (
+            attempt.status == "unresponsive" and not still_counts(row, attempt)
+        )
+        if is_late:
+            self._save(attempt)
+        elif status in ENDED:
+            self._end(attempt, status, now)
+            self._follow(row, attempt, now)
+        elif status == "unresponsive":
+            self._suspend(row, attempt, now)
+        else:
+            self._go_on(row, attempt, status, now)
+
+    def _go_on(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
+        """The attempt is alive: open it again if it was suspended, and take its rollout along."""
+        was_open = attempt.status in OPEN
+        attempt.status, attempt.end_time = status, None
+        if not was_open:
+            attempt.last_heartbeat_time, attempt.unwanted = now, False
+            if attempt.worker_id is not None:
+                self.tables.mark_busy(attempt.worker_id, attempt, now)
+        attempt.deadline = deadline_of(row, attempt)
+        self._save(attempt)
+        if still_counts(row, attempt) and row.status not in ("preparing", "running"):
+            self._move(row, "running", now, by_hand=row.status == "queuing")
+        self._follow(row, attempt, now)
+
+    def _end(self, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
+        attempt.status, attempt.end_time, attempt.deadline = status, now, None
+        self._save(attempt)
+        if attempt.worker_id is not None:
+            self.tables.mark_idle(attempt.worker_id, now)
+
+    def _follow(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
+        """The latest attempt moves its rollout."""
+        if still_counts(row, attempt):
+            self._move(row, rollout_status_after(row.config, attempt.status, row.attempts), now)
+
+    def _suspend(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
+        """The lease ran out: try again where the rule allows, else give the attempt one more lease to come back."""
+        attempt.status, attempt.end_time, attempt.deadline = "unresponsive", now, None
+        is_final = False
+        if still_counts(row, attempt) and not is_retried(row.config, "unresponsive", row.attempts):
+            if row.config.unresponsive_seconds is None:
+                is_final = True
+                attempt.unwanted = attempt.worker_id is not None
+            else:
+                attempt.deadline = now + row.config.unresponsive_seconds
+        self._save(attempt)
+        if attempt.worker_id is not None:
+            self.tables.mark_idle(attempt.worker_id, now)
+        if is_final or attempt.deadline is None:
+            self._follow(row, attempt, now)
+
+    def _give_up(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
+        """A suspended attempt did not come back within its second lease."""
+        attempt.deadline = None
+        attempt.unwanted = attempt.worker_id is not None
+        self._save(attempt)
+        self._follow(row, attempt, now)
+
+    def _move(self, row: RolloutRow, status: RolloutStatus, now: float, *, by_hand: bool = False) -> None:
+        """The only place where a rollout's status changes."""
+        old = row.status
+        if status != old:
+            check_rollout_move(row.rollout_id, old, status, by_hand=by_hand)
+            row.status = status
+            if status in FINISHED:
+                row.end_time = now
+                self.events.finished.append(row.rollout_id)
+            elif status in QUEUED and old not in QUEUED:
+                self.events.queued += 1
+        self.tables.save_rollout(row, old)
+
+    def expire(self) -> int:
+        """Apply every time-out and lease that is due; how many."""
+        now = self.clock()
+        due = self.tables.due(now)
+        for row, attempt in due:
+            if attempt.status not in OPEN:
+                self._give_up(row, attempt, now)
+            elif _timeout_at(row.config, attempt) <= now:
+                attempt.unwanted = attempt.worker_id is not None
+                self._end(attempt, "timeout", now)
+                self._follow(row, attempt, now)
+            else:
+                self._suspend(row, attempt, now)
+        return len(due)
+
+    def next_deadline(self) -> float | None:
+        return self.tables.next_deadline()
+
+    def queue_length(self) -> int:
+        return self.tables.queue_length()
+
+    def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
+        """Those that are not finished; an unknown id is an error."""
+        return self.tables.unfinished(rollout_ids)
+
+
+def still_counts(row: RolloutRow, attempt: AttemptRow) -> bool:
+    """Whether this attempt may still move its rollout."""
+    return attempt.sequence_id == row.attempts and row.status not in FINISHED
+
+
+def _timeout_at(config: RolloutConfig, attempt: AttemptRow) -> float:
+    return float("inf") if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+
+
+def deadline_of(row: RolloutRow, attempt: AttemptRow) -> float | None:
+    """When the open latest attempt runs out of time or of its lease; of older ones nothing depends any more."""
+    config = row.config
+    if attempt.sequence_id != row.attempts:
+        return None
+    if config.unresponsive_seconds is None:
+        return None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+    renewed = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+    return min(_timeout_at(config, attempt), renewed + config.unresponsive_seconds)

@@ -1,0 +1,217 @@
+"""Questions to the store: everything that only reads."""
+
+from collections.abc import Sequence
+
+from ..errors import InvalidInputError
+from ..types import (
+    ROLLOUT_MODES,
+    ROLLOUT_STATUSES,
+    Attempt,
+    FinishedRollouts,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    Worker,
+    WorkerStatus,
+)
+from . import checks
+from .base import FilterLogic, LightningStoreStatistics, SortOrder
+from .lifecycle import Lifecycle
+from .tables import Match, Page, RolloutFilter, paginate
+from .transitions import QUEUED
+
+ROLLOUT_SORTS = ("rollout_id", "start_time", "end_time", "status", "mode", "reward", "resources_id")
+SPAN_SORTS = ("sequence_id", "start_time", "end_time", "name", "span_id", "trace_id", "parent_id")
+ATTEMPT_SORTS = ("sequence_id", "start_time", "end_time", "status", "worker_id", "attempt_id", "last_heartbeat_time")
+RESOURCES_SORTS = ("resources_id", "version", "create_time", "update_time")
+WORKER_SORTS = ("worker_id", "status", "last_heartbeat_time", "last_dequeue_time", "last_busy_time", "last_idle_time")
+WORKER_STATUSES = ("idle", "busy", "unknown")
+
+
+class Queries(Lifecycle):
+    """Reads, with the names and parameters of `LightningStore`."""
+
+    def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        row = self.tables.rollout(rollout_id)
+        return None if row is None else self._with_attempt(row)
+
+    def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        mode: RolloutMode | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        statuses, ids = _either("status", status_in, status), _either("rollout_id", rollout_id_in, rollout_ids)
+        if statuses is not None:
+            checks.check_choices("status_in", statuses, ROLLOUT_STATUSES)
+        if mode is not None:
+            checks.check_choice("mode", mode, ROLLOUT_MODES)
+        wanted = RolloutFilter(
+            None if statuses is None else frozenset(statuses),
+            None if ids is None else frozenset(ids),
+            rollout_id_contains,
+            mode,
+            reward_min,
+            reward_max,
+            _logic(filter_logic),
+        )
+        return self.tables.rollouts(wanted, _page(sort_by, ROLLOUT_SORTS, sort_order, limit, offset))
+
+    def finished_rollouts(self, after: int = 0, limit: int = 1000) -> FinishedRollouts:
+        checks.check_number("after", after, low=0)
+        checks.check_number("limit", limit, low=1)
+        found = self.tables.finished(after, limit)
+        return FinishedRollouts([rollout for _, rollout in found], found[-1][0] if found else after)
+
+    def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        row = self.tables.rollout(rollout_id)
+        attempt = None if row is None else self.tables.latest_attempt(row)
+        return None if attempt is None else self._public_attempt(attempt)
+
+    def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        page = _page(sort_by, ATTEMPT_SORTS, sort_order, limit, offset)
+        found = [self._public_attempt(attempt) for attempt in self.tables.attempts(self._rollout(rollout_id))]
+        return paginate(found, page)
+
+    def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        page = _page(sort_by, SPAN_SORTS, sort_order, limit, offset)
+        matches = _matches(
+            trace_id=(trace_id, trace_id_contains),
+            span_id=(span_id, span_id_contains),
+            parent_id=(parent_id, parent_id_contains),
+            name=(name, name_contains),
+        )
+        row = self._rollout(rollout_id)
+        if attempt_id == "latest" and not row.attempts:
+            return PaginatedResult([], limit, offset, 0)
+        attempt = None if attempt_id is None else self._attempt(row, attempt_id)
+        return self.tables.spans(row, attempt, matches, _logic(filter_logic), page)
+
+    def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
+        return self.tables.resources(resources_id, version)
+
+    def get_latest_resources(self) -> ResourcesUpdate | None:
+        return self.tables.latest_resources()
+
+    def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        page = _page(sort_by, RESOURCES_SORTS, sort_order, limit, offset)
+        matches = _matches(resources_id=(resources_id, resources_id_contains))
+        return self.tables.all_resources(matches, _logic(filter_logic), page)
+
+    def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return self.tables.worker(worker_id)
+
+    def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        if status_in is not None:
+            checks.check_choices("status_in", status_in, WORKER_STATUSES)
+        page = _page(sort_by, WORKER_SORTS, sort_order, limit, offset)
+        matches = _matches(worker_id=(None, worker_id_contains))
+        return self.tables.workers(
+            None if status_in is None else frozenset(status_in), matches, _logic(filter_logic), page
+        )
+
+    def statistics(self) -> LightningStoreStatistics:
+        counts = self.tables.counts()
+        by_status: dict[str, int] = {status: counts.rollouts.get(status, 0) for status in ROLLOUT_STATUSES}
+        return {
+            "name": self.name,
+            "total_rollouts": sum(by_status.values()),
+            "rollouts_by_status": by_status,
+            "queue_length": sum(by_status[status] for status in QUEUED),
+            "total_attempts": counts.attempts,
+            "open_attempts": counts.open_attempts,
+            "total_spans": counts.spans,
+            "total_resources": counts.resources,
+            "total_workers": counts.workers,
+            "size_bytes": counts.size_bytes,
+            "uptime_seconds": max(0.0, self.clock() - self.started),
+        }
+
+
+def _either(name: str, new: Sequence[str] | None, old: Sequence[str] | None) -> Sequence[str] | None:
+    if new is not None and old is not None:
+        raise InvalidInputError(f"{name} is given twice, under its old and its new name: give {name}_in only")
+    return old if new is None else new
+
+
+def _logic(filter_logic: FilterLogic) -> FilterLogic:
+    checks.check_choice("filter_logic", filter_logic, ("and", "or"))
+    return filter_logic
+
+
+def _page(sort_by: str | None, allowed: Sequence[str], sort_order: SortOrder, limit: int, offset: int) -> Page:
+    if sort_by is not None:
+        checks.check_choice("sort_by", sort_by, allowed)
+    checks.check_choice("sort_order", sort_order, ("asc", "desc"))
+    checks.check_number("limit", limit, low=-1)
+    checks.check_number("offset", offset, low=0)
+    return Page(sort_by, sort_order, limit, offset)
+
+
+def _matches(**fields: tuple[str | None, str | None]) -> list[Match]:
+    return [
+        Match(field, value, contains)
+        for field, pair in fields.items()
+        for value, contains in zip(pair, (False, True), strict=True)
+        if value is not None
+    ]
