@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,17 @@ async def serve(
             yield Served(server, store, curl)
     finally:
         await server.close()
+
+
+@contextmanager
+def lasting(store: LightningStore | None = None, **options: Any) -> Iterator[LightningStoreServer]:
+    """Serve for longer than the loop of one test, for tests that do not care what others have written."""
+    server = LightningStoreServer(store or InMemoryLightningStore(), **options)
+    asyncio.run(server.start())
+    try:
+        yield server
+    finally:
+        asyncio.run(server.close())
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

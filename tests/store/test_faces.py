@@ -1,4 +1,4 @@
-"""The faces of the store (local, threaded, HTTP server, HTTP client) have the methods of the contract, to the letter."""
+"""The faces of the store (local, threaded, HTTP server, HTTP client) have the methods of the contract to the letter."""
 
 import inspect
 

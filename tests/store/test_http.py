@@ -1,17 +1,16 @@
 """The store over plain HTTP: every route, and what is answered to a request that is wrong."""
 
-import asyncio
 from urllib.parse import quote, urlencode
 
 import msgspec
 import pytest
 
 from sharpen.semconv import PRIMARY_REWARD_VALUE
-from sharpen.store import LightningStoreServer, SQLiteStore
+from sharpen.store import SQLiteStore
 from sharpen.store.methods import METHODS
 
 from .scenes import claim_new, finish_new, make_span
-from .served import JSON, KINDS, Curl, Served, curl_to, make_store, serve, sizes
+from .served import JSON, KINDS, Curl, Served, curl_to, lasting, make_store, serve, sizes
 
 PROMPT = {"main": {"resource_type": "prompt_template", "template": "Be brief: {task}"}}
 
@@ -65,16 +64,13 @@ def curl(served: Served) -> Curl:
 
 @pytest.fixture(scope="module", params=KINDS)
 def lasting_server(request, tmp_path_factory):
-    """One server for all requests that do not care what others have written."""
-    server = LightningStoreServer(make_store(request.param, tmp_path_factory.mktemp("lasting")))
-    asyncio.run(server.start())
-    yield server.endpoint
-    asyncio.run(server.close())
+    with lasting(make_store(request.param, tmp_path_factory.mktemp("lasting"))) as server:
+        yield server
 
 
 @pytest.fixture
 async def shared(lasting_server):
-    async with curl_to(lasting_server) as curl:
+    async with curl_to(lasting_server.endpoint) as curl:
         yield curl
 
 
@@ -156,6 +152,18 @@ async def test_ids_are_read_percent_encoded(shared, rollout_id):
     assert [each["rollout_id"] for each in by_query.json["items"]] == [rollout_id]
 
 
+async def test_a_number_beyond_64_bits_in_a_span_breaks_nothing(curl):
+    ids = await fill(curl)
+    span = put_in({"span_id": "s-2", "attributes": {"big": 2**70}}, ids)
+    assert (await curl("POST", "/v1/spans", {"span": span})).status == 200
+    for path in ("/v1/statistics", "/metrics"):
+        assert (await curl("GET", path)).status == 200
+    rollout = f"/v1/rollouts/{ids['rollout_id']}"
+    assert (await curl("POST", f"{rollout}/attempts/latest/completion", {})).status == 200
+    found = (await curl("GET", f"{rollout}/spans?span_id=s-2")).json
+    assert found["items"][0]["attributes"] == {"big": 2**70}
+
+
 async def test_a_list_in_a_query_is_the_parameter_repeated(served):
     store, curl = served.store, served.curl
     await finish_new(store, "good")
@@ -227,6 +235,8 @@ async def test_a_wrong_body_is_refused_by_the_name_of_the_field(refused, body, w
         ("/v1/rollouts?limit=1&limit=2", "'limit' is given twice"),
         ("/v1/rollouts?status_in=lost", "$.status_in[0]"),
         ("/v1/rollouts?mode=Train", "$.mode"),
+        ("/v1/rollouts?mode=null", "$.mode"),
+        ("/v1/rollouts?reward_min=null", "$.reward_min"),
         ("/v1/rollouts?reward_min=nan", "reward_min is nan"),
         ("/v1/rollouts?reward_max=-inf", "reward_max is -inf"),
         ("/v1/rollouts?sort_by=colour", "sort_by is 'colour'"),
@@ -260,7 +270,6 @@ async def test_arguments_of_a_write_are_not_looked_for_in_the_query(served):
         ("PATCH", "/v1/rollouts/nobody", {"mode": "val"}),
         ("POST", "/v1/rollouts/nobody/attempts", {}),
         ("GET", "/v1/rollouts/nobody/attempts", None),
-        ("GET", "/v1/rollouts/nobody/attempts:latest", None),
         ("GET", "/v1/rollouts/nobody/spans", None),
         ("PATCH", "/v1/rollouts/{rollout_id}/attempts/nobody", {"status": "running"}),
         ("POST", "/v1/rollouts/{rollout_id}/attempts/nobody/completion", {}),
@@ -283,7 +292,7 @@ async def test_an_unknown_id_is_404_with_the_id(shared, verb, path, body):
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/rollouts/nobody", "/v1/resources/nobody", "/v1/workers/nobody"],
+    ["/v1/rollouts/nobody", "/v1/rollouts/nobody/attempts:latest", "/v1/resources/nobody", "/v1/workers/nobody"],
 )
 async def test_a_thing_that_is_not_there_is_404(refused, path):
     reply = await refused("GET", path)

@@ -8,7 +8,7 @@ from sharpen.errors import ConfigError
 from sharpen.store import InMemoryLightningStore, LightningStoreServer
 from sharpen.store.methods import METHODS
 
-from .served import curl_to, read_reply, serve
+from .served import curl_to, lasting, read_reply, serve
 
 TOKEN = "s3cret-t0ken"
 GIVEN = {"authorization": f"Bearer {TOKEN}"}
@@ -27,39 +27,66 @@ WRONG = [
 ]
 
 
+@pytest.fixture(scope="module")
+def open_server():
+    with lasting() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded_server():
+    with lasting(token=TOKEN) as server:
+        yield server
+
+
+@pytest.fixture
+async def opened(open_server):
+    """A client of a server without a token."""
+    async with curl_to(open_server.endpoint) as curl:
+        yield curl
+
+
+@pytest.fixture
+async def guarded(guarded_server):
+    """A client of a server that asks for a token; it brings none by itself."""
+    async with curl_to(guarded_server.endpoint) as curl:
+        yield curl
+
+
+async def rollouts_in(server: LightningStoreServer) -> int:
+    return (await server.statistics())["total_rollouts"]
+
+
 # -- tokens ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", WRONG)
-async def test_a_missing_or_wrong_token_is_401(given):
-    async with serve(token=TOKEN) as served:
-        headers = {} if given is None else {"authorization": given}
-        reply = await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)
-        assert (reply.status, reply.error[0]) == (401, "AccessDeniedError")
-        assert reply.headers["www-authenticate"] == "Bearer"
-        assert (await served.store.statistics())["total_rollouts"] == 0
+async def test_a_missing_or_wrong_token_is_401(guarded_server, guarded, given):
+    before = await rollouts_in(guarded_server)
+    headers = {} if given is None else {"authorization": given}
+    reply = await guarded("POST", "/v1/rollouts", {"input": 1}, headers=headers)
+    assert (reply.status, reply.error[0]) == (401, "AccessDeniedError")
+    assert reply.headers["www-authenticate"] == "Bearer"
+    assert await rollouts_in(guarded_server) == before
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_right_token_opens_the_store(scheme):
-    async with serve(token=TOKEN) as served:
-        headers = {"authorization": f"{scheme} {TOKEN}"}
-        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200
+async def test_the_right_token_opens_the_store(guarded, scheme):
+    headers = {"authorization": f"{scheme} {TOKEN}"}
+    assert (await guarded("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200
 
 
-async def test_everything_but_health_asks_for_the_token():
-    async with serve(token=TOKEN) as served:
-        paths = [(method.verb, f"/v1{method.path}") for method in METHODS.values()]
-        others = [("POST", "/v1/traces"), ("GET", "/v1/openapi.json"), ("GET", "/metrics"), ("GET", "/nowhere")]
-        for verb, path in [*paths, *others]:
-            assert (await served.curl(verb, path)).status == 401, path
-        assert (await served.curl("GET", "/health")).json["status"] == "ok"
+async def test_everything_but_health_asks_for_the_token(guarded):
+    paths = [(method.verb, f"/v1{method.path}") for method in METHODS.values()]
+    others = [("POST", "/v1/traces"), ("GET", "/v1/openapi.json"), ("GET", "/metrics"), ("GET", "/nowhere")]
+    for verb, path in [*paths, *others]:
+        assert (await guarded(verb, path)).status == 401, path
+    assert (await guarded("GET", "/health")).json["status"] == "ok"
 
 
-async def test_a_server_without_a_token_asks_for_none():
-    async with serve() as served:
-        assert (await served.curl("GET", "/v1/statistics")).status == 200
-        assert (await served.curl("GET", "/v1/statistics", headers=GIVEN)).status == 200
+async def test_a_server_without_a_token_asks_for_none(opened):
+    assert (await opened("GET", "/v1/statistics")).status == 200
+    assert (await opened("GET", "/v1/statistics", headers=GIVEN)).status == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "store.example.com"])
@@ -102,24 +129,23 @@ async def test_the_token_is_in_no_log_and_in_no_answer(caplog):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "10.0.0.1:{port}"])
-async def test_a_foreign_host_is_403_on_loopback(host):
-    async with serve() as served:
-        headers = {"host": host.format(port=served.server.port)}
-        for path in ("/health", "/v1/statistics", "/metrics"):
-            reply = await served.curl("GET", path, headers=headers)
-            assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
-            assert "host" in reply.error[1]
-        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 403
-        assert (await served.store.statistics())["total_rollouts"] == 0
+async def test_a_foreign_host_is_403_on_loopback(open_server, opened, host):
+    before = await rollouts_in(open_server)
+    headers = {"host": host.format(port=open_server.port)}
+    for path in ("/health", "/v1/statistics", "/metrics"):
+        reply = await opened("GET", path, headers=headers)
+        assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
+        assert "host" in reply.error[1]
+    assert (await opened("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 403
+    assert await rollouts_in(open_server) == before
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:{port}", "LocalHost:{port}", "127.0.0.1:{port}", "[::1]:{port}"]
 )
-async def test_the_names_of_loopback_are_served(host):
-    async with serve() as served:
-        headers = {"host": host.format(port=served.server.port)}
-        assert (await served.curl("GET", "/v1/statistics", headers=headers)).status == 200
+async def test_the_names_of_loopback_are_served(open_server, opened, host):
+    headers = {"host": host.format(port=open_server.port)}
+    assert (await opened("GET", "/v1/statistics", headers=headers)).status == 200
 
 
 async def test_a_request_without_a_host_is_403_on_loopback():
@@ -155,16 +181,15 @@ async def test_a_server_on_ipv6_is_reached_by_its_address():
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null", "file://", "evil"])
-async def test_a_page_of_another_origin_is_403(origin):
-    async with serve() as served:
-        for verb, path, body in (("GET", "/v1/statistics", None), ("POST", "/v1/rollouts", {"input": 1})):
-            reply = await served.curl(verb, path, body, headers={"origin": origin})
-            assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
-            assert "access-control-allow-origin" not in reply.headers
-        assert (await served.store.statistics())["total_rollouts"] == 0
+async def test_a_page_of_another_origin_is_403(open_server, opened, origin):
+    before = await rollouts_in(open_server)
+    for verb, path, body in (("GET", "/v1/statistics", None), ("POST", "/v1/rollouts", {"input": 1})):
+        reply = await opened(verb, path, body, headers={"origin": origin})
+        assert (reply.status, reply.error[0]) == (403, "AccessDeniedError")
+        assert "access-control-allow-origin" not in reply.headers
+    assert await rollouts_in(open_server) == before
 
 
-async def test_a_page_of_the_server_itself_is_served():
-    async with serve() as served:
-        headers = {"origin": served.server.endpoint}
-        assert (await served.curl("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200
+async def test_a_page_of_the_server_itself_is_served(open_server, opened):
+    headers = {"origin": open_server.endpoint}
+    assert (await opened("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200

@@ -21,21 +21,34 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from sharpen.semconv import PRIMARY_REWARD_VALUE
 from sharpen.semconv import LightningResourceAttributes as Names
-from sharpen.store import InMemoryLightningStore, LightningStoreClient, SQLiteStore
+from sharpen.store import LightningStoreClient
 from sharpen.types import Span
 
 from .scenes import claim_new
-from .served import serve
+from .served import KINDS, curl_to, lasting, make_store, serve
 
 PROTOBUF = "application/x-protobuf"
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 async def served(request, tmp_path):
-    store = InMemoryLightningStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db")
-    async with serve(store) as opened:
+    async with serve(make_store(request.param, tmp_path)) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def lasting_server():
+    with lasting() as server:
+        yield server
+
+
+@pytest.fixture
+async def refused(lasting_server):
+    """A client whose requests must store nothing."""
+    async with curl_to(lasting_server.endpoint) as curl:
+        yield curl
+    assert (await lasting_server.statistics())["total_spans"] == 0
 
 
 def attribute(key, **value):
@@ -286,8 +299,8 @@ async def test_a_span_without_ids_is_counted(served, lacking):
     assert [span.name for span in await spans_of(served.store, claimed)] == ["span-2"]
 
 
-async def test_a_span_that_names_no_attempt_is_told_how(served):
-    reply = await served.curl("POST", "/v1/traces", request({}))
+async def test_a_span_that_names_no_attempt_is_told_how(refused):
+    reply = await refused("POST", "/v1/traces", request({}))
     assert reply.json["partialSuccess"]["rejectedSpans"] == "1"
     for name in (Names.ROLLOUT_ID, Names.ATTEMPT_ID):
         assert name in reply.json["partialSuccess"]["errorMessage"]
@@ -317,20 +330,20 @@ async def test_a_zipped_body_is_unpacked(served):
 @pytest.mark.parametrize(
     "body", [b"", b"{}", gzip.compress(b"{}", mtime=0)[:-9], gzip.compress(b"{}", mtime=0)[:5]], ids=repr
 )
-async def test_a_body_that_is_not_what_its_encoding_says_is_400(served, body):
-    reply = await served.curl("POST", "/v1/traces", data=body, headers={"content-encoding": "gzip"})
+async def test_a_body_that_is_not_what_its_encoding_says_is_400(refused, body):
+    reply = await refused("POST", "/v1/traces", data=body, headers={"content-encoding": "gzip"})
     assert (reply.status, reply.error[0]) == (400, "InvalidInputError")
     assert "gzip" in reply.error[1]
 
 
-async def test_an_unknown_encoding_is_415(served):
-    reply = await served.curl("POST", "/v1/traces", data=b"{}", headers={"content-encoding": "br"})
+async def test_an_unknown_encoding_is_415(refused):
+    reply = await refused("POST", "/v1/traces", data=b"{}", headers={"content-encoding": "br"})
     assert (reply.status, reply.error[0]) == (415, "InvalidInputError")
     assert "'br'" in reply.error[1]
 
 
-async def test_an_unknown_type_is_415(served):
-    reply = await served.curl("POST", "/v1/traces", data=b"{}", headers={"content-type": "text/plain"})
+async def test_an_unknown_type_is_415(refused):
+    reply = await refused("POST", "/v1/traces", data=b"{}", headers={"content-type": "text/plain"})
     assert (reply.status, reply.error[0]) == (415, "InvalidInputError")
     assert PROTOBUF in reply.error[1]
 
@@ -366,22 +379,22 @@ def inside(span) -> bytes:
     ],
     ids=lambda body: repr(body[:50]),
 )
-async def test_a_malformed_body_in_json_is_400(served, body):
-    reply = await served.curl("POST", "/v1/traces", data=body)
+async def test_a_malformed_body_in_json_is_400(refused, body):
+    reply = await refused("POST", "/v1/traces", data=body)
     assert (reply.status, reply.error[0]) == (400, "InvalidInputError")
     assert "OTLP" in reply.error[1]
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"\x0a\x05abc", b"{}", b"\x00" * 10], ids=repr)
-async def test_a_malformed_body_in_protobuf_is_400(served, body):
-    reply = await served.curl("POST", "/v1/traces", data=body, headers={"content-type": PROTOBUF})
+async def test_a_malformed_body_in_protobuf_is_400(refused, body):
+    reply = await refused("POST", "/v1/traces", data=body, headers={"content-type": PROTOBUF})
     assert (reply.status, reply.error[0]) == (400, "InvalidInputError")
     assert "OTLP" in reply.error[1]
 
 
-async def test_an_empty_request_stores_nothing(served):
-    assert (await served.curl("POST", "/v1/traces", {})).json == {}
-    reply = await served.curl("POST", "/v1/traces", data=b"", headers={"content-type": PROTOBUF})
+async def test_an_empty_request_stores_nothing(refused):
+    assert (await refused("POST", "/v1/traces", {})).json == {}
+    reply = await refused("POST", "/v1/traces", data=b"", headers={"content-type": PROTOBUF})
     assert (reply.status, reply.body) == (200, b"")
 
 

@@ -129,8 +129,8 @@ class StoreApplication:
             shape = len(segments), tuple(segments[0::2])
             self._routes[method.verb, *shape] = _Route(method)
             self._verbs.setdefault(shape, []).append(method.verb)
-        store_id = str(getattr(store, "store_id", ""))
-        self._headers = [(b"content-type", b"application/json"), (b"sharpen-store", store_id.encode())]
+        self._store_id = str(getattr(store, "store_id", "")).encode()
+        self._headers = [(b"content-type", b"application/json"), (b"sharpen-store", self._store_id)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -201,6 +201,7 @@ class StoreApplication:
             scope[LABEL] = "health"
             return 200, _encode(self._health()), self._headers
         self._check_token(headers)
+        self._check_store(headers)
         if FIXED.get(path) == verb:
             return await self._respond_fixed(scope, headers, receive)
         route, ids = self._find(verb, path)
@@ -322,6 +323,12 @@ class StoreApplication:
                 401, "AccessDeniedError", "the token is missing or wrong: send Authorization: Bearer TOKEN",
                 [(b"www-authenticate", b"Bearer")],
             )  # fmt: skip
+
+    def _check_store(self, headers: dict[bytes, bytes]) -> None:
+        """Spooled work names the store it belongs to: another one at the same address must not get it."""
+        wanted = headers.get(b"sharpen-store", self._store_id)
+        if wanted != self._store_id:
+            raise HttpError(421, "StoreUnavailableError", f"the store {wanted.decode('latin-1')!r} is not served here")
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive, route: _Route) -> bytes:
         if route.method.verb == "GET":

@@ -8,6 +8,7 @@ and outcomes) goes to a local spool instead, and is replayed in order when the s
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -50,6 +51,10 @@ _decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in MET
 
 class _Away(Exception):
     """The server gave no answer, or said that it cannot now."""
+
+
+class _OtherStore(_Away):
+    """Another store answers at the address."""
 
 
 def _request(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -124,13 +129,14 @@ class LightningStoreClient(LightningStore):
                 self._spooler.server_is_there()
                 return answer
 
-    async def _send(self, request: Entry) -> bytes | None:
+    async def _send(self, request: Entry, store_id: str | None = None) -> bytes | None:
+        """Send once; to no other store than the one named."""
         import aiohttp
 
+        headers = None if store_id is None else {"sharpen-store": store_id}
+        data, url = request.body.encode() or None, _encoded_url(self.url + request.path)
         try:
-            async with self._session().request(
-                request.verb, _encoded_url(self.url + request.path), data=request.body.encode() or None
-            ) as response:
+            async with self._session().request(request.verb, url, data=data, headers=headers) as response:
                 body = await response.read()
                 self.store_id = response.headers.get("sharpen-store") or self.store_id
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -294,6 +300,7 @@ class _Spooler:
 
     def __init__(self, client: LightningStoreClient, folder: Path, max_bytes: int) -> None:
         self._client, self._folder, self._max_bytes = client, folder, max_bytes
+        self._lock = threading.Lock()
         self._own: Spool | None = None
         self._leftovers: list[Spool] = []
         self._adopted_for: str | None = None
@@ -301,8 +308,10 @@ class _Spooler:
 
     @property
     def count(self) -> int:
-        own = self._own.count if self._own is not None else 0
-        return own + sum(spool.count for spool in self._leftovers)
+        return sum(spool.count for spool in self._spools())
+
+    def _spools(self) -> list[Spool]:
+        return [*self._leftovers, *([self._own] if self._own else [])]
 
     async def deliver(self, request: Entry) -> bytes | None:
         """The server's answer, or None when the work lies safely in the spool."""
@@ -318,10 +327,16 @@ class _Spooler:
         return None
 
     def _spool(self) -> Spool:
-        if self._own is None:
-            key = key_of(self._client.store_id, self._client.url)
-            self._own = Spool(self._folder, key, max_bytes=self._max_bytes)
-        return self._own
+        """The spool for the store that answered last; work for an earlier one stays in its own."""
+        with self._lock:
+            store_id = self._client.store_id
+            if self._own is not None and self._own.store_id not in (None, store_id):
+                self._leftovers.append(self._own)
+                self._own = None
+            if self._own is None:
+                key = key_of(store_id, self._client.url)
+                self._own = Spool(self._folder, key, max_bytes=self._max_bytes)
+            return self._own
 
     def server_is_there(self) -> None:
         """Called after every answer: look once for what earlier workers left for this store."""
@@ -332,11 +347,15 @@ class _Spooler:
             self._leftovers += Spool.adopt_leftovers(self._folder, keys, max_bytes=self._max_bytes)
             if self._leftovers:
                 log.info("replaying %d pieces of finished work from earlier workers", self.count)
-                self._start_replay()
+        if self._leftovers or (self._own is not None and self._own.count):
+            self._start_replay()
 
     def _start_replay(self) -> None:
-        if self._replaying is None or self._replaying.done():
-            self._replaying = asyncio.get_running_loop().create_task(self._replay_until_done())
+        """Replay in this loop, unless it goes on already; it may have ended with the loop of another thread."""
+        with self._lock:
+            task = self._replaying
+            if task is None or task.done() or task.get_loop().is_closed():
+                self._replaying = asyncio.get_running_loop().create_task(self._replay_until_done())
 
     async def _replay_until_done(self) -> None:
         pause = 0.2
@@ -348,19 +367,30 @@ class _Spooler:
                 pause = min(pause * 2, 5.0)
 
     async def _replay(self) -> None:
-        """Send every entry in order; leftovers of earlier workers first."""
-        for spool in [*self._leftovers, *([self._own] if self._own else [])]:
-            sent = 0
-            while not await asyncio.to_thread(spool.drop_sent, sent):
-                for entry in list(spool.entries(skip=sent)):
-                    await self._replay_one(spool, entry)
-                    sent += 1
-            if spool in self._leftovers:
-                self._leftovers.remove(spool)
+        """Send everything, leftovers of earlier workers first; what belongs to another store stays."""
+        stays: _OtherStore | None = None
+        for spool in self._spools():
+            try:
+                await self._replay_spool(spool)
+            except _OtherStore as error:
+                stays = error
+        if stays is not None:
+            raise stays
+
+    async def _replay_spool(self, spool: Spool) -> None:
+        sent = 0
+        while not spool.drop_sent(sent):
+            for entry in list(spool.entries(skip=sent)):
+                await self._replay_one(spool, entry)
+                sent += 1
+        if spool in self._leftovers:
+            self._leftovers.remove(spool)
 
     async def _replay_one(self, spool: Spool, entry: Entry) -> None:
         try:
-            await self._client._send(entry)
+            if not entry.verb:
+                raise StoreError("the line cannot be read")
+            await self._client._send(entry, spool.store_id)
         except AccessDeniedError as error:
             raise _Away(str(error)) from error
         except SharpenError as error:
@@ -369,15 +399,24 @@ class _Spooler:
 
     async def close(self) -> None:
         if self._replaying is not None:
-            self._replaying.cancel()
-            await asyncio.wait([self._replaying])
+            await _end(self._replaying)
         if self.count:
             try:
                 await self._replay()
             except (_Away, StoreError) as error:
                 log.warning("%d pieces of finished work stay in %s: %s", self.count, self._folder, error)
-        for spool in [*self._leftovers, *([self._own] if self._own else [])]:
+        for spool in self._spools():
             spool.close()
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait for its end, also where it runs in the loop of another thread."""
+    loop = task.get_loop()
+    if loop is asyncio.get_running_loop():
+        task.cancel()
+        await asyncio.wait([task])
+    elif loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end(task), loop))
 
 
 def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -441,6 +480,8 @@ def _raise_refusal(status: int, body: bytes) -> None:
         kind, message = "", body[:200].decode("utf-8", "replace")
     if status == 404 and kind == "Nothing":
         return
+    if status == 421:
+        raise _OtherStore(message)
     if status in (429, 502, 503, 504):
         raise _Away(f"HTTP {status}: {message}")
     raise from_wire(kind, message or f"HTTP {status}")

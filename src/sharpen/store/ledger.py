@@ -288,24 +288,25 @@ class Ledger(Queries):
 
     def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
         checks.check_rewards(spans)
+        places, answer = self._places(spans), list[Span | None]([None] * len(spans))
+        for row, attempt, indexes in places:
+            stored = self._store_spans(row, attempt, [spans[index] for index in indexes])
+            for index, span in zip(indexes, stored, strict=True):
+                answer[index] = span
+        unwanted = [a.attempt_id for row, a, _ in places if a.status in ENDED or not still_counts(row, a)]
+        return StoredSpans(answer, unwanted)
+
+    def _places(self, spans: Sequence[Span]) -> list[tuple[RolloutRow, AttemptRow, Sequence[int]]]:
+        """The attempts that spans belong to, each with the positions of its spans; an unknown one is an error."""
         groups: dict[tuple[str, str], list[int]] = {}
         for index, span in enumerate(spans):
             groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
         rows: dict[str, RolloutRow] = {}
-        places: list[tuple[RolloutRow, AttemptRow, list[int]]] = []
+        places: list[tuple[RolloutRow, AttemptRow, Sequence[int]]] = []
         for (rollout_id, attempt_id), indexes in groups.items():
             row = rows.get(rollout_id) or rows.setdefault(rollout_id, self._rollout(rollout_id))
             places.append((row, self._attempt(row, attempt_id), indexes))
-        answer: list[Span | None] = [None] * len(spans)
-        for row, attempt, indexes in places:
-            for index, stored in zip(
-                indexes, self._store_spans(row, attempt, [spans[i] for i in indexes]), strict=True
-            ):
-                answer[index] = stored
-        return StoredSpans(
-            answer,
-            (a.attempt_id for row, a, _ in places if a.status in ENDED or not still_counts(row, a)),
-        )
+        return places
 
     def _store_spans(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span | None]:
         stored = self._number(row, attempt, spans)

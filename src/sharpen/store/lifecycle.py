@@ -32,6 +32,17 @@ class Events(msgspec.Struct):
     finished: list[str] = []
     deadline: float = math.inf
 
+    def is_empty(self) -> bool:
+        return not self.queued and not self.finished and self.deadline == math.inf
+
+    def mark(self) -> tuple[int, int, float]:
+        return self.queued, len(self.finished), self.deadline
+
+    def back_to(self, mark: tuple[int, int, float]) -> None:
+        """Forget what a method that failed had noted."""
+        self.queued, self.deadline = mark[0], mark[2]
+        del self.finished[mark[1] :]
+
 
 class Lifecycle:
     """Moves rollouts and attempts from status to status."""
@@ -46,7 +57,10 @@ class Lifecycle:
 
     def take_events(self) -> "Events":
         """What happened since the last call."""
-        events, self.events = self.events, Events()
+        events = self.events
+        if events.is_empty():
+            return events
+        self.events = Events()
         return events
 
     def _note(self, attempt: AttemptRow) -> None:

@@ -6,8 +6,8 @@ import msgspec
 
 from .._version import __version__
 from .checks import MAX_ID_LENGTH
-from .queries import ATTEMPT_SORTS, RESOURCES_SORTS, ROLLOUT_SORTS, SPAN_SORTS, WORKER_SORTS
 from .methods import METHODS, Method
+from .queries import ATTEMPT_SORTS, RESOURCES_SORTS, ROLLOUT_SORTS, SPAN_SORTS, WORKER_SORTS
 
 REF = "#/components/schemas/{name}"
 SORTS = {

@@ -18,10 +18,11 @@ from ..errors import StoreUnavailableError
 from .ids import new_id
 
 MAX_BYTES = 256 * 2**20
+URL_KEY = "url-"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One request that is still to be sent."""
+    """One request that is still to be sent. One without a verb is a line that could not be read."""
 
     verb: str
     path: str
@@ -38,7 +39,7 @@ def default_folder() -> Path:
 
 def key_of(store_id: str | None, url: str) -> str:
     """What a spool belongs to: the store by its id or, while that is unknown, the address."""
-    return store_id or "url-" + hashlib.sha256(url.encode()).hexdigest()[:16]
+    return store_id or URL_KEY + hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 class Spool:
@@ -52,13 +53,19 @@ class Spool:
         self._size = 0
         self.count = 0
 
+    @property
+    def store_id(self) -> str | None:
+        """The store that the entries belong to, where it was known."""
+        return None if self._key.startswith(URL_KEY) else self._key
+
     @classmethod
     def adopt_leftovers(cls, folder: Path, keys: set[str], *, max_bytes: int = MAX_BYTES) -> "list[Spool]":
         """The spools of workers that died before theirs was empty."""
         adopted = []
         for path in sorted(folder.glob("*.spool")) if folder.is_dir() else []:
-            if path.name.rpartition(".")[0].rpartition(".")[0] in keys:
-                spool = cls(folder, "", max_bytes=max_bytes, path=path)
+            key = path.stem.rpartition(".")[0]
+            if key in keys:
+                spool = cls(folder, key, max_bytes=max_bytes, path=path)
                 if spool._claim():
                     adopted.append(spool)
         return adopted
@@ -93,19 +100,35 @@ class Spool:
                     f"the store server is away and the spool {self._path} is full ({self._size} bytes): "
                     "the work was not kept"
                 )
-            self._open()
-            os.write(self._file, line)
-            os.fsync(self._file)
+            try:
+                self._open()
+                self._write(line)
+            except OSError as error:
+                raise StoreUnavailableError(
+                    f"the store server is away and {self._folder} cannot be written ({error}): the work was not kept"
+                ) from error
             self._size += len(line)
             self.count += 1
 
+    def _write(self, line: bytes) -> None:
+        """The whole line or, where the disk is full, nothing of it."""
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+
     def _open(self) -> None:
-        if self._file >= 0:
-            return
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._path = self._folder / f"{self._key}.{new_id('sp')}.spool"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        # Before it is locked, another worker may take the new file for an empty leftover and remove it.
+        while self._file < 0 or os.fstat(self._file).st_nlink == 0:
+            if self._file >= 0:
+                os.close(self._file)
+            self._path = self._folder / f"{self._key}.{new_id('sp')}.spool"
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def entries(self, skip: int = 0) -> Iterator[Entry]:
         """The entries in order. A last line that a crash cut short was never acknowledged and is left out."""
@@ -114,7 +137,7 @@ class Spool:
         with self._path.open("rb") as file:
             for number, line in enumerate(file):
                 if number >= skip and line.endswith(b"\n"):
-                    yield msgspec.json.decode(line, type=Entry)
+                    yield _parse(line)
 
     def reject(self, entry: Entry, reason: str) -> Path:
         """Set aside what the store will never take, so that it neither blocks the rest nor is lost."""
@@ -150,3 +173,10 @@ class Spool:
             elif self._file >= 0:
                 os.close(self._file)
                 self._file = -1
+
+
+def _parse(line: bytes) -> Entry:
+    try:
+        return msgspec.json.decode(line, type=Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Entry("", "", line.decode("utf-8", "replace"))

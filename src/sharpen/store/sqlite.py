@@ -9,7 +9,6 @@ writer, each on a connection of its own. An answer is given only once its write 
 
 import asyncio
 import logging
-import math
 import os
 import sqlite3
 import threading
@@ -36,6 +35,7 @@ INLINE_IN_A_TICK = 20  # then a task that only writes lets others have their tur
 POLL_SECONDS = 0.05  # how often other processes' writes are looked for while someone waits
 IDLE_POLL_SECONDS = 1.0
 FINISHED_WORK = frozenset({"add_many_spans", "complete_attempt"})
+_SIZED = FINISHED_WORK | {"enqueue_many_rollouts", "cancel_rollouts", "get_many_span_sequence_ids", "prune"}
 
 
 class _Job:
@@ -51,10 +51,10 @@ class _Job:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def is_small(self) -> bool:
-        for value in (*self.args, *self.kwargs.values()):
-            if isinstance(value, list | tuple) and len(value) > INLINE_ROWS:
-                return False
-        return self.name != "prune"
+        if self.name not in _SIZED:
+            return True
+        values = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Sequence)]
+        return self.name != "prune" and all(len(value) <= INLINE_ROWS for value in values)
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -107,6 +107,7 @@ class SQLiteStore(LocalStore):
         super().__init__(clock=clock)
         self.path = parse_path(database_url)
         self._synchronous = synchronous
+        self._is_quick = synchronous == "normal"
         self._busy_seconds = busy_seconds
         self._write_lock = threading.Lock()
         self._group = _Group()
@@ -174,7 +175,7 @@ class SQLiteStore(LocalStore):
 
     async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         job, group = _Job(name, args, kwargs), self._group
-        if not self._may_run_inline(job) or not self._is_alone(group):
+        if not (self._is_quick and job.is_small() and self._is_alone(group)):
             return await self._join_group(job)
         try:
             self._commit([job], wait=False)
@@ -191,9 +192,6 @@ class SQLiteStore(LocalStore):
         group.inline_left -= 1
         return group.owner is task and not group.jobs and group.inline_left >= 0
 
-    def _may_run_inline(self, job: _Job) -> bool:
-        return self._synchronous == "normal" and job.is_small()
-
     async def _join_group(self, job: _Job) -> Any:
         loop, group = asyncio.get_running_loop(), self._group
         job.future = loop.create_future()
@@ -209,7 +207,7 @@ class SQLiteStore(LocalStore):
         if not jobs:
             group.is_open = False
             return
-        if all(self._may_run_inline(job) for job in jobs):
+        if self._is_quick and all(job.is_small() for job in jobs):
             try:
                 self._commit_surely(jobs, wait=False)
             except _Busy:
@@ -250,8 +248,11 @@ class SQLiteStore(LocalStore):
         try:
             if self._is_closed:
                 raise StoreError(f"the store {str(self.path)!r} is closed")
-            events = self._transact([*self._kept.jobs, *jobs], wait=wait)
-            self._kept.clear()
+            if self._kept.jobs:
+                events = self._transact([*self._kept.jobs, *jobs], wait=wait)
+                self._kept.clear()
+            else:
+                events = self._transact(jobs, wait=wait)
         except StoreWriteError as error:
             self._kept.keep(jobs, error)
             for job in jobs:
@@ -259,7 +260,8 @@ class SQLiteStore(LocalStore):
             return
         finally:
             self._write_lock.release()
-        self._announce(events)
+        if not events.is_empty():
+            self._announce(events)
 
     def _transact(self, jobs: list[_Job], *, wait: bool) -> Events:
         execute = self._connection.execute
@@ -291,7 +293,7 @@ class SQLiteStore(LocalStore):
 
     def _begin(self, *, wait: bool) -> None:
         """Open the transaction. Waiting is done here and not by SQLite, whose waits grow long and are unfair."""
-        end = time.monotonic() + self._busy_seconds
+        end = None
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -301,6 +303,7 @@ class SQLiteStore(LocalStore):
                     raise _translated(error, self.path) from error
                 if not wait:
                     raise _Busy from None
+                end = end or time.monotonic() + self._busy_seconds
                 if time.monotonic() >= end:
                     raise StoreWriteError(
                         f"the store file {str(self.path)!r} has been locked by another process for "
@@ -310,8 +313,8 @@ class SQLiteStore(LocalStore):
 
     def _run(self, job: _Job) -> None:
         """A refused request is the job's own answer; a failing file is everybody's."""
-        tables, before = self._tables, self._writer.events
-        self._writer.events = Events()
+        tables, events = self._tables, self._writer.events
+        mark = events.mark()
         tables.begin()
         try:
             job.result = getattr(self._writer, job.name)(*job.args, **job.kwargs)
@@ -320,13 +323,9 @@ class SQLiteStore(LocalStore):
         except Exception as error:  # noqa: BLE001 - whatever a request raises is its own answer
             job.error = error
             tables.undo()
-            self._writer.events = before
-            return
-        tables.flush()
-        now = self._writer.events
-        if before.queued or before.finished or before.deadline < math.inf:
-            finished = before.finished + now.finished
-            self._writer.events = Events(before.queued + now.queued, finished, min(before.deadline, now.deadline))
+            events.back_to(mark)
+        else:
+            tables.flush()
 
     # -- others and time -----------------------------------------------------------------------------
 
