@@ -9,7 +9,7 @@ from sharpen.types import ROLLOUT_STATUSES
 
 from . import prometheus
 from .scenes import claim_new, finish_new, run_new, within_patience
-from .served import LONG, serve
+from .served import KINDS, LONG, make_store, serve
 
 
 async def read(served) -> dict[str, prometheus.Family]:
@@ -35,6 +35,17 @@ async def test_rollouts_are_counted_by_status():
     assert families["sharpen_store_queue_length"].samples == {"": 1}
     assert families["sharpen_store_open_attempts"].samples == {"": 2}
     assert families["sharpen_store_total_spans"].samples == {"": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_only_attempts_that_are_there_are_counted_as_open(kind, tmp_path):
+    async with serve(make_store(kind, tmp_path)) as served:
+        rollout = await served.store.enqueue_rollout("task")
+        await served.store.update_rollout(rollout.rollout_id, status="running")
+        await run_new(served.store)
+        families = await read(served)
+    assert families["sharpen_store_rollouts"].samples['status="running"'] == 2
+    assert families["sharpen_store_open_attempts"].samples == {"": 1}
 
 
 async def test_requests_are_counted_by_method_and_status_also_when_they_fail():

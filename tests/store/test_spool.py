@@ -323,6 +323,26 @@ async def test_a_client_that_is_used_from_several_threads_delivers_all_their_wor
     await client.close()
 
 
+async def test_a_client_is_closed_while_another_thread_waits_for_the_server(server, folder):
+    client = LightningStoreClient(server.url, retry_seconds=0.5, spool_after_seconds=0.1)
+    claimed = await claim_new(client)
+    await server.go()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        work = asyncio.run_coroutine_threadsafe(client.complete_attempt(*ids_of(claimed)), loop)
+        await asyncio.wrap_future(work)
+        await within_patience(client.close())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        await asyncio.to_thread(thread.join)
+        loop.close()
+    assert len(files(folder)) == 1
+    (leftover,) = Spool.adopt_leftovers(folder, {server.store.store_id})
+    leftover.close()
+
+
 # -- what the store will not take --------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -348,6 +349,20 @@ async def test_a_reader_sees_only_what_is_committed(path, store):
     assert (await store.get_rollout_by_id(claimed.rollout_id)).reward == 7
 
 
+async def test_workers_can_be_listed_while_new_ones_come(store):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(200):
+            listing = asyncio.ensure_future(store.query_workers())
+            await asyncio.sleep(0)
+            await store.start_rollout("task", worker_id=f"w-{number}")
+            await listing
+    finally:
+        sys.setswitchinterval(interval)
+    assert (await store.query_workers()).total == 200
+
+
 # -- one commit for many writes ----------------------------------------------------------------------
 
 
@@ -407,6 +422,19 @@ async def test_a_closed_store_refuses_every_call_and_hangs_on_none(store):
     answers = await within_patience(asyncio.gather(*calls, return_exceptions=True))
     assert {type(answer) for answer in answers} == {StoreError}
     assert all("is closed" in str(answer) for answer in answers)
+
+
+async def test_claims_that_are_given_up_in_a_group_take_nothing(store):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(300)])
+    claimed = 0
+    for _ in range(50):
+        claims = [asyncio.ensure_future(store.dequeue_rollout()) for _ in range(5)]
+        await asyncio.sleep(0)
+        for claim in claims[:4]:
+            claim.cancel()
+        answers = await asyncio.gather(*claims, return_exceptions=True)
+        claimed += sum(not isinstance(answer, asyncio.CancelledError) for answer in answers)
+    assert (await store.statistics())["total_attempts"] == claimed
 
 
 async def test_full_synchronisation_is_set_where_asked_for(path):
@@ -488,6 +516,34 @@ async def test_kept_work_stays_within_its_bound(path, caplog):
     await store.close()
 
 
+async def test_work_that_is_sent_again_is_kept_once(path):
+    """A client that is told to come later comes often."""
+    store = SQLiteStore(path, busy_seconds=0.05)
+    claimed = await run_new(store)
+    span, sizes = make_span(claimed, attributes={"text": "x" * 1000}), []
+    with locked(path):
+        for _ in range(4):
+            with pytest.raises(StoreWriteError):
+                await store.add_span(span)
+            sizes.append(store.kept_bytes)
+    assert sizes == sizes[:1] * 4
+    await eventually(lambda: store.kept_bytes == 0)
+    assert len(await store.query_spans(claimed.rollout_id)) == 2
+    await store.close()
+
+
+async def test_work_that_can_never_be_written_keeps_nothing_else_from_being_kept(path):
+    store = SQLiteStore(path, busy_seconds=0.1)
+    claimed = await run_new(store)
+    bad, good = make_span(claimed, attributes={"object": object()}), make_span(claimed, name="good")
+    with locked(path):
+        answers = await asyncio.gather(*(store.add_span(each) for each in (good, bad)), return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StoreWriteError}
+    await eventually(lambda: store.kept_bytes == 0)
+    assert [span.name for span in await store.query_spans(claimed.rollout_id, name="good")] == ["good"]
+    await store.close()
+
+
 async def test_kept_work_that_is_refused_does_not_hold_up_the_rest(path, caplog):
     store = SQLiteStore(path, busy_seconds=0.1)
     claimed = await claim_new(store)
@@ -523,6 +579,31 @@ async def test_other_calls_go_on_while_one_waits_for_the_lock(path):
         release()
         assert (await within_patience(write)).status == "queuing"
     await store.close()
+
+
+async def test_a_claim_that_is_given_up_while_it_waits_for_the_file_takes_nothing(path, store):
+    await store.enqueue_rollout("task")
+    with locked(path) as release:
+        claim = asyncio.ensure_future(store.dequeue_rollout())
+        for _ in range(5):
+            await store.get_latest_resources()
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+        release()
+        assert (await within_patience(store.dequeue_rollout())).attempt.sequence_id == 1
+
+
+def test_a_write_whose_loop_was_closed_holds_up_no_later_loop(path):
+    """A program without a loop of its own may make a new one for every call."""
+    store = SQLiteStore(path)
+    loop = asyncio.new_event_loop()
+    with locked(path) as release:
+        with pytest.raises(TimeoutError):
+            loop.run_until_complete(asyncio.wait_for(store.enqueue_rollout("given up"), 0.1))
+        loop.close()
+        release()
+        asyncio.run(asyncio.wait_for(store.enqueue_rollout("task"), PATIENCE_SECONDS))
+    asyncio.run(store.close())
 
 
 @contextmanager

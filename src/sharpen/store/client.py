@@ -284,7 +284,8 @@ class LightningStoreClient(LightningStore):
             if each is loop:
                 await session.close()
             elif each.is_running():
-                asyncio.run_coroutine_threadsafe(session.close(), each)
+                closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), each))
+                await asyncio.wait([closing], timeout=1)  # that loop may be stopping
         self._sessions.clear()
 
     @property

@@ -83,14 +83,16 @@ class LocalStore(LightningStore):
         claimed: list[AttemptedRollout] = await self._write("dequeue_many_rollouts", **wanted)
         end = time.monotonic() + wait_seconds
         while not claimed and (left := end - time.monotonic()) > 0:
-            ticket = self._workers_waiting.join()
+            ticket, has_looked = self._workers_waiting.join(), False
             self._watchdog.hurry()
             try:
                 claimed = await self._write("dequeue_many_rollouts", **wanted)
                 if not claimed and await ticket.wait(left):
                     claimed = await self._write("dequeue_many_rollouts", **wanted)
+                    has_looked = True
             finally:
-                self._workers_waiting.leave(ticket, used=len(claimed) == 1)
+                # Whoever looked has used the wake-up, also when others were faster: handing that on would never end.
+                self._workers_waiting.leave(ticket, used=has_looked)
         return claimed
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:

@@ -8,6 +8,7 @@ writer, each on a connection of its own. An answer is given only once its write 
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import sqlite3
@@ -56,6 +57,10 @@ class _Job:
         values = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Sequence)]
         return self.name != "prune" and all(len(value) <= INLINE_ROWS for value in values)
 
+    def is_given_up(self) -> bool:
+        """Whether its caller has gone: then nothing may be claimed or written for it."""
+        return self.future is not None and self.future.cancelled()
+
     def answer(self) -> Any:
         if self.error is not None:
             raise self.error
@@ -79,6 +84,7 @@ class _Group(threading.local):
     """The writes of one thread's event loop that wait for their commit."""
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.jobs: list[_Job] = []
         self.is_open = False
         self.owner: asyncio.Task[Any] | None = None
@@ -194,6 +200,9 @@ class SQLiteStore(LocalStore):
 
     async def _join_group(self, job: _Job) -> Any:
         loop, group = asyncio.get_running_loop(), self._group
+        if group.loop is not loop:
+            # An earlier loop of this thread may have ended in the middle of a commit: its group never closes.
+            group.loop, group.jobs, group.is_open = loop, [], False
         job.future = loop.create_future()
         group.jobs.append(job)
         if not group.is_open:
@@ -313,6 +322,8 @@ class SQLiteStore(LocalStore):
 
     def _run(self, job: _Job) -> None:
         """A refused request is the job's own answer; a failing file is everybody's."""
+        if job.is_given_up():
+            return
         tables, events = self._tables, self._writer.events
         mark = events.mark()
         tables.begin()
@@ -411,25 +422,33 @@ class _KeptWork:
         self.max_bytes = max_bytes
         self.size = 0
         self.jobs: list[_Job] = []
+        self._digests: set[bytes] = set()
 
     def keep(self, jobs: Sequence[_Job], error: StoreWriteError) -> None:
         for job in jobs:
-            if job.name not in FINISHED_WORK:
-                continue
-            size = len(msgspec.json.encode((job.args, job.kwargs)))
-            if self.size + size > self.max_bytes:
-                log.error(
-                    "finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error
-                )
-                continue
-            self.jobs.append(_Job(job.name, job.args, job.kwargs))
-            self.size += size
+            if job.name in FINISHED_WORK:
+                self._keep(job, error)
+
+    def _keep(self, job: _Job, error: StoreWriteError) -> None:
+        try:
+            encoded = msgspec.json.encode((job.name, job.args, job.kwargs), enc_hook=repr)
+        except (TypeError, ValueError, RecursionError):
+            return  # the store would refuse it
+        size, digest = len(encoded), hashlib.sha256(encoded).digest()
+        if digest in self._digests:
+            return  # whoever was told to come later sends it again and again
+        if self.size + size > self.max_bytes:
+            log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
+            return
+        self.jobs.append(_Job(job.name, job.args, job.kwargs))
+        self._digests.add(digest)
+        self.size += size
 
     def clear(self) -> None:
         for job in self.jobs:
             if isinstance(job.error, SharpenError):
                 log.warning("work that had been kept in memory was refused: %s", job.error)
-        self.jobs, self.size = [], 0
+        self.jobs, self.size, self._digests = [], 0, set()
 
 
 def _is_small_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -268,7 +268,7 @@ class SQLiteTables(RolloutTables):
     ) -> PaginatedResult[Worker]:
         """Workers are few, and whether one is busy follows from the rollouts: they are filtered here."""
         rows = {values[0]: values for values in self._sql("SELECT * FROM workers ORDER BY worker_id").fetchall()}
-        for worker_id in self._worker_times:
+        for worker_id in list(self._worker_times):  # the writer adds to it from its own thread
             rows.setdefault(worker_id, (worker_id, None, None, None, None, None))
         found = [self._worker(values) for values in rows.values()]
         return paginate(select_workers(found, status_in, matches, logic), page)
