@@ -82,10 +82,10 @@ def growth(samples: list[Sample]) -> dict[str, dict[str, float | bool]]:
     """The last quarter against the second one."""
     quarter = max(len(samples) // 4, 1)
     report: dict[str, dict[str, float | bool]] = {}
-    for name in ALLOWED_GROWTH:
+    for name, most in ALLOWED_GROWTH.items():
         before = statistics.median(sample[name] for sample in samples[quarter : 2 * quarter])
         after = statistics.median(sample[name] for sample in samples[-quarter:])
-        is_flat = after <= max(before * ALLOWED_GROWTH[name], before + ALLOWED_STEP[name])
+        is_flat = after <= max(before * most, before + ALLOWED_STEP[name])
         report[name] = {"before": round(before, 1), "after": round(after, 1), "flat": is_flat}
     return report
 

@@ -1,6 +1,6 @@
 """The single measures of `store.py`. Each prints one JSON line; run it by itself to profile it.
 
-    python benchmarks/store_measures.py cycle_memory --package sharpen|agentlightning
+python benchmarks/store_measures.py cycle_memory --package sharpen|agentlightning
 """
 
 import argparse

@@ -26,7 +26,7 @@ from ..errors import (
     TooLargeError,
     http_status,
 )
-from ..types import StoredSpans
+from ..types import StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
 from .methods import METHODS, Method, SpanReceipt
@@ -245,6 +245,8 @@ class StoreApplication:
 
     async def _call(self, route: _Route, arguments: dict[str, Any], receive: Receive) -> Any:
         call = getattr(self.store, route.name)
+        if "resources" in arguments:
+            check_no_secrets(arguments["resources"])
         if "wait_seconds" in route.method.parameters:
             arguments["wait_seconds"] = min(arguments.get("wait_seconds", 0), self._max_wait_seconds)
             is_poll = arguments["wait_seconds"] > 0

@@ -10,6 +10,7 @@ import msgspec
 from ..errors import InvalidInputError, TaskError
 from ..semconv import PRIMARY_REWARD_VALUE
 from ..types import Span
+from ..types.spans import MAX_SEQUENCE_ID
 
 MAX_ID_LENGTH = 200
 
@@ -50,9 +51,11 @@ def check_finite(name: str, value: Any) -> None:
         raise InvalidInputError(f"{name} is {value!r}: give a finite number")
 
 
-def check_rewards(spans: Sequence[Span]) -> None:
-    """A reward that is not a finite number would poison every mean it enters."""
+def check_spans(spans: Sequence[Span]) -> None:
+    """A number beyond the bound would leave none for the next span; a reward that is not finite spoils every mean."""
     for span in spans:
+        if span.sequence_id > MAX_SEQUENCE_ID:
+            check_number(f"the sequence_id of span {span.span_id!r}", span.sequence_id, low=0, high=MAX_SEQUENCE_ID)
         if PRIMARY_REWARD_VALUE in span.attributes:
             check_finite(f"the reward of span {span.span_id!r}", span.attributes[PRIMARY_REWARD_VALUE])
 

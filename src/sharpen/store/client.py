@@ -31,7 +31,7 @@ from ..types import (
     check_no_secrets,
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
-from .checks import check_finite, check_number, check_rewards, encode_equal
+from .checks import check_finite, check_number, check_spans, encode_equal
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, Spool, default_folder, key_of
@@ -211,7 +211,7 @@ class LightningStoreClient(LightningStore):
     # -- finished work -------------------------------------------------------------------------------
 
     async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
-        check_rewards(spans)
+        check_spans(spans)
         stored: list[Span | None] = []
         unwanted: list[str] = []
         for batch in _batches(spans):
@@ -434,7 +434,7 @@ def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("reward") is not None:
         check_finite("reward", arguments["reward"])
     if "spans" in arguments:
-        check_rewards(arguments["spans"])
+        check_spans(arguments["spans"])
     for what in ("input", "metadata", "heartbeat_stats"):
         if arguments.get(what) is not None:
             encode_equal(arguments[what], "the task" if what == "input" else what)

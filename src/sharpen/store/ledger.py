@@ -267,7 +267,7 @@ class Ledger(Queries):
                     f"span {span.span_id!r} belongs to {span.rollout_id!r}, attempt {span.attempt_id!r}, "
                     f"not to the completed attempt {attempt.attempt_id!r} of {rollout_id!r}"
                 )
-        checks.check_rewards(spans)
+        checks.check_spans(spans)
         packed = self._pack_metadata(metadata)
         now = self.clock()
         self._set_metadata(attempt, packed)
@@ -287,7 +287,7 @@ class Ledger(Queries):
             attempt.metadata = packed
 
     def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
-        checks.check_rewards(spans)
+        checks.check_spans(spans)
         places, answer = self._places(spans), list[Span | None]([None] * len(spans))
         for row, attempt, indexes in places:
             stored = self._store_spans(row, attempt, [spans[index] for index in indexes])

@@ -488,7 +488,14 @@ class MemoryTables:
     def _open_span_bytes(self) -> int:
         """The spans of rollouts at work, as if they were packed; there are never many of these."""
         at_work = (attempt.spans for row in self._by_phase["active"].values() for attempt in row.tries)
-        return sum(len(_encoder.encode(list(spans.values()))) for spans in at_work if spans)
+        return sum(_size_of(list(spans.values())) for spans in at_work if spans)
+
+
+def _size_of(spans: list[Span]) -> int:
+    try:
+        return len(_encoder.encode(spans))
+    except (TypeError, OverflowError):  # an attribute that is not plain data
+        return 0
 
 
 def _public(row: RolloutRow) -> Rollout:

@@ -18,7 +18,7 @@ from ..types import (
     WorkerStatus,
 )
 from . import checks
-from .base import FilterLogic, LightningStoreStatistics, SortOrder
+from .base import MAX_INT, FilterLogic, LightningStoreStatistics, SortOrder
 from .lifecycle import Lifecycle
 from .tables import Match, Page, RolloutFilter, paginate
 from .transitions import QUEUED
@@ -128,6 +128,8 @@ class Queries(Lifecycle):
         return self.tables.spans(row, attempt, matches, _logic(filter_logic), page)
 
     def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
+        if version is not None:
+            checks.check_number("version", version, low=-MAX_INT, high=MAX_INT)
         return self.tables.resources(resources_id, version)
 
     def get_latest_resources(self) -> ResourcesUpdate | None:

@@ -306,7 +306,9 @@ class SQLiteTables(RolloutTables):
         return Counts(
             self._totals(),
             self.one("SELECT attempts FROM totals")[0],
-            self.one("SELECT count(*) FROM rollouts WHERE phase = 'active' AND attempt_end IS NULL")[0],
+            self.one("SELECT count(*) FROM rollouts WHERE phase = 'active' AND attempts > 0 AND attempt_end IS NULL")[
+                0
+            ],
             self._span_total(),
             self.one("SELECT count(*) FROM resources")[0],
             len({row[0] for row in self._sql("SELECT worker_id FROM workers")} | self._worker_times.keys()),

@@ -31,7 +31,7 @@ def _check_seconds(name: str, value: float | None) -> None:
         raise ValueError(f"{name} is {value!r}: give a number of seconds above 0, or None for no limit")
 
 
-class RolloutConfig(msgspec.Struct, frozen=True):
+class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a rollout may take and when it is tried again.
 
     A claim is a lease of `unresponsive_seconds`, renewed by heartbeats and spans; None means no lease.
