@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sharpen import EnqueueRolloutRequest, LightningStoreClient, Span
 
@@ -101,9 +102,10 @@ def run(minutes: float) -> bool:
             pids = {"server": server.pid} | {f"worker-{n}": worker.pid for n, worker in enumerate(workers)}
             samples, done = asyncio.run(load(url, pids, minutes))
         finally:
-            for process in [*workers, server]:
+            processes: list[subprocess.Popen[Any]] = [*workers, server]
+            for process in processes:
                 process.terminate()
-            for process in [*workers, server]:
+            for process in processes:
                 process.wait()
     report = {name: growth(each) for name, each in samples.items()}
     is_flat = all(figure["flat"] for each in report.values() for figure in each.values())

@@ -29,8 +29,25 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def make_kilobyte_span(package: Any, rollout: Any, number: int) -> Any:
+    """1 kB as JSON: a chat call with its texts and a few token ids."""
+    return package.Span.from_attributes(
+        attributes={
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "m",
+            "gen_ai.input.messages": "x" * 280,
+            "gen_ai.output.messages": "y" * 100,
+            "response_token_ids": list(range(1000, 1024)),
+        },
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        sequence_id=number,
+        name="openai.chat.completion",
+    )
+
+
 def make_span(package: Any, rollout: Any, number: int) -> Any:
-    """About 1 kB as JSON: a chat call with its token ids."""
+    """About 1.5 kB as JSON: a chat call with all its token ids."""
     return package.Span.from_attributes(
         attributes={
             "gen_ai.request.model": "m",
@@ -176,7 +193,10 @@ async def spans_bulk(package: Any) -> dict[str, Any]:
         ours = package.__name__ == "sharpen"
         batches, size = (160, 500) if ours else (16, 32)
         rollouts = [await store.dequeue_rollout(worker_id="worker-0") for _ in range(16)]
-        work = [[make_span(package, rollouts[b % 16], b * size + i + 1) for i in range(size)] for b in range(batches)]
+        work = [
+            [make_kilobyte_span(package, rollouts[b % 16], b * size + i + 1) for i in range(size)]
+            for b in range(batches)
+        ]
         started = time.perf_counter()
         if ours:
             for start in range(0, batches, 4):

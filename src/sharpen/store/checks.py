@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,11 +20,16 @@ def check_id(kind: str, value: str) -> str:
     """Ids stand in URLs and logs: printable, without spaces and slashes."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
         raise InvalidInputError(f"{kind} is {value!r}: use a text of 1 to {MAX_ID_LENGTH} characters")
-    if not value.isprintable() or any(c in value for c in " /\\?#%") or value in (".", "..", "latest"):
+    if not _is_good_id(value):
         raise InvalidInputError(
             f"{kind} is {value!r}: use printable characters without spaces and / \\ ? # %, and not 'latest'"
         )
     return value
+
+
+@lru_cache(maxsize=1024)  # the same workers come again and again
+def _is_good_id(value: str) -> bool:
+    return value.isprintable() and not any(c in value for c in " /\\?#%") and value not in (".", "..", "latest")
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:

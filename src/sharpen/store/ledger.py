@@ -298,6 +298,9 @@ class Ledger(Queries):
 
     def _places(self, spans: Sequence[Span]) -> list[tuple[RolloutRow, AttemptRow, Sequence[int]]]:
         """The attempts that spans belong to, each with the positions of its spans; an unknown one is an error."""
+        if len(spans) == 1:
+            row = self._rollout(spans[0].rollout_id)
+            return [(row, self._attempt(row, spans[0].attempt_id), (0,))]
         groups: dict[tuple[str, str], list[int]] = {}
         for index, span in enumerate(spans):
             groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)

@@ -556,11 +556,13 @@ class InMemoryLightningStore(LocalStore):
         return self._write_now(name, *args, **kwargs)
 
     def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        ledger = self._ledger
         with self._lock:
             try:
-                return getattr(self._ledger, name)(*args, **kwargs)
+                return getattr(ledger, name)(*args, **kwargs)
             finally:
-                self._announce(self._ledger.take_events())
+                if not ledger.events.is_empty():
+                    self._announce(ledger.take_events())
 
     def _next_deadline(self) -> float | None:
         with self._lock:
