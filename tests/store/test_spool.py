@@ -18,9 +18,9 @@ from sharpen.store.spool import Entry, Spool
 from sharpen.types import EnqueueRolloutRequest, PromptTemplate
 
 from .cutting_proxy import cutting_proxy
+from .disks import small_disk
 from .processes import child, eventually, free_port, server_process
 from .scenes import claim_new, make_span, within_patience
-from .test_sqlite import small_disk
 
 CHILD = Path(__file__).with_name("spool_child.py")
 RESOURCES = {"prompt": PromptTemplate("{x}", "f-string")}

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,13 +27,13 @@ from sharpen.errors import (
 from sharpen.store import SQLiteStore, sqlite_schema
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
+from .disks import small_disk
 from .processes import child, eventually
 from .scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, reward_span, run_new, within_patience
 from .threads import named_threads
 from .worlds import Clock
 
 CHILD = Path(__file__).with_name("sqlite_child.py")
-IS_ROOT = os.getuid() == 0
 
 
 @pytest.fixture
@@ -604,22 +603,6 @@ def test_a_write_whose_loop_was_closed_holds_up_no_later_loop(path):
         release()
         asyncio.run(asyncio.wait_for(store.enqueue_rollout("task"), PATIENCE_SECONDS))
     asyncio.run(store.close())
-
-
-@contextmanager
-def small_disk(folder, size_bytes):
-    """A file system of its own that can grow. Skips where this user may not mount one."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
-    if not IS_ROOT or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-
-    def grow(new_size_bytes):
-        subprocess.run(["mount", "-o", f"remount,size={new_size_bytes}", str(folder)], check=True)
-
-    try:
-        yield grow
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def fill(store, claimed):
