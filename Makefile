@@ -20,10 +20,10 @@ demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n 4 -m "not slow"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n 4
 
 # A contributor's files are formatted; CI only looks.
 check: $(VENV)/.dev

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from sharpen.errors import StoreError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import EnqueueRolloutRequest
 
@@ -59,3 +60,16 @@ async def test_waiting_for_what_does_not_come_costs_nothing(store):
         *(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=1.0) for _ in range(20)),
     ]
     assert await cpu_seconds(*waits) < 0.5
+
+
+async def test_closing_a_store_ends_the_waits_of_its_own_process(store):
+    rollout = await store.start_rollout("task")
+    waits = [
+        asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])),
+        asyncio.ensure_future(store.dequeue_rollout(wait_seconds=600)),
+        asyncio.ensure_future(store.finished_rollouts(wait_seconds=600)),
+    ]
+    await eventually(lambda: len(store._workers_waiting) + len(store._finish_waiting) == 3)
+    await store.close()
+    for outcome in await within_patience(asyncio.gather(*waits, return_exceptions=True)):
+        assert isinstance(outcome, StoreError)

@@ -17,7 +17,7 @@ from .base import LightningStore
 from .ids import new_id
 from .ledger import Events
 from .methods import Method, forward_methods
-from .waiting import Crowd, Line
+from .waiting import Crowd, Line, Ticket
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
@@ -48,6 +48,7 @@ class LocalStore(LightningStore):
         self._workers_waiting = Line()
         self._finish_waiting = Crowd()
         self._watchdog = Watchdog(self)
+        self._is_closing = False
 
     async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -87,7 +88,7 @@ class LocalStore(LightningStore):
             self._watchdog.hurry()
             try:
                 claimed = await self._write("dequeue_many_rollouts", **wanted)
-                if not claimed and await ticket.wait(left):
+                if not claimed and await self._woken(ticket, left):
                     claimed = await self._write("dequeue_many_rollouts", **wanted)
                     has_looked = True
             finally:
@@ -106,7 +107,7 @@ class LocalStore(LightningStore):
             try:
                 left = await self._read("unfinished", left)
                 if left:
-                    await ticket.wait(min(end - time.monotonic(), 3600))
+                    await self._woken(ticket, min(end - time.monotonic(), 3600))
                     left = await self._read("unfinished", left)
             finally:
                 self._finish_waiting.leave(ticket)
@@ -125,11 +126,18 @@ class LocalStore(LightningStore):
             self._watchdog.hurry()
             try:
                 found = await self._read("finished_rollouts", after, limit)
-                if not found.items and await ticket.wait(left):
+                if not found.items and await self._woken(ticket, left):
                     found = await self._read("finished_rollouts", after, limit)
             finally:
                 self._finish_waiting.leave(ticket)
         return found
+
+    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+        """Whether the waiter was woken within the time; a store that closes meanwhile has nothing more to give."""
+        is_woken = not self._is_closing and await ticket.wait(seconds)
+        if self._is_closing:
+            raise StoreError("the store was closed while someone waited")
+        return is_woken
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -149,6 +157,9 @@ class LocalStore(LightningStore):
         """Notice what others wrote."""
 
     async def close(self) -> None:
+        self._is_closing = True
+        self._workers_waiting.wake(len(self._workers_waiting))
+        self._finish_waiting.wake_all()
         await asyncio.to_thread(self._watchdog.stop)
 
 

@@ -105,6 +105,7 @@ def _errors(method: Method) -> dict[str, Any]:
         "404": "There is no such thing",
         "409": "It is finished and cannot change",
         "413": "The request is too large",
+        "421": "The header sharpen-store names a store that is not served here",
         "503": "The store cannot do it now; try again",
     }
     if method.verb != "GET":

@@ -22,6 +22,7 @@ class LightningStoreThreaded(LightningStore):
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
+        self.store_id = getattr(store, "store_id", None)
         self._lock = threading.Lock()
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
