@@ -173,3 +173,14 @@ async def test_what_is_no_resource_is_refused(store, wrong):
     with pytest.raises(InvalidInputError, match="resource"):
         await store.add_resources(wrong)
     assert await store.get_latest_resources() is None
+
+
+async def test_a_request_id_stands_for_one_thing_only(store):
+    first = await store.add_resources({"prompt": PromptTemplate("a")})
+    other = await store.add_resources({"prompt": PromptTemplate("b")})
+    await store.update_resources(first.resources_id, {"prompt": PromptTemplate("c")}, request_id="rq-1")
+    with pytest.raises(ValueError, match="rq-1"):
+        await store.update_resources(other.resources_id, {"prompt": PromptTemplate("c")}, request_id="rq-1")
+    with pytest.raises(ValueError, match="request_id"):
+        await store.update_resources(other.resources_id, {"prompt": PromptTemplate("c")}, request_id="")
+    assert (await store.get_resources_by_id(other.resources_id)).version == 1

@@ -33,7 +33,7 @@ QUICK = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=1000, stateful_step_count=80)
+LONG = settings(QUICK, max_examples=300, stateful_step_count=60)
 
 OPEN = ("preparing", "running")
 ENDED = ("succeeded", "failed", "timeout")

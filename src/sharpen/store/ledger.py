@@ -153,6 +153,7 @@ class Ledger(Queries):
             checks.check_id("request_id", request_id)
         row = self._rollout(rollout_id)
         if request_id is not None and (given := self.tables.claimed(request_id)):
+            _check_same("rollout", request_id, rollout_id, given[0][0].rollout_id)
             return self._attempted(*given[0])
         if row.status in FINISHED:
             raise FinishedError(f"rollout {rollout_id!r} has {row.status}: it takes no new attempt")
@@ -374,11 +375,14 @@ class Ledger(Queries):
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
         self._check_resources(resources)
-        if request_id is not None and (given := self.tables.resources_by_request(request_id)):
-            return given
         latest = self.tables.resources(resources_id, None)
         if latest is None:
             raise UnknownIdError(f"there are no resources {resources_id!r}: publish them with add_resources first")
+        if request_id is not None:
+            checks.check_id("request_id", request_id)
+            if given := self.tables.resources_by_request(request_id):
+                _check_same("resources", request_id, resources_id, given.resources_id)
+                return given
         update = replace(latest, update_time=self.clock(), version=latest.version + 1, resources=dict(resources))
         self.tables.add_resources(update, request_id)
         return update
@@ -438,6 +442,13 @@ def _checked_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidInputError(f"metadata is {metadata!r}: give a dict or None")
     return metadata
+
+
+def _check_same(kind: str, request_id: str, wanted: str, given: str) -> None:
+    if wanted != given:
+        raise InvalidInputError(
+            f"request_id {request_id!r} was used for the {kind} {given!r}: give {wanted!r} a new one"
+        )
 
 
 def _check_worker(worker_id: str | None) -> None:
