@@ -48,7 +48,8 @@ async def toy_agent(task: dict[str, int], prompt: str) -> tuple[str, float]:
 async def work(url: str, token: str, worker_id: str) -> None:
     """A worker: claim, run the agent, report, until nothing has come for a while."""
     store = LightningStoreClient(url, token=token)
-    while rollout := await store.dequeue_rollout(worker_id=worker_id, wait_seconds=4):
+    await store.update_worker(worker_id)
+    while rollout := await store.dequeue_rollout(worker_id=worker_id, wait_seconds=20):
         assert rollout.resources_id is not None
         resources = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
         assert resources is not None
@@ -86,10 +87,21 @@ async def follow(store: SQLiteStore, total: int, victim: subprocess.Popen[bytes]
             if not console.is_terminal and done >= next_line:
                 console.print(f"rollouts {done}/{total}  {state}")
                 next_line = done + total // 4
-            worker = await store.get_worker_by_id("worker-0")
-            if done > total // 3 and victim.poll() is None and worker is not None and worker.status == "busy":
-                victim.send_signal(signal.SIGKILL)
-                console.print(f"worker-0 (process {victim.pid}) killed with SIGKILL")
+            if done > total // 3 and victim.poll() is None:
+                await kill_at_work(store, victim)
+
+
+async def kill_at_work(store: SQLiteStore, victim: subprocess.Popen[bytes]) -> None:
+    """Kill the worker while it has a rollout in hand: hold it still, look, and let it go on if it has none."""
+    victim.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(0.1)
+    worker = await store.get_worker_by_id("worker-0")
+    if worker is not None and worker.status == "busy":
+        victim.kill()
+        victim.wait()
+        console.print(f"worker-0 (process {victim.pid}) killed with SIGKILL, with a rollout in hand")
+    else:
+        victim.send_signal(signal.SIGCONT)
 
 
 async def show(store: SQLiteStore) -> None:
@@ -109,18 +121,30 @@ async def show(store: SQLiteStore) -> None:
     console.print(table)
 
 
+async def enqueue(store: SQLiteStore, tasks: int) -> None:
+    await store.add_resources({"prompt": PromptTemplate("{a} + {b} =")})
+    numbers = [{"a": random.randrange(100), "b": random.randrange(100)} for _ in range(tasks)]
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(pair, mode="train", config=RETRIED) for pair in numbers])
+
+
+async def wait_for_workers(store: SQLiteStore, processes: list[subprocess.Popen[bytes]]) -> None:
+    while len(await store.query_workers()) < len(processes):
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError("a worker ended before it began; its error is above")
+        await asyncio.sleep(0.05)
+
+
 async def run(tasks: int, workers: int) -> None:
     folder = Path(os.environ.get("SHARPEN_RUNS", "runs")) / time.strftime("demo-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     store, token = SQLiteStore(folder / "store.db"), secrets.token_urlsafe(24)
     server = LightningStoreServer(store, token=token)
     await server.start()
-    await store.add_resources({"prompt": PromptTemplate("{a} + {b} =")})
-    numbers = [{"a": random.randrange(100), "b": random.randrange(100)} for _ in range(tasks)]
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(pair, mode="train", config=RETRIED) for pair in numbers])
-    console.print(f"{tasks} tasks enqueued in {folder / 'store.db'}, served at {server.endpoint} to {workers} workers")
     processes = [start_worker(number, server.endpoint, token) for number in range(workers)]
     try:
+        await wait_for_workers(store, processes)
+        await enqueue(store, tasks)
+        console.print(f"{tasks} tasks in {folder / 'store.db'}, served at {server.endpoint} to {workers} workers")
         await follow(store, tasks, processes[0])
         await show(store)
     finally:
