@@ -65,7 +65,7 @@ def test_every_reference_leads_to_a_schema_and_every_schema_is_used(document):
 def test_the_document_lists_exactly_the_methods_of_the_store_and_traces(document):
     listed = {(verb, path, operation["operationId"]) for verb, path, operation in operations(document)}
     methods = {(method.verb, f"/v1{method.path}", name) for name, method in METHODS.items()}
-    assert listed == methods | {("POST", "/v1/traces", "export_traces")}
+    assert listed == methods | {("POST", "/v1/traces", "export_traces"), ("POST", "/v1/batch", "write_batch")}
 
 
 def test_every_argument_of_every_method_is_listed_once(document):

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -29,7 +29,7 @@ from ..errors import (
 from ..types import StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
-from .methods import METHODS, Method, SpanReceipt
+from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt
 from .metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,10 @@ MAX_WAIT_SECONDS = 30.0
 NOTHING = "Nothing"
 LABEL = "sharpen.label"  # where a request keeps the name it is counted under
 CLIENT_GONE = 499  # in the metrics only: there is nobody left to answer
-FIXED = {"/health": "GET", "/metrics": "GET", "/v1/openapi.json": "GET", "/v1/traces": "POST"}
+FIXED = {"/health": "GET", "/metrics": "GET", "/v1/openapi.json": "GET", "/v1/traces": "POST", "/v1/batch": "POST"}
+MAX_TOGETHER = 256  # writes in one batch
 _encode = msgspec.json.Encoder().encode
+_decode_batch = msgspec.json.Decoder(BatchRequest).decode
 
 
 class HttpError(Exception):
@@ -141,7 +143,7 @@ class StoreApplication:
         started = time.perf_counter()
         self.metrics.in_progress += 1
         try:
-            status, body, headers = await self._answer(scope, receive)
+            status, body, headers = await self._answer(self._respond(scope, receive), scope)
         finally:
             self.metrics.in_progress -= 1
         self.metrics.record(scope.get(LABEL, "other"), status, time.perf_counter() - started)
@@ -151,10 +153,10 @@ class StoreApplication:
             await send({"type": "http.response.body", "body": body})
         return None
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, responding: Awaitable[Answer], scope: Scope) -> Answer:
         """The answer to a request or, in the same shape, to what is wrong with it."""
         try:
-            return await self._respond(scope, receive)
+            return await responding
         except asyncio.CancelledError:
             if not self.stopping.is_set():
                 return CLIENT_GONE, b"", ()
@@ -220,7 +222,31 @@ class StoreApplication:
             return 200, text.encode(), [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
         if label == "openapi":
             return 200, self._document, self._headers
+        if label == "batch":
+            return await self._batch(headers, receive)
         return await self._traces(headers, receive)
+
+    async def _batch(self, headers: dict[bytes, bytes], receive: Receive) -> Answer:
+        """Writes that travel together: the store takes them in one commit, and each has an answer of its own."""
+        body = await self._read(headers, receive)
+        if _content_type(headers) != "application/json":
+            raise HttpError(415, "InvalidInputError", "send the body as application/json")
+        entries = _decode_batch(body).requests
+        if len(entries) > MAX_TOGETHER:
+            raise TooLargeError(f"requests has {len(entries)} items; at most {MAX_TOGETHER} are taken in one call")
+        scopes: list[Scope] = [{"method": entry.verb, "path": entry.path} for entry in entries]
+        answers = await asyncio.gather(
+            *(self._answer(self._write(entry), scope) for entry, scope in zip(entries, scopes, strict=True))
+        )
+        return 200, _encode([BatchAnswer(status, msgspec.Raw(body)) for status, body, _ in answers]), self._headers
+
+    async def _write(self, entry: BatchEntry) -> Answer:
+        route, ids = self._find(entry.verb, unquote(entry.path))
+        if route.method.kind not in ("write", "derived") or "wait_seconds" in route.method.parameters:
+            raise InvalidInputError(f"{entry.verb} {entry.path} cannot be part of a batch: it waits, or only reads")
+        arguments = route.arguments(bytes(entry.body), b"", ids)
+        self._check_batch(arguments)
+        return 200, _encode(await self._call(route, arguments, _nothing_more)), self._headers
 
     def _health(self) -> dict[str, Any]:
         store_id = getattr(self.store, "store_id", None)
@@ -370,6 +396,11 @@ async def _disconnect(receive: Receive) -> None:
 
 def _error(kind: str, message: str) -> bytes:
     return _encode({"error": {"type": kind, "message": message}})
+
+
+async def _nothing_more() -> MutableMapping[str, Any]:
+    """What a write of a batch receives: its body has been read."""
+    return {"type": "http.disconnect"}
 
 
 def _content_type(headers: dict[bytes, bytes]) -> str:

@@ -10,6 +10,7 @@ import logging
 import random
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from .checks import check_finite, check_number, check_spans, encode_equal
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, Spool, default_folder, key_of
+from .together import Together, may_travel_together
 from .transitions import ENDED
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class LightningStoreClient(LightningStore):
         self._spool_after_seconds = spool_after_seconds
         self._request_seconds = request_seconds
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
         self._spooler = _Spooler(self, Path(spool_folder or default_folder()), max_spool_bytes)
         self.store_id: str | None = None
@@ -131,6 +134,24 @@ class LightningStoreClient(LightningStore):
 
     async def _send(self, request: Entry, store_id: str | None = None) -> bytes | None:
         """Send once; to no other store than the one named."""
+        if store_id is None and may_travel_together(request):
+            status, body = await self._together().send(request)
+        else:
+            status, body = await self._exchange(request, store_id)
+        if status == 200:
+            return body
+        _raise_refusal(status, body)
+        return None
+
+    def _together(self) -> Together:
+        loop = asyncio.get_running_loop()
+        together = self._travelling.get(loop)
+        if together is None:
+            together = self._travelling[loop] = Together(self._exchange)
+        return together
+
+    async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
+        """One request and its answer."""
         import aiohttp
 
         headers = None if store_id is None else {"sharpen-store": store_id}
@@ -141,10 +162,7 @@ class LightningStoreClient(LightningStore):
                 self.store_id = response.headers.get("sharpen-store") or self.store_id
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise _Away(f"{type(error).__name__}: {error}") from error
-        if response.status == 200:
-            return body
-        _raise_refusal(response.status, body)
-        return None
+        return response.status, body
 
     def _session(self) -> "aiohttp.ClientSession":
         import aiohttp

@@ -122,6 +122,27 @@ class SpanReceipt(msgspec.Struct, frozen=True):
         return StoredSpans(spans, self.unwanted)
 
 
+class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One write of a batch: what would be a request of its own."""
+
+    verb: Verb
+    path: str
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Writes of one client that travel together. Each succeeds or fails by itself."""
+
+    requests: list[BatchEntry]
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """Status and body that the write would have got as a request of its own."""
+
+    status: int
+    body: msgspec.Raw
+
+
 class MaybeAttempted(Rollout, frozen=True, kw_only=True):
     """A rollout on the wire, with its latest attempt where it has one."""
 

@@ -48,6 +48,7 @@ def document() -> dict[str, Any]:
         if "requestBody" not in operation:
             del components[name]  # its fields are listed as parameters
     paths["/v1/traces"] = {"post": _traces()}
+    paths["/v1/batch"] = {"post": _batch()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sharpen store", "version": __version__},
@@ -114,6 +115,36 @@ def _errors(method: Method) -> dict[str, Any]:
         described["410"] = "The spans were dropped"
     error = {"$ref": REF.format(name="ErrorBody")}
     return {status: _json(text, error) for status, text in described.items()}
+
+
+def _batch() -> dict[str, Any]:
+    entry = {
+        "type": "object",
+        "properties": {
+            "verb": {"enum": ["POST", "PATCH"]},
+            "path": {"type": "string"},
+            "body": {"type": "object"},
+        },
+        "required": ["verb", "path"],
+        "additionalProperties": False,
+    }
+    answer = {
+        "type": "object",
+        "properties": {"status": {"type": "integer"}, "body": {}},
+        "required": ["status", "body"],
+    }
+    requests = {"type": "array", "items": entry, "maxItems": 256}
+    schema = {"type": "object", "properties": {"requests": requests}, "required": ["requests"]}
+    errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
+    return {
+        "operationId": "write_batch",
+        "summary": "Several writes in one request; each succeeds or fails by itself",
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema | {"additionalProperties": False}}},
+        },
+        "responses": {"200": _json("An answer for each", {"type": "array", "items": answer}), **errors},
+    }
 
 
 def _traces() -> dict[str, Any]:

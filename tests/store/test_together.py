@@ -1,0 +1,124 @@
+"""Writes that travel together: fewer requests, and each write keeps an answer of its own."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from sharpen.errors import UnknownIdError
+from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
+from sharpen.types import EnqueueRolloutRequest, Span
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def server(request, tmp_path):
+    store = InMemoryLightningStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db")
+    served = LightningStoreServer(store)
+    await served.start()
+    yield served
+    await served.close()
+
+
+@pytest.fixture
+async def client(server):
+    opened = LightningStoreClient(server.endpoint, retry_seconds=10)
+    yield opened
+    await opened.close()
+
+
+async def claim_many(client, count):
+    await client.enqueue_many_rollouts([EnqueueRolloutRequest({"n": n}) for n in range(count)])
+    return await client.dequeue_many_rollouts(limit=count, worker_id="w")
+
+
+def complete(client, rollout, **outcome):
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    spans = [Span.from_attributes(attributes={"n": rollout.input["n"]}, **ids)]
+    return client.complete_attempt(**ids, spans=spans, reward=float(rollout.input["n"]), **outcome)
+
+
+def requests_answered(server):
+    return sum(server._application.metrics._requests.values())
+
+
+async def post_batch(server, requests):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.endpoint}/v1/batch", json={"requests": requests}) as reply,
+    ):
+        return reply.status, await reply.json()
+
+
+async def test_many_completions_at_once_are_all_stored_in_few_requests(server, client):
+    claimed = await claim_many(client, 100)
+    before = requests_answered(server)
+    attempts = await asyncio.gather(*(complete(client, rollout) for rollout in claimed))
+    assert [attempt.attempt_id for attempt in attempts] == [rollout.attempt.attempt_id for rollout in claimed]
+    assert requests_answered(server) - before <= 20
+    for rollout in claimed:
+        done = await client.get_rollout_by_id(rollout.rollout_id)
+        assert (done.status, done.reward) == ("succeeded", float(rollout.input["n"]))
+        assert [span.attributes for span in await client.query_spans(rollout.rollout_id)] == [rollout.input]
+
+
+async def test_a_write_that_is_refused_does_not_touch_those_that_travel_with_it(client):
+    claimed = await claim_many(client, 20)
+    writes = [complete(client, rollout) for rollout in claimed]
+    writes.insert(10, client.complete_attempt("ro-unknown", "at-unknown"))
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(outcomes.pop(10), UnknownIdError)
+    assert [attempt.status for attempt in outcomes] == ["succeeded"] * 20
+
+
+async def test_writes_that_travel_together_are_spooled_when_the_server_goes_away(server, tmp_path):
+    client = LightningStoreClient(server.endpoint, retry_seconds=0.3, spool_after_seconds=0.3, spool_folder=tmp_path)
+    claimed = await claim_many(client, 20)
+    await server.stop()
+    await asyncio.gather(*(complete(client, rollout) for rollout in claimed))
+    assert client.spooled == 20
+    await server.start()
+    ids = [rollout.rollout_id for rollout in claimed]
+    finished = await server.wait_for_rollouts(rollout_ids=ids, timeout=30)
+    assert {rollout.status for rollout in finished} == {"succeeded"}
+    assert len(finished) == 20
+    await client.close()
+
+
+async def test_a_batch_answers_each_write_with_its_own_status(server):
+    status, answers = await post_batch(
+        server,
+        [
+            {"verb": "POST", "path": "/v1/rollouts", "body": {"input": 1, "rollout_id": "ro-1"}},
+            {"verb": "POST", "path": "/v1/rollouts", "body": {"inputs": 1}},
+            {"verb": "PATCH", "path": "/v1/rollouts/ro-2", "body": {"mode": "val"}},
+            {"verb": "POST", "path": "/v1/nowhere"},
+        ],
+    )
+    assert status == 200
+    assert [answer["status"] for answer in answers] == [200, 400, 404, 404]
+    assert answers[0]["body"]["rollout_id"] == "ro-1"
+    assert answers[2]["body"]["error"]["type"] == "UnknownIdError"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"verb": "POST", "path": "/v1/queue:claim-batch", "body": {"wait_seconds": 30}},
+        {"verb": "POST", "path": "/v1/rollouts:wait", "body": {"rollout_ids": []}},
+        {"verb": "GET", "path": "/v1/statistics"},
+        {"verb": "POST", "path": "/v1/batch", "body": {"requests": []}},
+    ],
+    ids=lambda entry: entry["path"],
+)
+async def test_what_waits_or_reads_is_no_part_of_a_batch(server, entry):
+    status, answers = await post_batch(server, [entry])
+    assert status == 200
+    assert answers[0]["status"] in (400, 404, 405)
+
+
+async def test_a_batch_has_a_bound(server):
+    entry = {"verb": "POST", "path": "/v1/rollouts", "body": {"input": 1}}
+    status, answer = await post_batch(server, [entry] * 257)
+    assert status == 413
+    assert "at most 256" in answer["error"]["message"]
+    assert (await server.statistics())["total_rollouts"] == 0
