@@ -33,7 +33,7 @@ QUICK = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=300, stateful_step_count=60)
+LONG = settings(QUICK, max_examples=150, stateful_step_count=60)
 
 OPEN = ("preparing", "running")
 ENDED = ("succeeded", "failed", "timeout")
