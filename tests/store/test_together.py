@@ -105,8 +105,9 @@ async def test_a_batch_answers_each_write_with_its_own_status(server):
     [
         {"verb": "POST", "path": "/v1/queue:claim-batch", "body": {"wait_seconds": 30}},
         {"verb": "POST", "path": "/v1/rollouts:wait", "body": {"rollout_ids": []}},
-        {"verb": "GET", "path": "/v1/statistics"},
         {"verb": "POST", "path": "/v1/batch", "body": {"requests": []}},
+        {"verb": "POST", "path": ""},
+        {"verb": "PATCH", "path": "v1"},
     ],
     ids=lambda entry: entry["path"],
 )
@@ -114,6 +115,12 @@ async def test_what_waits_or_reads_is_no_part_of_a_batch(server, entry):
     status, answers = await post_batch(server, [entry])
     assert status == 200
     assert answers[0]["status"] in (400, 404, 405)
+
+
+async def test_a_batch_that_reads_is_refused_as_a_whole(server):
+    status, answer = await post_batch(server, [{"verb": "GET", "path": "/v1/statistics"}])
+    assert status == 400
+    assert "GET" in answer["error"]["message"]
 
 
 async def test_a_batch_has_a_bound(server):

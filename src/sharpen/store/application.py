@@ -257,7 +257,7 @@ class StoreApplication:
         return _encode(openapi.document())
 
     def _find(self, verb: str, path: str) -> tuple[_Route, list[str]]:
-        segments = path.split("/")[1:]
+        segments = path.split("/")[1:] or [""]
         # "/v2/..." and "/v1/rollouts/" have no shape, so that they are not found.
         is_ours = segments[0] == "v1" and all(segments)
         shape = (len(segments) - 1, tuple(segments[1::2])) if is_ours else (0, ())

@@ -125,7 +125,7 @@ class SpanReceipt(msgspec.Struct, frozen=True):
 class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One write of a batch: what would be a request of its own."""
 
-    verb: Verb
+    verb: Literal["POST", "PATCH"]
     path: str
     body: msgspec.Raw = msgspec.Raw(b"{}")
 

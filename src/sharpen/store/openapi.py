@@ -123,7 +123,7 @@ def _batch() -> dict[str, Any]:
         "properties": {
             "verb": {"enum": ["POST", "PATCH"]},
             "path": {"type": "string"},
-            "body": {"type": "object"},
+            "body": {"description": "The body of the request; what is wrong with it is said in its own answer"},
         },
         "required": ["verb", "path"],
         "additionalProperties": False,
