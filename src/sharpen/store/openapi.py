@@ -133,7 +133,7 @@ def _batch() -> dict[str, Any]:
         "properties": {"status": {"type": "integer"}, "body": {}},
         "required": ["status", "body"],
     }
-    requests = {"type": "array", "items": entry, "maxItems": 256}
+    requests = {"type": "array", "items": entry, "description": "At most 256"}
     schema = {"type": "object", "properties": {"requests": requests}, "required": ["requests"]}
     errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
     return {
