@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from sharpen.errors import UnknownIdError
 from sharpen.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
 
-from .scenes import claim_new, make_span, run_new, status_of
+from .scenes import claim_new, make_span, reward_span, run_new, status_of
 
 # -- storing -----------------------------------------------------------------------------------------
 
@@ -124,6 +124,17 @@ async def test_a_late_span_is_stored_and_changes_no_status(store, clock, final):
     assert (await store.add_span(late)).name == "late"
     assert await status_of(store, claimed) == before
     assert [span.name for span in await store.query_spans(claimed.rollout_id, name="late")] == ["late"]
+
+
+async def test_a_late_span_of_a_rollout_that_waits_again_is_counted_and_known(store):
+    claimed = await claim_new(store, max_attempts=2, retry_condition=["failed"])
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+    late = reward_span(claimed, 0.5)
+    assert (await store.add_span(late)).sequence_id == 1
+    assert await store.add_span(late) is None
+    assert (await store.add_span(make_span(claimed))).sequence_id == 2
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).reward == 0.5
+    assert await status_of(store, claimed) == ("requeuing", "failed")
 
 
 async def test_an_opentelemetry_span_is_stored_as_the_sdk_has_it(store):

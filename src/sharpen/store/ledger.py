@@ -325,8 +325,7 @@ class Ledger(Queries):
             self._go_on(row, attempt, "running", now)
         elif attempt.status == "unresponsive" and counts:
             self._go_on(row, attempt, "running", now)
-        if not counts:
-            self.tables.save_rollout(row, row.status)
+        self.tables.save_rollout(row, row.status)  # the counter and the reward, also where no status moves
         return stored
 
     def _number(self, row: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> list[Span | None]:
