@@ -11,6 +11,17 @@
     │   ├── UnknownIdError                     no such rollout, attempt, resources or worker
     │   ├── FinishedError                      a finished rollout or attempt cannot change any more
     │   └── TooLargeError                      a request above the limits of the store
+    ├── AgentError (RuntimeError)              an attempt failed by its agent's fault
+    │   ├── AgentTimeoutError (TimeoutError)   it ran past its time
+    │   ├── AgentExitError                     it called sys.exit
+    │   ├── AgentResultError (TypeError)       it returned something that is no result
+    │   ├── AgentOutputError                   it printed more than is allowed
+    │   └── AgentCancelledError                nobody waits for it any more
+    ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
+    ├── TransportError (TypeError)             a component that cannot travel to another process
+    ├── RunError (RuntimeError)                a run that cannot go on
+    │   ├── RunnerStartError                   a runner failed at its start again and again
+    │   └── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
     └── StoreError
         ├── SpansEvictedError (LookupError)    the spans were dropped to stay within the bound
         ├── StoreFileError (OSError)           a store file that cannot be opened or read
@@ -70,6 +81,50 @@ class FinishedError(InvalidInputError):
 
 class TooLargeError(InvalidInputError):
     """A request above the limits of the store."""
+
+
+class AgentError(SharpenError, RuntimeError):
+    """An attempt failed by its agent's fault."""
+
+
+class AgentTimeoutError(AgentError, TimeoutError):
+    """The agent ran past the `timeout_seconds` of its rollout."""
+
+
+class AgentExitError(AgentError):
+    """The agent called `sys.exit`."""
+
+
+class AgentResultError(AgentError, TypeError):
+    """The agent returned something that is no result."""
+
+
+class AgentOutputError(AgentError):
+    """The agent printed more than is allowed."""
+
+
+class AgentCancelledError(AgentError):
+    """Nobody waits for the attempt any more, or its runner stops."""
+
+
+class MissingResourceError(SharpenError, LookupError):
+    """An agent asks for a resource that its rollout does not have."""
+
+
+class TransportError(SharpenError, TypeError):
+    """A component that cannot travel to another process."""
+
+
+class RunError(SharpenError, RuntimeError):
+    """A run that cannot go on."""
+
+
+class RunnerStartError(RunError):
+    """A runner failed at its start again and again."""
+
+
+class RunnersExhaustedError(RunError):
+    """All runners reached `max_rollouts` while rollouts wait."""
 
 
 class StoreError(SharpenError):

@@ -6,8 +6,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -19,8 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
-from sharpen.semconv import PRIMARY_REWARD_VALUE
-from sharpen.semconv import LightningResourceAttributes as Names
+from sharpen.semconv import PRIMARY_REWARD_VALUE, LightningResourceAttributes as Names
 from sharpen.store import LightningStoreClient
 from sharpen.types import Span
 

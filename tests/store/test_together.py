@@ -9,6 +9,8 @@ from sharpen.errors import UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import EnqueueRolloutRequest, Span
 
+from .cutting_proxy import cutting_proxy
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def server(request, tmp_path):
@@ -129,3 +131,50 @@ async def test_a_batch_has_a_bound(server):
     assert status == 413
     assert "at most 256" in answer["error"]["message"]
     assert (await server.statistics())["total_rollouts"] == 0
+
+
+async def report_and_claim(client, rollout, **claim):
+    """As a runner does: it says that a claim follows, reports, and claims."""
+    client.expect_claim()
+    _, claimed = await asyncio.gather(
+        complete(client, rollout), client.dequeue_many_rollouts(worker_id="w", wait_seconds=5, **claim)
+    )
+    return claimed
+
+
+async def test_an_outcome_and_the_claim_that_follows_are_one_request(server, client):
+    (first,) = await claim_many(client, 1)
+    await client.enqueue_rollout({"n": 7})
+    before = requests_answered(server)
+    (second,) = await report_and_claim(client, first)
+    assert requests_answered(server) - before <= 3  # the batch, and what it holds
+    assert second.input == {"n": 7}
+    assert (await client.get_rollout_by_id(first.rollout_id)).status == "succeeded"
+
+
+async def test_a_claim_that_finds_nothing_on_the_way_waits_by_itself(client):
+    (first,) = await claim_many(client, 1)
+    waiting = asyncio.create_task(report_and_claim(client, first))
+    await client.wait_for_rollouts(rollout_ids=[first.rollout_id])
+    await client.enqueue_rollout({"n": 8})
+    (second,) = await waiting
+    assert second.input == {"n": 8}
+
+
+async def test_an_outcome_leaves_also_when_the_announced_claim_never_comes(client):
+    (first,) = await claim_many(client, 1)
+    client.expect_claim()
+    assert (await complete(client, first)).status == "succeeded"
+
+
+async def test_a_claim_whose_answer_was_lost_on_the_way_is_the_same_claim(server, tmp_path):
+    async with cutting_proxy(server.endpoint) as proxy:
+        client = LightningStoreClient(proxy.url, retry_seconds=10, spool_folder=tmp_path)
+        (first,) = await claim_many(client, 1)
+        await client.enqueue_many_rollouts([EnqueueRolloutRequest({"n": n}) for n in (7, 8)])
+        proxy.cut.append("/v1/batch")
+        (second,) = await report_and_claim(client, first)
+        assert second.input == {"n": 7}
+        assert (await client.statistics())["queue_length"] == 1
+        assert (await client.get_rollout_by_id(first.rollout_id)).status == "succeeded"
+        await client.close()

@@ -242,9 +242,9 @@ class StoreApplication:
 
     async def _write(self, entry: BatchEntry) -> Answer:
         route, ids = self._find(entry.verb, unquote(entry.path))
-        if route.method.kind not in ("write", "derived") or "wait_seconds" in route.method.parameters:
-            raise InvalidInputError(f"{entry.verb} {entry.path} cannot be part of a batch: it waits, or only reads")
         arguments = route.arguments(bytes(entry.body), b"", ids)
+        if not _may_be_in_batch(route, arguments):
+            raise InvalidInputError(f"{entry.verb} {entry.path} cannot be part of a batch: it waits, or only reads")
         self._check_batch(arguments)
         return 200, _encode(await self._call(route, arguments, _nothing_more)), self._headers
 
@@ -392,6 +392,14 @@ async def _disconnect(receive: Receive) -> None:
     """Returns when the client has gone; what it still sends is not looked at."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _may_be_in_batch(route: _Route, arguments: dict[str, Any]) -> bool:
+    """Writes, and claims that do not wait."""
+    is_claim = route.name in ("dequeue_rollout", "dequeue_many_rollouts")
+    return (is_claim and not arguments.get("wait_seconds")) or (
+        not is_claim and route.method.kind in ("write", "derived")
+    )
 
 
 def _error(kind: str, message: str) -> bytes:

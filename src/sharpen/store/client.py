@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -33,14 +33,12 @@ from ..types import (
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
 from .checks import check_finite, check_number, check_spans, encode_equal
+from .connections import Connections
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, Spool, default_folder, key_of
 from .together import Together, may_travel_together
 from .transitions import ENDED
-
-if TYPE_CHECKING:
-    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +92,7 @@ class LightningStoreClient(LightningStore):
         self._retry_seconds = retry_seconds
         self._spool_after_seconds = spool_after_seconds
         self._request_seconds = request_seconds
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, Connections] = {}
         self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
         self._spooler = _Spooler(self, Path(spool_folder or default_folder()), max_spool_bytes)
@@ -132,9 +130,9 @@ class LightningStoreClient(LightningStore):
                 self._spooler.server_is_there()
                 return answer
 
-    async def _send(self, request: Entry, store_id: str | None = None) -> bytes | None:
-        """Send once; to no other store than the one named."""
-        if store_id is None and may_travel_together(request):
+    async def _send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
+        """Send once; to no other store than the one named. A claim `travels` with writes that wait for it."""
+        if store_id is None and (may_travel_together(request) or travels):
             status, body = await self._together().send(request)
         else:
             status, body = await self._exchange(request, store_id)
@@ -152,34 +150,23 @@ class LightningStoreClient(LightningStore):
 
     async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
         """One request and its answer."""
-        import aiohttp
-
-        headers = None if store_id is None else {"sharpen-store": store_id}
-        data, url = request.body.encode() or None, _encoded_url(self.url + request.path)
         try:
-            async with self._session().request(request.verb, url, data=data, headers=headers) as response:
-                body = await response.read()
-                self.store_id = response.headers.get("sharpen-store") or self.store_id
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise _Away(f"{type(error).__name__}: {error}") from error
-        return response.status, body
-
-    def _session(self) -> "aiohttp.ClientSession":
-        import aiohttp
-
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None:
-            for old in [each for each in self._sessions if each.is_closed()]:
-                del self._sessions[old]
-            session = self._sessions[loop] = aiohttp.ClientSession(
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=self._request_seconds, connect=10),
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
+            answer = await self._connections().exchange(
+                request.verb, request.path, request.body, seconds=self._request_seconds, store_id=store_id
             )
-        return session
+        except (OSError, TimeoutError) as error:
+            raise _Away(f"{type(error).__name__}: {error}") from error
+        self.store_id = answer.store_id or self.store_id
+        return answer.status, answer.body
+
+    def _connections(self) -> Connections:
+        loop = asyncio.get_running_loop()
+        found = self._by_loop.get(loop)
+        if found is None:
+            for old in [each for each in self._by_loop if each.is_closed()]:
+                del self._by_loop[old]
+            found = self._by_loop[loop] = Connections(self.url, self._headers)
+        return found
 
     # -- waiting: long polls, one after another ------------------------------------------------------
 
@@ -194,12 +181,28 @@ class LightningStoreClient(LightningStore):
         check_number("wait_seconds", wait_seconds, low=0)
         arguments = {"limit": limit, "worker_id": worker_id, "request_id": request_id or new_id("rq")}
         end = time.monotonic() + wait_seconds
+        if self._together().has_held and (along := await self._claim_along(arguments)):
+            return along
         while True:
             left = max(end - time.monotonic(), 0)
             wait = {"wait_seconds": min(left, POLL_SECONDS)}
             claimed: list[AttemptedRollout] = await self._call(METHODS["dequeue_many_rollouts"], arguments | wait)
             if claimed or left <= POLL_SECONDS:
                 return claimed
+
+    def expect_claim(self) -> None:
+        """Say before reporting an outcome that a claim follows: then both are one request."""
+        self._together().expect_claim()
+
+    async def _claim_along(self, arguments: dict[str, Any]) -> list[AttemptedRollout]:
+        """Claim without waiting, together with the writes that were held back for it."""
+        method = METHODS["dequeue_many_rollouts"]
+        try:
+            answer = await self._send(_to_request(method, _prepare(method.name, arguments)), travels=True)
+        except _Away:
+            return []  # asked again by itself
+        claimed: list[AttemptedRollout] = _restore(method, answer)
+        return claimed
 
     async def finished_rollouts(self, after: int = 0, limit: int = 1000, wait_seconds: float = 0) -> FinishedRollouts:
         check_number("wait_seconds", wait_seconds, low=0)
@@ -294,17 +297,22 @@ class LightningStoreClient(LightningStore):
             self._resources[found.resources_id, found.version] = found
         return found
 
+    async def release_loop(self) -> None:
+        """Close the connections of this loop, which is about to end while others go on."""
+        connections = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            connections.close()
+
     async def close(self) -> None:
         """Send what is spooled if the server is there, and release connections; the rest stays in the spool."""
         await self._spooler.close()
         loop = asyncio.get_running_loop()
-        for each, session in list(self._sessions.items()):
+        for each, connections in list(self._by_loop.items()):
             if each is loop:
-                await session.close()
+                connections.close()
             elif each.is_running():
-                closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), each))
-                await asyncio.wait([closing], timeout=1)  # that loop may be stopping
-        self._sessions.clear()
+                each.call_soon_threadsafe(connections.close)
+        self._by_loop.clear()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -504,12 +512,6 @@ def _raise_refusal(status: int, body: bytes) -> None:
     if status in (429, 502, 503, 504):
         raise _Away(f"HTTP {status}: {message}")
     raise from_wire(kind, message or f"HTTP {status}")
-
-
-def _encoded_url(url: str) -> Any:
-    from yarl import URL
-
-    return URL(url, encoded=True)
 
 
 def _batches(spans: Sequence[Span]) -> list[list[Span]]:
