@@ -8,7 +8,6 @@ and outcomes) goes to a local spool instead, and is replayed in order when the s
 import asyncio
 import logging
 import random
-import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..errors import AccessDeniedError, ConfigError, SharpenError, StoreError, StoreUnavailableError, from_wire
+from ..errors import ConfigError, StoreUnavailableError, from_wire
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -36,7 +35,8 @@ from .checks import check_finite, check_number, check_spans, encode_equal
 from .connections import Connections
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
-from .spool import Entry, Spool, default_folder, key_of
+from .spool import Entry, default_folder
+from .spooler import Away, OtherStore, Spooler
 from .together import Together, may_travel_together
 from .transitions import ENDED
 
@@ -47,14 +47,6 @@ MAX_BATCH = 2_000
 MAX_BATCH_BYTES = 16 * 2**20
 _encode = msgspec.json.Encoder().encode
 _decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in METHODS.items()}
-
-
-class _Away(Exception):
-    """The server gave no answer, or said that it cannot now."""
-
-
-class _OtherStore(_Away):
-    """Another store answers at the address."""
 
 
 def _request(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -90,12 +82,16 @@ class LightningStoreClient(LightningStore):
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._retry_seconds = retry_seconds
-        self._spool_after_seconds = spool_after_seconds
         self._request_seconds = request_seconds
         self._by_loop: dict[asyncio.AbstractEventLoop, Connections] = {}
         self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
-        self._spooler = _Spooler(self, Path(spool_folder or default_folder()), max_spool_bytes)
+        self._spooler = Spooler(
+            self,
+            Path(spool_folder or default_folder()),
+            max_bytes=max_spool_bytes,
+            patience_seconds=min(spool_after_seconds, retry_seconds),
+        )
         self.store_id: str | None = None
         """The id of the store behind the server, known after the first answer."""
 
@@ -109,16 +105,16 @@ class LightningStoreClient(LightningStore):
     async def _call(self, method: Method, arguments: dict[str, Any]) -> Any:
         prepared = _prepare(method.name, arguments)
         request = _to_request(method, prepared)
-        answer = await self._send_surely(request, self._retry_seconds)
+        answer = await self.send_surely(request, self._retry_seconds)
         return _restore(method, answer)
 
-    async def _send_surely(self, request: Entry, seconds: float) -> bytes | None:
+    async def send_surely(self, request: Entry, seconds: float) -> bytes | None:
         """Send until there is an answer; None says that the store has no such thing."""
         end, pause = time.monotonic() + seconds, 0.05
         while True:
             try:
-                answer = await self._send(request)
-            except _Away as error:
+                answer = await self.send(request)
+            except Away as error:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise StoreUnavailableError(
@@ -130,7 +126,7 @@ class LightningStoreClient(LightningStore):
                 self._spooler.server_is_there()
                 return answer
 
-    async def _send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
+    async def send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
         """Send once; to no other store than the one named. A claim `travels` with writes that wait for it."""
         if store_id is None and (may_travel_together(request) or travels):
             status, body = await self._together().send(request)
@@ -155,7 +151,7 @@ class LightningStoreClient(LightningStore):
                 request.verb, request.path, request.body, seconds=self._request_seconds, store_id=store_id
             )
         except (OSError, TimeoutError) as error:
-            raise _Away(f"{type(error).__name__}: {error}") from error
+            raise Away(f"{type(error).__name__}: {error}") from error
         self.store_id = answer.store_id or self.store_id
         return answer.status, answer.body
 
@@ -198,8 +194,8 @@ class LightningStoreClient(LightningStore):
         """Claim without waiting, together with the writes that were held back for it."""
         method = METHODS["dequeue_many_rollouts"]
         try:
-            answer = await self._send(_to_request(method, _prepare(method.name, arguments)), travels=True)
-        except _Away:
+            answer = await self.send(_to_request(method, _prepare(method.name, arguments)), travels=True)
+        except Away:
             return []  # asked again by itself
         claimed: list[AttemptedRollout] = _restore(method, answer)
         return claimed
@@ -322,130 +318,6 @@ class LightningStoreClient(LightningStore):
         return f"{self.url}/v1/traces"
 
 
-class _Spooler:
-    """Delivers finished work: to the server or, while that is away, to the spool and from there to the server."""
-
-    def __init__(self, client: LightningStoreClient, folder: Path, max_bytes: int) -> None:
-        self._client, self._folder, self._max_bytes = client, folder, max_bytes
-        self._lock = threading.Lock()
-        self._own: Spool | None = None
-        self._leftovers: list[Spool] = []
-        self._adopted_for: str | None = None
-        self._replaying: asyncio.Task[None] | None = None
-
-    @property
-    def count(self) -> int:
-        return sum(spool.count for spool in self._spools())
-
-    def _spools(self) -> list[Spool]:
-        return [*self._leftovers, *([self._own] if self._own else [])]
-
-    async def deliver(self, request: Entry) -> bytes | None:
-        """The server's answer, or None when the work lies safely in the spool."""
-        if self._own is None or self._own.count == 0:
-            seconds = min(self._client._spool_after_seconds, self._client._retry_seconds)
-            try:
-                return await self._client._send_surely(request, seconds)
-            except StoreUnavailableError as error:
-                log.warning("%s; finished work is kept in %s until the server is back", error, self._folder)
-        spool = self._spool()
-        await asyncio.to_thread(spool.append, request)
-        self._start_replay()
-        return None
-
-    def _spool(self) -> Spool:
-        """The spool for the store that answered last; work for an earlier one stays in its own."""
-        with self._lock:
-            store_id = self._client.store_id
-            if self._own is not None and self._own.store_id not in (None, store_id):
-                self._leftovers.append(self._own)
-                self._own = None
-            if self._own is None:
-                key = key_of(store_id, self._client.url)
-                self._own = Spool(self._folder, key, max_bytes=self._max_bytes)
-            return self._own
-
-    def server_is_there(self) -> None:
-        """Called after every answer: look once for what earlier workers left for this store."""
-        client = self._client
-        if self._adopted_for is None or (client.store_id is not None and self._adopted_for != client.store_id):
-            self._adopted_for = client.store_id or client.url
-            keys = {key_of(client.store_id, client.url), key_of(None, client.url)}
-            self._leftovers += Spool.adopt_leftovers(self._folder, keys, max_bytes=self._max_bytes)
-            if self._leftovers:
-                log.info("replaying %d pieces of finished work from earlier workers", self.count)
-        if self._leftovers or (self._own is not None and self._own.count):
-            self._start_replay()
-
-    def _start_replay(self) -> None:
-        """Replay in this loop, unless it goes on already; it may have ended with the loop of another thread."""
-        with self._lock:
-            task = self._replaying
-            if task is None or task.done() or task.get_loop().is_closed():
-                self._replaying = asyncio.get_running_loop().create_task(self._replay_until_done())
-
-    async def _replay_until_done(self) -> None:
-        pause = 0.2
-        while self.count:
-            try:
-                await self._replay()
-            except _Away:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, 5.0)
-
-    async def _replay(self) -> None:
-        """Send everything, leftovers of earlier workers first; what belongs to another store stays."""
-        stays: _OtherStore | None = None
-        for spool in self._spools():
-            try:
-                await self._replay_spool(spool)
-            except _OtherStore as error:
-                stays = error
-        if stays is not None:
-            raise stays
-
-    async def _replay_spool(self, spool: Spool) -> None:
-        sent = 0
-        while not spool.drop_sent(sent):
-            for entry in list(spool.entries(skip=sent)):
-                await self._replay_one(spool, entry)
-                sent += 1
-        if spool in self._leftovers:
-            self._leftovers.remove(spool)
-
-    async def _replay_one(self, spool: Spool, entry: Entry) -> None:
-        try:
-            if not entry.verb:
-                raise StoreError("the line cannot be read")
-            await self._client._send(entry, spool.store_id)
-        except AccessDeniedError as error:
-            raise _Away(str(error)) from error
-        except SharpenError as error:
-            aside = spool.reject(entry, str(error))
-            log.warning("the store refused spooled work, which is set aside in %s: %s", aside, error)
-
-    async def close(self) -> None:
-        if self._replaying is not None:
-            await _end(self._replaying)
-        if self.count:
-            try:
-                await self._replay()
-            except (_Away, StoreError) as error:
-                log.warning("%d pieces of finished work stay in %s: %s", self.count, self._folder, error)
-        for spool in self._spools():
-            spool.close()
-
-
-async def _end(task: "asyncio.Task[None]") -> None:
-    """Cancel a task and wait for its end, also where it runs in the loop of another thread."""
-    loop = task.get_loop()
-    if loop is asyncio.get_running_loop():
-        task.cancel()
-        await asyncio.wait([task])
-    elif loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end(task), loop))
-
-
 def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Fill in the ids that make a call repeatable, and refuse what must not or cannot travel."""
     arguments = {key: value for key, value in arguments.items() if value is not UNSET}
@@ -508,9 +380,9 @@ def _raise_refusal(status: int, body: bytes) -> None:
     if status == 404 and kind == "Nothing":
         return
     if status == 421:
-        raise _OtherStore(message)
+        raise OtherStore(message)
     if status in (429, 502, 503, 504):
-        raise _Away(f"HTTP {status}: {message}")
+        raise Away(f"HTTP {status}: {message}")
     raise from_wire(kind, message or f"HTTP {status}")
 
 

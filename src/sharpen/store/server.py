@@ -1,7 +1,6 @@
 """`LightningStoreServer`: a store served over HTTP from a thread of its own, so that the caller's loop may be busy."""
 
 import asyncio
-import errno
 import ipaddress
 import signal
 import socket
@@ -11,9 +10,10 @@ from typing import Any
 
 import uvicorn
 
-from ..errors import ConfigError, PortTakenError, StoreError
+from ..errors import ConfigError, StoreError
 from .application import MAX_WAIT_SECONDS, App, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
+from .listening import address, listen
 from .methods import Method, forward_methods
 
 GRACE_SECONDS = 5
@@ -42,7 +42,8 @@ class _Server(uvicorn.Server):
 class LightningStoreServer(LightningStore):
     """Serves a store under `/v1`. It is itself the store for callers in this process.
 
-    Beyond loopback a token is required. `mounts` adds other ASGI applications under path prefixes.
+    Beyond loopback a token is required. `mounts` adds other ASGI applications under path prefixes. A `socket` that
+    listens already is served instead of an address, and stays open: whoever connects after a stop waits.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LightningStoreServer(LightningStore):
         token: str | None = None,
         mounts: Iterable[tuple[str, App]] = (),
         *,
+        socket: socket.socket | None = None,
         max_body_bytes: int = 64 * 2**20,
         max_batch: int = 10_000,
         max_wait_seconds: float = MAX_WAIT_SECONDS,
@@ -68,6 +70,7 @@ class LightningStoreServer(LightningStore):
         self.store = store
         self.host = host
         self.port = port
+        self._socket = socket
         self._options: dict[str, Any] = {
             "token": token,
             "mounts": list(mounts),
@@ -86,14 +89,13 @@ class LightningStoreServer(LightningStore):
         """The address for clients."""
         if self.port is None:
             raise StoreError("the store server has no port yet: start it first")
-        name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{self.port}"
+        return address(self.host, self.port)
 
     async def start(self) -> None:
         """Bind the address and serve; a taken port is an error, and nothing is left running."""
         if self._thread is not None:
             return
-        bound = _bind(self.host, self.port or 0)
+        bound = listen(self.host, self.port or 0) if self._socket is None else self._socket.dup()
         self.port = bound.getsockname()[1]
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(bound, ready), name="sharpen-store", daemon=True)
@@ -197,21 +199,3 @@ def _is_loopback(host: str) -> bool:
 def _allowed_hosts(host: str) -> frozenset[str] | None:
     """On loopback only its own names are served; elsewhere a token guards, and names are the user's business."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", host}) if _is_loopback(host) else None
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host.strip("[]"), port))
-        bound.listen(2048)
-    except OSError as error:
-        bound.close()
-        if error.errno == errno.EADDRINUSE:
-            raise PortTakenError(
-                f"port {port} on {host} is taken: another program listens there; "
-                "choose another port, or None for a free one"
-            ) from error
-        raise ConfigError(f"this machine cannot listen on host {host!r}, port {port}: {error.strerror}") from error
-    return bound

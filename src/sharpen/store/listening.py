@@ -1,0 +1,31 @@
+"""The socket that a store server listens on: bound with an error in plain words, and named for clients."""
+
+import errno
+import socket
+
+from ..errors import ConfigError, PortTakenError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host.strip("[]"), port))
+        bound.listen(2048)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(
+                f"port {port} on {host} is taken: another program listens there; "
+                "choose another port, or None for a free one"
+            ) from error
+        raise ConfigError(f"this machine cannot listen on host {host!r}, port {port}: {error.strerror}") from error
+    return bound
+
+
+def address(host: str, port: int) -> str:
+    """The URL for clients on this machine."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}"
