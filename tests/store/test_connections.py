@@ -98,7 +98,7 @@ async def test_a_request_that_is_cancelled_gives_its_connection_up():
     async with answering(None) as (url, seen):
         connections = Connections(url, {})
         task = asyncio.create_task(ask(connections))
-        while not (seen and seen[0]):  # noqa: ASYNC110 - a condition of another task
+        while not (seen and seen[0]):
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

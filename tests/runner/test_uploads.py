@@ -1,0 +1,81 @@
+"""Spans leave in batches, off the agent's path, and all are stored before the attempt counts as finished."""
+
+import asyncio
+import time
+
+from sharpen import InMemoryLightningStore, emit_message, rollout
+from sharpen.errors import StoreWriteError
+from sharpen.runner import Runner
+from sharpen.tracer import DummyTracer, OtelTracer
+
+from .scenes import PATIENCE_SECONDS, at_work, finished, run_tasks
+
+
+class SlowStore(InMemoryLightningStore):
+    """Every write of spans takes its time."""
+
+    async def add_many_spans(self, spans):
+        await asyncio.sleep(0.3)
+        return await super().add_many_spans(spans)
+
+    async def complete_attempt(self, *args, **kwargs):
+        await asyncio.sleep(0.3)
+        return await super().complete_attempt(*args, **kwargs)
+
+
+async def test_a_slow_store_slows_nothing_but_the_end_of_the_attempt():
+    store = SlowStore()
+    spent = []
+
+    @rollout
+    def agent(task):
+        began = time.monotonic()
+        for n in range(200):
+            emit_message(str(n))
+        spent.append(time.monotonic() - began)
+        return 1.0
+
+    (done,) = await run_tasks(agent, ["x"], store=store, runner=Runner(tracer=OtelTracer()))
+    assert spent[0] < 200 * 0.3 / 10
+    assert len(await store.query_spans(done.rollout_id)) >= 201
+
+
+async def test_spans_of_a_long_attempt_are_there_while_it_runs():
+    store = InMemoryLightningStore()
+    seen = asyncio.Event()
+
+    @rollout
+    async def agent(task):
+        emit_message("early")
+        await asyncio.wait_for(seen.wait(), PATIENCE_SECONDS)
+        emit_message("late")
+        return 1.0
+
+    queued = await store.enqueue_rollout("x")
+    async with at_work(Runner(tracer=DummyTracer()), agent, store):
+        while not await store.query_spans(queued.rollout_id):
+            await asyncio.sleep(0.02)
+        assert (await store.get_rollout_by_id(queued.rollout_id)).status == "running"
+        seen.set()
+        await finished(store, [queued])
+    spans = await store.query_spans(queued.rollout_id)
+    assert [span.attributes.get("sharpen.message.body") for span in spans][:2] == ["early", "late"]
+    assert len({span.span_id for span in spans}) == len(spans)
+
+
+class FullDisk(InMemoryLightningStore):
+    """Cannot write at first."""
+
+    refusals = 3
+
+    async def complete_attempt(self, *args, **kwargs):
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreWriteError("the disk is full")
+        return await super().complete_attempt(*args, **kwargs)
+
+
+async def test_an_outcome_is_kept_until_the_store_can_write_again():
+    store = FullDisk()
+    (done,) = await run_tasks(lambda task: 1.0, ["x"], store=store)
+    assert (done.status, done.reward, store.refusals) == ("succeeded", 1.0, 0)
