@@ -12,6 +12,8 @@ AGL_EXCEPTION = "sharpen.exception"
 AGL_OPERATION = "sharpen.operation"
 AGL_REWARD = "sharpen.reward"
 AGL_VIRTUAL = "sharpen.virtual"
+# One LLM call as the gateway saw it.
+SHARPEN_LLM_CALL = "sharpen.llm_call"
 
 
 class LightningResourceAttributes(StrEnum):
@@ -39,6 +41,14 @@ class LightningSpanAttributes(StrEnum):
     OPERATION_NAME = "sharpen.operation.name"
     OPERATION_INPUT = "sharpen.operation.input"
     OPERATION_OUTPUT = "sharpen.operation.output"
+
+
+class LightningLLMAttributes(StrEnum):
+    """What a model read and sampled in one call, beside the GenAI names: lists of numbers, one per token."""
+
+    PROMPT_TOKEN_IDS = "sharpen.llm.prompt_token_ids"
+    RESPONSE_TOKEN_IDS = "sharpen.llm.response_token_ids"
+    RESPONSE_LOGPROBS = "sharpen.llm.response_logprobs"
 
 
 PRIMARY_REWARD_VALUE = f"{LightningSpanAttributes.REWARD}.0.value"

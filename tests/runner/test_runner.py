@@ -125,6 +125,22 @@ async def test_the_agent_gets_the_resources_its_rollout_was_bound_to(store):
         assert [each.reward for each in await finished(store, [old, new])] == [15.0, 25.0]
 
 
+async def test_keys_are_resolved_where_the_agent_runs(store, monkeypatch):
+    class Asking(LitAgent):
+        def rollout(self, task, resources, rollout):
+            assert resources["llm"].api_key == "secret"
+            assert resources["other"].api_key == "env:NOT_SET_HERE"
+            return 1.0
+
+    monkeypatch.setenv("SOME_KEY", "secret")
+    url = "http://127.0.0.1:1"
+    await store.add_resources(
+        {"llm": LLM(url, "m", api_key="env:SOME_KEY"), "other": LLM(url, "m", api_key="env:NOT_SET_HERE")}
+    )
+    (done,) = await run_tasks(Asking(), [0], store=store)
+    assert done.status == "succeeded"
+
+
 # -- hooks -------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import Link as OtelLink
-from opentelemetry.trace import Status, StatusCode
+from opentelemetry.trace import Link as OtelLink, Status, StatusCode
 
 from sharpen.semconv import AGL_VIRTUAL
 from sharpen.types import Event, Link, OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus

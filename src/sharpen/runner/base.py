@@ -24,6 +24,7 @@ from .attempts import Work, complete, hand_back
 from .courier import Courier
 from .hooks import Hooks
 from .output import at_most, counted_output
+from .keys import with_keys
 from .results import spans_of
 from .shift import Shift, StopEvent
 from .threads import AgentThreads, MainThread, place_of_agents
@@ -148,7 +149,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         event: StopEvent | None = None,
     ) -> Rollout:
         """Run one task now; what the agent raises reaches the caller."""
-        store = self._the_store()
+        store = self.open_store
         self._courier.start()
         resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
         rollout = await store.start_rollout(input, mode, resources_id, worker_id=self.worker_name)
@@ -164,7 +165,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
     def take(self, rollout: AttemptedRollout) -> Work:
         """Have an attempt in hand: its spans are carried and its lease is renewed."""
-        work = self._in_hand[rollout.attempt.attempt_id] = Work(rollout, self._the_store())
+        work = self._in_hand[rollout.attempt.attempt_id] = Work(rollout, self.open_store)
         self._courier.take(work.outbox)
         return work
 
@@ -191,7 +192,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
     async def report(self, work: Work) -> None:
         """Store the outcome with the last spans."""
         try:
-            await complete(self._the_store(), work)
+            await complete(self.open_store, work)
         finally:
             self._let_go(work)
             self.finished += 1
@@ -200,13 +201,13 @@ class Runner(ParallelWorkerBase, Generic[T]):
     async def give_up(self, work: Work) -> None:
         """The runner stops: the rollout goes back to the queue."""
         try:
-            await hand_back(self._the_store(), work)
+            await hand_back(self.open_store, work)
         finally:
             self._let_go(work)
 
     async def execute(self, rollout: AttemptedRollout) -> Any:
         """Run one claimed rollout and return what the agent returned."""
-        tracer, work = self._open_tracer(), _work.get() or Work(rollout, self._the_store())
+        tracer, work = self._open_tracer(), _work.get() or Work(rollout, self.open_store)
         resources = await self._resources_of(rollout)
         known = {"agent": self.agent, "runner": self, "rollout": rollout}
         await self.hooks.call("on_rollout_start", **known, tracer=tracer)
@@ -302,17 +303,17 @@ class Runner(ParallelWorkerBase, Generic[T]):
         }
 
     async def _resources_of(self, rollout: AttemptedRollout) -> NamedResources:
-        store = self._the_store()
+        store = self.open_store
         if rollout.resources_id is None:
             latest = await store.get_latest_resources()
-            return dict(latest.resources) if latest is not None else {}
+            return with_keys(latest.resources) if latest is not None else {}
         key = (rollout.resources_id, rollout.resources_version or 0)
         known = self._resources.get(key)
         if known is None:
             found = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
             if found is None:
                 raise MissingResourceError(f"the store has no resources {key[0]!r} in version {key[1]}")
-            known = found.resources
+            known = with_keys(found.resources)
             if rollout.resources_version is not None:
                 self._resources = {**dict(list(self._resources.items())[-31:]), key: known}
         return dict(known)
@@ -324,7 +325,9 @@ class Runner(ParallelWorkerBase, Generic[T]):
             self.tracer = OtelTracer()
         return self.tracer
 
-    def _the_store(self) -> LightningStore:
+    @property
+    def open_store(self) -> LightningStore:
+        """The store, which must be there by now."""
         if self.store is None:
             raise ConfigError("the runner has no store: call init_worker(worker_id, store), or use run_context")
         return self.store

@@ -7,6 +7,7 @@ way while the next agent runs. A stop is noticed at once, also in the middle of 
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharpenError
@@ -37,7 +38,10 @@ class Shift:
         self._change = asyncio.Event()
         self._claim: asyncio.Task[list[AttemptedRollout]] | None = None
         self._is_stopped = False
+        self._had_work = False
         self._lost_a_claim = False
+        self._expect_claim: Callable[[], None] | None = getattr(runner.store, "expect_claim", None)
+        self._tell: Callable[[int], None] | None = getattr(event, "finished", None)
         self._agents: dict[asyncio.Task[None], Work] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._left = runner.max_rollouts
@@ -82,12 +86,22 @@ class Shift:
                 self._start(rollout)
 
     async def _claim_some(self, limit: int) -> list[AttemptedRollout]:
-        runner = self._runner
-        store = runner._the_store()
-        claim = store.dequeue_many_rollouts(
-            limit=limit, worker_id=runner.worker_name, wait_seconds=runner.poll_interval
-        )
-        self._claim = asyncio.create_task(claim)
+        try:
+            if self._had_work:  # and so there may be more: ask without the cost of waiting
+                claimed = await self._dequeue(limit, wait_seconds=0)
+                self._had_work = bool(claimed)
+                return claimed
+            claimed = await self._wait_for_work(limit)
+        except SharpenError as error:
+            log.warning("no work could be claimed, trying again: %s", error)
+            await asyncio.sleep(1)
+            return []
+        self._had_work = bool(claimed)
+        return claimed
+
+    async def _wait_for_work(self, limit: int) -> list[AttemptedRollout]:
+        """A long poll, which a stop cuts off."""
+        self._claim = asyncio.create_task(self._dequeue(limit, wait_seconds=self._runner.poll_interval))
         try:
             return await self._claim
         except asyncio.CancelledError:
@@ -95,40 +109,41 @@ class Shift:
                 raise
             self._lost_a_claim = True
             return []
-        except SharpenError as error:
-            log.warning("no work could be claimed, trying again: %s", error)
-            await asyncio.sleep(1)
-            return []
         finally:
             self._claim = None
+
+    async def _dequeue(self, limit: int, *, wait_seconds: float) -> list[AttemptedRollout]:
+        runner = self._runner
+        return await runner.open_store.dequeue_many_rollouts(
+            limit=limit, worker_id=runner.worker_name, wait_seconds=wait_seconds
+        )
 
     def _start(self, rollout: AttemptedRollout) -> None:
         if self._left is not None:
             self._left -= 1
         work = self._runner.take(rollout)
-        task = self._loop.create_task(self._runner.attend(work))
+        task = self._loop.create_task(self._run(work))
         self._agents[task] = work
-        task.add_done_callback(self._ended)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        """An agent has ended: its slot is free, its outcome leaves."""
-        work = self._agents.pop(task)
-        self._change.set()
-        if task.cancelled():  # by whoever stops the runner, who hands the rollout back
-            return
-        expect_claim = getattr(self._runner.store, "expect_claim", None)
-        if expect_claim is not None and self._goes_on:
-            expect_claim()  # the slot is filled again at once
-        report = self._loop.create_task(self._report(work))
-        self._reports.add(report)
-        report.add_done_callback(self._reports.discard)
-
-    async def _report(self, work: Work) -> None:
-        await self._runner.report(work)
-        self._change.set()
-        tell = getattr(self._event, "finished", None)
-        if tell is not None:
-            tell(self._runner.finished)
+    async def _run(self, work: Work) -> None:
+        """An attempt from its agent to its report; its slot is free as soon as the agent has ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._runner.attend(work)
+        finally:
+            del self._agents[task]
+            self._change.set()
+        self._reports.add(task)
+        try:
+            if self._expect_claim is not None and self._goes_on:
+                self._expect_claim()  # the slot is filled again at once
+            await self._runner.report(work)
+        finally:
+            self._reports.discard(task)
+            self._change.set()
+        if self._tell is not None:
+            self._tell(self._runner.finished)
 
     async def _finish(self) -> None:
         while self._agents or self._reports:
@@ -137,21 +152,18 @@ class Shift:
             await self._return_orphans()
 
     async def _give_up(self) -> None:
-        """Stop the agents and hand their rollouts back."""
+        """Stop the agents and hand their rollouts back; reports that are on their way arrive."""
         running = dict(self._agents)
         for task in running:
             task.cancel()
-        if running:
-            await asyncio.wait(running)
+        if running or self._reports:
+            await asyncio.wait({*running, *self._reports})
         await asyncio.gather(*(self._runner.give_up(work) for task, work in running.items() if task.cancelled()))
-        if self._reports:
-            await asyncio.wait(self._reports)
         await self._return_orphans()
 
     async def _return_orphans(self) -> None:
         """A claim that was cut off may have succeeded all the same: what nobody runs goes back to the queue."""
-        runner = self._runner
-        store = runner._the_store()
+        runner, store = self._runner, self._runner.open_store
         try:
             for rollout in await store.query_rollouts(status_in=["preparing"]):
                 attempt = await store.get_latest_attempt(rollout.rollout_id)

@@ -1,0 +1,173 @@
+"""LLM calls in a trace: which spans are one, and which of them belong to the agent in question.
+
+One call may be seen several times: by two instrumentations, one inside the other, and by the gateway. It still counts
+once; its place is that of the agent's own span, and what one span does not know is read from the others.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes, LightningSpanAttributes
+from ..types import Span
+from .attributes import read_json
+from .rewards import reward_of
+from .tree import SpanNode
+
+OPERATION_NAME = "gen_ai.operation.name"
+RESPONSE_ID = "gen_ai.response.id"
+AGENT_NAME = "gen_ai.agent.name"
+
+LLM_OPERATIONS = ("chat", "text_completion", "generate_content")
+_KNOWN_SPAN_NAME = re.compile(r"openai\.chat\.completion")
+# Ours first, then the spelling that other recorders use.
+PROMPT_TOKEN_IDS = (LightningLLMAttributes.PROMPT_TOKEN_IDS.value, "prompt_token_ids")
+RESPONSE_TOKEN_IDS = (LightningLLMAttributes.RESPONSE_TOKEN_IDS.value, "response_token_ids")
+RESPONSE_LOGPROBS = (LightningLLMAttributes.RESPONSE_LOGPROBS.value, "response_logprobs")
+
+# A span with any of these has heard from the model.
+_SAID = (*RESPONSE_TOKEN_IDS, "gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
+
+Rule = Callable[[Span], bool]
+
+
+@dataclass(eq=False, slots=True)
+class LLMCall:
+    """One LLM call: its place in the tree, and every span that tells about it."""
+
+    node: SpanNode
+    spans: list[Span] = field(default_factory=list)
+    agent_name: str | None = None
+
+    @property
+    def response_id(self) -> str | None:
+        return next(filter(None, map(_response_id, self.spans)), None)
+
+    def read(self, *keys: str) -> Any:
+        """The value of the first of these attributes that any of the spans has."""
+        present = ((span, key) for key in keys for span in self.spans if key in span.attributes)
+        return next((value for span, key in present if (value := read_json(span, key))), None)
+
+    def numbers(self, *keys: str) -> list[Any]:
+        """A list of token ids or log-probabilities; of several choices the first one's."""
+        value = self.read(*keys)
+        value = value[0] if isinstance(value, list) and isinstance(value[0], list) else value
+        return list(value) if isinstance(value, list) else []
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended in an error before there was a response."""
+        if any(span.status.status_code != "ERROR" for span in self.spans) or self.response_id is not None:
+            return False
+        return not any(key in span.attributes for span in self.spans for key in _SAID)
+
+
+# -- which spans are calls ---------------------------------------------------------------------------
+
+
+def is_llm_call(span: Span) -> bool:
+    """By the name of its GenAI operation, or by the span name that is known from older recorders."""
+    return span.attributes.get(OPERATION_NAME) in LLM_OPERATIONS or _KNOWN_SPAN_NAME.search(span.name) is not None
+
+
+def is_gateway_call(span: Span) -> bool:
+    """A call as the gateway records it: by its name, or by the token ids, which only a gateway knows."""
+    return span.name == SHARPEN_LLM_CALL or any(key in span.attributes for key in RESPONSE_TOKEN_IDS)
+
+
+def tells_of_a_call(span: Span, rule: Rule) -> bool:
+    """Whether the rule or any of the usual ones knows the span."""
+    return rule(span) or is_llm_call(span) or is_gateway_call(span)
+
+
+def named(pattern: str) -> Rule:
+    """The rule that a pattern for span names stands for."""
+    matches = re.compile(pattern).search
+    return lambda span: matches(span.name) is not None
+
+
+# -- finding them ------------------------------------------------------------------------------------
+
+
+def find_calls(nodes: Sequence[SpanNode], rule: Rule) -> list[LLMCall]:
+    """The calls that the rule knows by any of their spans, in the order of time."""
+    calls: dict[int, LLMCall] = {}
+    gateway: list[SpanNode] = []
+    for node in _candidates(nodes, rule):
+        outer = _same_call_above(node, calls)
+        if outer is not None:
+            outer.spans.append(node.span)
+            calls[node.position] = outer
+        elif node.span.name == SHARPEN_LLM_CALL:
+            gateway.append(node)
+        else:
+            calls[node.position] = LLMCall(node, [node.span])
+    _add_gateway_calls(gateway, calls)
+    distinct = {call.node.position: call for call in calls.values() if any(map(rule, call.spans))}
+    return [distinct[position] for position in sorted(distinct)]
+
+
+def _candidates(nodes: Sequence[SpanNode], rule: Rule) -> Iterator[SpanNode]:
+    """Parents come before their children, also where the clock puts them the other way round."""
+    known = [node for node in nodes if tells_of_a_call(node.span, rule)]
+    return iter(sorted(known, key=lambda node: sum(1 for _ in node.ancestors())))
+
+
+def _same_call_above(node: SpanNode, calls: dict[int, LLMCall]) -> LLMCall | None:
+    """The call of which this span is an inner view: the gateway's, or one with the same response id."""
+    outer = next((calls[above.position] for above in node.ancestors() if above.position in calls), None)
+    if outer is None:
+        return None
+    inner_id, outer_id = _response_id(node.span), outer.response_id
+    is_gateway = node.span.name == SHARPEN_LLM_CALL and None in (inner_id, outer_id)
+    return outer if is_gateway or (inner_id is not None and inner_id == outer_id) else None
+
+
+def _add_gateway_calls(gateway: Sequence[SpanNode], calls: dict[int, LLMCall]) -> None:
+    """Each goes to the call of the agent with the same response id; one that the agent did not record stands alone."""
+    by_id: dict[str, list[LLMCall]] = {}
+    for call in sorted(set(calls.values()), key=lambda call: call.node.position):
+        if call.response_id is not None:
+            by_id.setdefault(call.response_id, []).append(call)
+    for node in sorted(gateway, key=lambda node: node.position):
+        same = by_id.get(_response_id(node.span) or "", [])
+        if same:
+            same.pop(0).spans.append(node.span)
+        else:
+            calls[node.position] = LLMCall(node, [node.span])
+
+
+def _response_id(span: Span) -> str | None:
+    value = span.attributes.get(RESPONSE_ID)
+    return str(value) if value else None
+
+
+# -- leaving some out --------------------------------------------------------------------------------
+
+
+def is_in_reward(call: LLMCall) -> bool:
+    """Whether the call was made to find a reward: below a span that carries one."""
+    return any(reward_of(above.span) is not None for above in call.node.ancestors())
+
+
+def agent_of(call: LLMCall, pattern: str | None) -> str | None:
+    """The name of the nearest agent, or of the nearest that the pattern matches, whose call this is.
+
+    A pattern is held against the names of the spans above, of their agents and of their operations.
+    """
+    names = [[name for span in call.spans for name in _agent_names(span)]]
+    names += [_names(above.span, with_spans=pattern is not None) for above in call.node.ancestors()]
+    return next((group[0] for group in names if any(re.search(pattern or "", name) for name in group)), None)
+
+
+def _agent_names(span: Span) -> Iterator[str]:
+    return (str(span.attributes[key]) for key in (AGENT_NAME, "agent.name") if span.attributes.get(key))
+
+
+def _names(span: Span, *, with_spans: bool) -> list[str]:
+    names = list(_agent_names(span))
+    if with_spans:
+        operation = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
+        names += [str(operation), span.name] if operation else [span.name]
+    return names

@@ -1,0 +1,175 @@
+"""LLM calls as chat messages in OpenAI's format, from what the GenAI conventions record.
+
+The current conventions keep a list of messages, each with typed parts, as JSON in one attribute. The older ones write
+every leaf as an attribute of its own (`gen_ai.prompt.0.content`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .attributes import read_flat
+from .calls import LLMCall
+
+Message = dict[str, Any]
+Tool = dict[str, Any]
+
+INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+INSTRUCTIONS, TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
+_FLAT_INPUT, _FLAT_OUTPUT = "gen_ai.prompt", "gen_ai.completion"
+_FLAT_TOOLS = ("llm.request.functions", "gen_ai.request.tools")
+_CONTENT_TYPES = {"text", "image_url", "input_audio", "file", "refusal"}
+
+
+def prompt_messages(call: LLMCall) -> list[Message]:
+    """What the model was given."""
+    system = _contents(_list(call.read(INSTRUCTIONS)))
+    found = [message for item in _list(call.read(INPUT)) for message in _from_parts(item, "user")]
+    opening: list[Message] = [{"role": "system", "content": _joined(system)}] if system else []
+    return opening + (found or [_from_flat(item, "user") for item in _flat(call, _FLAT_INPUT)])
+
+
+def response_messages(call: LLMCall) -> list[Message]:
+    """What the model answered: one message for each choice."""
+    found = [message for item in _list(call.read(OUTPUT)) for message in _from_parts(item, "assistant")]
+    return found or [_from_flat(item, "assistant") for item in _flat(call, _FLAT_OUTPUT)]
+
+
+def tools(call: LLMCall) -> list[Tool] | None:
+    """The tools that the model could call."""
+    found = _list(call.read(TOOLS)) or next(filter(None, (_flat(call, prefix) for prefix in _FLAT_TOOLS)), [])
+    return [_tool(item) for item in found] or None
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _flat(call: LLMCall, prefix: str) -> list[dict[str, Any]]:
+    return next(filter(None, (_list(read_flat(span.attributes, prefix)) for span in call.spans)), [])
+
+
+# -- messages of typed parts -------------------------------------------------------------------------
+
+
+def _from_parts(item: Mapping[str, Any], default_role: str) -> Iterator[Message]:
+    """One recorded message; results of tools become messages of their own, as OpenAI has them."""
+    parts = _list(item.get("parts"))
+    results = [part for part in parts if part.get("type") == "tool_call_response"]
+    rest = [part for part in parts if part.get("type") != "tool_call_response"]
+    for part in results:
+        yield {"role": "tool", "tool_call_id": part.get("id"), "content": _text(_result(part))}
+    if rest or not results:
+        yield _message(item, default_role, rest)
+
+
+def _result(part: Mapping[str, Any]) -> Any:
+    return part.get("response", part.get("result"))
+
+
+def _message(item: Mapping[str, Any], default_role: str, parts: Iterable[Mapping[str, Any]]) -> Message:
+    parts = list(parts)
+    calls = [_tool_call(part) for part in parts if part.get("type") == "tool_call"]
+    thoughts = [str(part.get("content")) for part in parts if part.get("type") == "reasoning"]
+    contents = _contents(parts)
+    message: Message = {"role": _role(item, default_role), "content": _joined(contents) if contents or calls else ""}
+    if not parts and "content" in item:
+        message["content"] = item["content"]
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    return _with_extras(message, name=item.get("name"), tool_calls=calls)
+
+
+def _role(item: Mapping[str, Any], default: str) -> str:
+    role = str(item.get("role") or default)
+    return "assistant" if role == "model" else role
+
+
+def _with_extras(message: Message, **extras: Any) -> Message:
+    return {**message, **{key: value for key, value in extras.items() if value}}
+
+
+def _contents(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [content for part in parts if (content := _content(part)) is not None]
+
+
+def _content(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One part as OpenAI writes it; what its format has no place for is left out."""
+    kind, modality = part.get("type"), part.get("modality")
+    if kind == "text":
+        return {"type": "text", "text": str(part.get("content") or "")}
+    if kind == "uri" and modality == "image":
+        return {"type": "image_url", "image_url": {"url": part.get("uri")}}
+    if kind == "blob" and modality == "image":
+        url = f"data:{part.get('mime_type') or 'image/png'};base64,{part.get('content')}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind == "blob" and modality == "audio":
+        sound = str(part.get("mime_type") or "audio/wav").rpartition("/")[2]
+        return {"type": "input_audio", "input_audio": {"data": part.get("content"), "format": sound}}
+    if kind == "file":
+        return {"type": "file", "file": {"file_id": part.get("file_id")}}
+    return None
+
+
+def _joined(contents: list[dict[str, Any]]) -> Any:
+    """A single text is a plain string, as people write it."""
+    if not contents:
+        return None
+    return contents[0]["text"] if len(contents) == 1 and contents[0]["type"] == "text" else contents
+
+
+# -- messages with an attribute for each leaf --------------------------------------------------------
+
+
+def _from_flat(item: Mapping[str, Any], default_role: str) -> Message:
+    calls = [_tool_call(call) for call in _list(item.get("tool_calls"))]
+    content = _flat_content(item.get("content"))
+    message: Message = {"role": _role(item, default_role), "content": content if content or calls else ""}
+    if calls and not content:
+        message["content"] = None
+    extras = {key: item.get(key) for key in ("name", "tool_call_id", "reasoning_content")}
+    return _with_extras(message, tool_calls=calls, **extras)
+
+
+def _flat_content(content: Any) -> Any:
+    """Content of several parts is written as JSON; anything else is the text itself."""
+    if not isinstance(content, str) or not content.startswith("["):
+        return content if content is None or isinstance(content, str | list) else _text(content)
+    try:
+        parts = json.loads(content)
+    except ValueError:
+        return content
+    is_parts = parts and all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts)
+    return parts if is_parts else content
+
+
+# -- tools -------------------------------------------------------------------------------------------
+
+
+def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:
+    inner = part.get("function")
+    function = inner if isinstance(inner, dict) else part
+    arguments = function.get("arguments")
+    called = {"name": function.get("name"), "arguments": "{}" if arguments is None else _text(arguments)}
+    return {"id": part.get("id"), "type": "function", "function": called}
+
+
+def _tool(item: Mapping[str, Any]) -> Tool:
+    if "function" in item or item.get("type", "function") != "function":
+        return dict(item)
+    function = {key: item[key] for key in ("name", "description", "parameters", "strict") if item.get(key) is not None}
+    if isinstance(function.get("parameters"), str):
+        function["parameters"] = _parsed(function["parameters"])
+    return {"type": "function", "function": function}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(value: Any) -> str:
+    """Text as it is; everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

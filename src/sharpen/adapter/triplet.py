@@ -1,0 +1,84 @@
+"""Triplets from a trace: prompt, response and reward of every LLM call.
+
+Prompt and response hold `token_ids` (empty where the trace has none, then with the `messages` that it has instead), and
+the response the sampler's `logprobs` where they were recorded. Nothing is tokenised again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import ConfigError
+from ..types import Span, Triplet
+from .calls import PROMPT_TOKEN_IDS, RESPONSE_LOGPROBS, RESPONSE_TOKEN_IDS, LLMCall, Rule, is_gateway_call
+from .chat import Message, prompt_messages, response_messages
+from .rewards import RewardMatchPolicy, match_rewards
+from .selection import LLMCallAdapter
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+RewardMatch = RewardMatchPolicy | Literal["first_occurrence", "first_sibling"]
+
+
+class TracerTraceToTriplet(LLMCallAdapter[list[Triplet]]):
+    """One triplet for every LLM call that counts, in the order of time.
+
+    The metadata name the response (`response_id`), the agent (`agent_name`) and the span (`span_id`).
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,
+        llm_call_match: str | None = None,
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatch = "first_occurrence",
+    ) -> None:
+        super().__init__(repair_hierarchy, llm_call_match, agent_match, exclude_llm_call_in_reward)
+        self.reward_match = _policy(reward_match)
+
+    def adapt(self, source: "Sequence[Span] | Sequence[ReadableSpan]", /) -> list[Triplet]:
+        nodes = self._tree(source)
+        calls = self._calls(nodes)
+        rewards = match_rewards([call.node for call in calls], nodes, self.reward_match)
+        return [_triplet(call, rewards.get(call.node.position)) for call in calls]
+
+
+TraceToTriplet = TracerTraceToTriplet
+
+
+class LlmProxyTraceToTriplet(TracerTraceToTriplet):
+    """The same from the calls that the gateway recorded, which know what was sampled.
+
+    They stand in no tree of their own. Where the agent's tracer saw the same response, its span tells the place.
+    """
+
+    def __init__(self, agent_match: str | None = None, exclude_llm_call_in_reward: bool = True) -> None:
+        super().__init__(agent_match=agent_match, exclude_llm_call_in_reward=exclude_llm_call_in_reward)
+
+    def _rule(self) -> Rule:
+        return is_gateway_call
+
+
+def _policy(value: str) -> RewardMatchPolicy:
+    try:
+        return RewardMatchPolicy(value)
+    except ValueError:
+        raise ConfigError(f"reward_match is {value!r}: use {' or '.join(RewardMatchPolicy)}") from None
+
+
+def _triplet(call: LLMCall, reward: float | None) -> Triplet:
+    prompt = _tokens_or_messages(call.numbers(*PROMPT_TOKEN_IDS), lambda: prompt_messages(call))
+    response = _tokens_or_messages(call.numbers(*RESPONSE_TOKEN_IDS), lambda: response_messages(call))
+    logprobs = call.numbers(*RESPONSE_LOGPROBS)
+    if logprobs:
+        response["logprobs"] = logprobs
+    metadata = {"response_id": call.response_id, "agent_name": call.agent_name, "span_id": call.node.span.span_id}
+    return Triplet(prompt, response, reward, metadata)
+
+
+def _tokens_or_messages(token_ids: list[int], messages: Callable[[], list[Message]]) -> dict[str, Any]:
+    if token_ids:
+        return {"token_ids": token_ids}
+    found = messages()
+    return {"token_ids": [], "messages": found} if found else {"token_ids": []}
