@@ -23,8 +23,8 @@ from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, 
 from .attempts import Work, complete, hand_back
 from .courier import Courier
 from .hooks import Hooks
-from .output import at_most, counted_output
 from .keys import with_keys
+from .output import at_most, counted_output
 from .results import spans_of
 from .shift import Shift, StopEvent
 from .threads import AgentThreads, MainThread, place_of_agents
@@ -87,7 +87,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         self._the_agent().set_runner(self)
         self._in_hand: dict[str, Work] = {}
         self._resources: dict[tuple[str, int], NamedResources] = {}
-        self._threads, self._place = AgentThreads(), place_of_agents()
+        self._threads, self._place = AgentThreads(), self._find_place()
         self.finished = self.failed = 0
         self._courier = Courier(
             store,
@@ -256,10 +256,10 @@ class Runner(ParallelWorkerBase, Generic[T]):
         agent, prefix = self._the_agent(), "training" if rollout.mode == "train" else "validation"
         arguments = (rollout.input, resources, rollout)
         if agent.is_async():
-            coroutine = getattr(agent, f"{prefix}_rollout_async")(*arguments)
+            method = getattr(agent, f"{prefix}_rollout_async")
             if self._place is None:
-                return await _guarded(coroutine)
-            return await self._place.call(lambda: asyncio.run(coroutine))
+                return await _guarded(method(*arguments))
+            return await self._place.call(lambda: _guarded(method(*arguments)), is_async=True)
         method = getattr(agent, f"{prefix}_rollout")
         place: AgentThreads | MainThread = self._place or self._threads
         result = await place.call(lambda: method(*arguments))
@@ -272,6 +272,11 @@ class Runner(ParallelWorkerBase, Generic[T]):
             work.outbox.put(span)
         work.is_settled = True
         return spans
+
+    def _find_place(self) -> MainThread | None:
+        """A thread that was lent to agents; several slots are of more use in threads of their own."""
+        place = place_of_agents()
+        return place if place is not None and (place.is_asked_for or self.concurrency == 1) else None
 
     # -- what is in hand -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import AgentCancelledError
@@ -125,32 +126,106 @@ def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
 
 
-class MainThread:
-    """A thread that lends itself to agents, so that `breakpoint()` and an IDE's debugger work in them."""
+@dataclass(frozen=True)
+class _Job:
+    """A call for the thread that lends itself: of a function, or of one that gives a coroutine."""
 
-    def __init__(self) -> None:
-        self._jobs: queue.Queue[tuple[Future[Any], contextvars.Context, Call] | None] = queue.Queue()
+    function: Call
+    is_async: bool
+    context: contextvars.Context
+    future: "Future[Any]"
+
+    def run(self) -> None:
+        self._settle(_outcome(self.context, self.function))
+
+    async def run_async(self) -> None:
+        try:
+            self._settle(await self.function())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+            self._settle(_Raised(error))
+
+    def _settle(self, outcome: Any) -> None:
+        if self.future.cancelled():
+            return
+        if isinstance(outcome, _Raised):
+            self.future.set_exception(outcome.error)
+        else:
+            self.future.set_result(outcome)
+        if isinstance(outcome, _Raised) and isinstance(outcome.error, KeyboardInterrupt):
+            raise outcome.error
+
+
+class MainThread:
+    """A thread that lends itself to agents, so that `breakpoint()` and an IDE's debugger work in them.
+
+    Sync agents run there one after another, async ones side by side in one loop that lasts. `is_asked_for` says that
+    somebody wants them there, also where slots for several would be better used in threads of their own.
+    """
+
+    def __init__(self, *, is_asked_for: bool = True) -> None:
+        self.is_asked_for = is_asked_for
+        self._jobs: queue.Queue[_Job | None] = queue.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived: asyncio.Event | None = None
 
     def pump(self) -> None:
         """Run agents on this thread until `stop`; a KeyboardInterrupt passes through."""
-        while (job := self._jobs.get()) is not None:
-            future, context, function = job
-            outcome = _outcome(context, function)
-            if not isinstance(outcome, _Raised):
-                future.set_result(outcome)
-                continue
-            future.set_exception(outcome.error)
-            if isinstance(outcome.error, KeyboardInterrupt):
-                raise outcome.error
+        with asyncio.Runner() as runner:
+            job = self._jobs.get()
+            while job is not None:
+                if job.is_async:
+                    job = runner.run(self._side_by_side(job))
+                else:
+                    job.run()
+                    job = self._jobs.get()
+
+    async def _side_by_side(self, first: _Job) -> _Job | None:
+        """Run async agents until a job of another kind comes, which is given back."""
+        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        tasks = {self._begin(first)}
+        try:
+            while True:
+                self._arrived.clear()
+                while not self._jobs.empty():
+                    job = self._jobs.get()
+                    if job is None or not job.is_async:
+                        if tasks:
+                            await asyncio.wait(tasks)
+                        return job
+                    tasks.add(self._begin(job))
+                await self._arrived.wait()
+                tasks = {task for task in tasks if not task.done()}
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._arrived = None
+
+    def _begin(self, job: _Job) -> "asyncio.Task[None]":
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(job.run_async(), context=job.context)
+
+        def stop_if_unwanted(future: "Future[Any]") -> None:
+            if future.cancelled() and not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+        job.future.add_done_callback(stop_if_unwanted)
+        return task
 
     def stop(self) -> None:
-        self._jobs.put(None)
+        """End `pump` when the agents that run have ended."""
+        self._put(None)
 
-    async def call(self, function: Call) -> Any:
-        """Run the function on the pumping thread. An agent in a debugger takes its time: it is not abandoned."""
-        future: Future[Any] = Future()
-        self._jobs.put((future, contextvars.copy_context(), function))
-        return await asyncio.wrap_future(future)
+    async def call(self, function: Call, *, is_async: bool = False) -> Any:
+        """Run the function on the pumping thread. A sync agent in a debugger takes its time: it is not abandoned."""
+        job = _Job(function, is_async, contextvars.copy_context(), Future())
+        self._put(job)
+        return await asyncio.wrap_future(job.future)
+
+    def _put(self, job: _Job | None) -> None:
+        self._jobs.put(job)
+        loop, arrived = self._loop, self._arrived
+        if loop is not None and arrived is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(arrived.set)
 
 
 _place: contextvars.ContextVar[MainThread | None] = contextvars.ContextVar("sharpen_agents_place", default=None)
