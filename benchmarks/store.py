@@ -10,16 +10,13 @@ On shared cores absolute figures move from run to run; read the ratios.
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
 import sys
-import venv
 from pathlib import Path
-from typing import Any
+
+from peer import compared, measure, peer_python
 
 HERE = Path(__file__).parent
-PEER_PACKAGES = ["agentlightning==0.3.0", "litellm<1.81", "opentelemetry-sdk<1.40"]
+SCRIPT = "store_measures.py"
 
 # name, our measure, the peer's measure, the ratio to reach, whether less is better
 COMPARED = [
@@ -33,38 +30,14 @@ COMPARED = [
 ]
 
 
-def measure(python: str, package: str, name: str, options: list[str]) -> dict[str, Any]:
-    command = [python, str(HERE / "store_measures.py"), name, "--package", package, *options]
-    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{package} {name} failed:\n{done.stderr[-3000:]}")
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def peer_python(folder: Path) -> str:
-    """The peer in an environment of its own, pinned to packages that it still works with."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PEER_PACKAGES], check=True)
-    return str(python)
-
-
 def compare(row: tuple[str, str, str, float, bool], rounds: int, peer: str | None) -> None:
     title, ours_name, peer_name, goal, less_is_better = row
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(measure(sys.executable, "sharpen", ours_name, [])["value"])
+        ours.append(measure(SCRIPT, sys.executable, "sharpen", [ours_name])["value"])
         if peer is not None:
-            theirs.append(measure(peer, "agentlightning", peer_name, [])["value"])
-    line: dict[str, Any] = {"measure": title, "ours": statistics.median(ours), "ours_all": ours}
-    if theirs:
-        mine, other = statistics.median(ours), statistics.median(theirs)
-        ratio = other / mine if less_is_better else mine / other
-        line |= {"peer": other, "peer_all": theirs, "ratio": round(ratio, 1), "goal": goal, "reached": ratio >= goal}
-    print(json.dumps(line), flush=True)
+            theirs.append(measure(SCRIPT, peer, "agentlightning", [peer_name])["value"])
+    print(json.dumps(compared(title, ours, theirs, goal, less_is_better=less_is_better)), flush=True)
 
 
 def main() -> None:
@@ -80,7 +53,8 @@ def main() -> None:
         if not arguments.only or arguments.only in row[0] or arguments.only in row[1]:
             compare(row, arguments.rounds, peer)
     if not arguments.only or arguments.only in "scale":
-        print(json.dumps(measure(sys.executable, "sharpen", "scale", ["--sizes", arguments.sizes])), flush=True)
+        figures = measure(SCRIPT, sys.executable, "sharpen", ["scale", "--sizes", arguments.sizes])
+        print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

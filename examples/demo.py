@@ -1,176 +1,98 @@
-"""A small data set goes through a durable store; a toy agent works on it in several processes.
+"""An agent that sums numbers, three prompts to choose from, three runner processes, one of them killed on the way.
 
-    make demo          or:  python examples/demo.py [--tasks 200] [--workers 3]
+    make demo          or:  python examples/demo.py [--tasks 200] [--runners 3]
 
-The store is one SQLite file, served from this process. One worker is killed with SIGKILL on the way: its rollouts
-are tried again by the others, and every rollout completes exactly once. The agent adds two numbers and is right
-most of the time; its reward is 1 or 0.
+The agent is a stand-in for a model: how often it is right depends on the prompt. The algorithm publishes each prompt in
+turn, has it tried on all tasks, and keeps the best. In the middle of it one runner is killed with SIGKILL while it has
+a rollout in hand: the rollout is tried again by another runner, the runner is replaced, and nothing is lost.
 """
 
 import argparse
 import asyncio
 import os
 import random
-import secrets
 import signal
-import subprocess
-import sys
 import time
-from collections import Counter
-from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from sharpen import (
-    EnqueueRolloutRequest,
-    LightningStoreClient,
-    LightningStoreServer,
-    PromptTemplate,
-    RolloutConfig,
-    Span,
-    SQLiteStore,
-)
+from sharpen import EnqueueRolloutRequest, LightningStore, PromptTemplate, Trainer, algo, emit_message, rollout
 
+PROMPTS = ["{a} and {b}?", "What is {a} + {b}?", "Think step by step: what is {a} + {b}?"]
 console = Console()
-RETRIED = RolloutConfig(unresponsive_seconds=2, max_attempts=5, retry_condition=["unresponsive"])
 
 
-async def toy_agent(task: dict[str, int], prompt: str) -> tuple[str, float]:
-    """Thinks for a moment, is wrong in one case of five."""
-    await asyncio.sleep(random.uniform(0.02, 0.06))
+@rollout
+def summing_agent(task: dict[str, int], prompt_template: PromptTemplate) -> float:
+    """Thinks for a moment; the longer the prompt, the more often it is right."""
+    prompt = prompt_template.format(**task)
+    time.sleep(random.uniform(0.005, 0.02))
     right = task["a"] + task["b"]
-    said = right if random.random() < 0.8 else right + 1
-    return f"{prompt} {said}", float(said == right)
+    answer = right if random.random() < 0.3 + len(prompt) / 80 else right + 1
+    emit_message(f"{prompt} {answer}")
+    return float(answer == right)
 
 
-async def work(url: str, token: str, worker_id: str) -> None:
-    """A worker: claim, run the agent, report, until nothing has come for a while."""
-    store = LightningStoreClient(url, token=token)
-    await store.update_worker(worker_id)
-    while rollout := await store.dequeue_rollout(worker_id=worker_id, wait_seconds=20):
-        assert rollout.resources_id is not None
-        resources = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
-        assert resources is not None
-        template = resources.resources["prompt"]
-        assert isinstance(template, PromptTemplate)
-        answer, reward = await toy_agent(rollout.input, template.format(**rollout.input))
-        attempt = rollout.attempt
-        span = Span.from_attributes(
-            attributes={"answer": answer, "sharpen.reward.0.name": "primary", "sharpen.reward.0.value": reward},
-            rollout_id=rollout.rollout_id,
-            attempt_id=attempt.attempt_id,
-            name="toy_agent",
-        )
-        await store.complete_attempt(rollout.rollout_id, attempt.attempt_id, spans=[span], status="succeeded")
-    await store.close()
+@algo
+async def choose_the_prompt(*, store: LightningStore, train_dataset: list[dict[str, int]]) -> None:
+    """Try every prompt on all tasks and publish the best."""
+    scores: dict[str, float] = {}
+    for number, text in enumerate(PROMPTS):
+        resources = await store.add_resources({"prompt": PromptTemplate(text)})
+        requests = [EnqueueRolloutRequest(task, mode="train") for task in train_dataset]
+        ids = [each.rollout_id for each in await store.enqueue_many_rollouts(requests)]
+        if number == 1:
+            await kill_a_runner_at_work(store)
+        done = await store.wait_for_rollouts(rollout_ids=ids)
+        scores[text] = sum(each.reward or 0 for each in done) / len(done)
+    best = max(scores, key=lambda text: scores[text])
+    await store.update_resources(resources.resources_id, {"prompt": PromptTemplate(best)})
+    show(scores, best)
 
 
-def start_worker(number: int, url: str, token: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, "--as-worker", f"worker-{number}", "--url", url]
-    return subprocess.Popen(command, env={**os.environ, "SHARPEN_TOKEN": token})
+async def kill_a_runner_at_work(store: LightningStore) -> None:
+    """Hold a busy runner still, look whether it has a rollout in hand, and kill it if so; else let it go on."""
+    while True:
+        for worker in await store.query_workers(status_in=["busy"]):
+            pid = (worker.heartbeat_stats or {})["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(0.1)
+            held = await store.get_worker_by_id(worker.worker_id)
+            if held is not None and held.status == "busy":
+                os.kill(pid, signal.SIGKILL)
+                console.print(f"runner process {pid} killed with SIGKILL, with a rollout in hand")
+                return
+            os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.02)
 
 
-async def follow(store: SQLiteStore, total: int, victim: subprocess.Popen[bytes]) -> None:
-    """Show progress from the cursor of finished rollouts; kill one worker on the way."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
-    cursor, done, rewards, started, next_line = 0, 0, 0.0, time.monotonic(), 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("rollouts", total=total, state="")
-        while done < total:
-            page = await store.finished_rollouts(after=cursor, wait_seconds=1)
-            cursor, done = page.cursor, done + len(page.items)
-            rewards += sum(rollout.reward or 0 for rollout in page.items)
-            state = f"mean reward {rewards / max(done, 1):.2f}, {done / (time.monotonic() - started):.0f} rollouts/s"
-            progress.update(bar, completed=done, state=state)
-            if not console.is_terminal and done >= next_line:
-                console.print(f"rollouts {done}/{total}  {state}")
-                next_line = done + total // 4
-            if done > total // 3 and victim.poll() is None:
-                await kill_at_work(store, victim)
-
-
-async def kill_at_work(store: SQLiteStore, victim: subprocess.Popen[bytes]) -> None:
-    """Kill the worker while it has a rollout in hand: hold it still, look, and let it go on if it has none."""
-    victim.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(0.1)
-    worker = await store.get_worker_by_id("worker-0")
-    if worker is not None and worker.status == "busy":
-        victim.kill()
-        victim.wait()
-        console.print(f"worker-0 (process {victim.pid}) killed with SIGKILL, with a rollout in hand")
-    else:
-        victim.send_signal(signal.SIGCONT)
-
-
-async def show(store: SQLiteStore) -> None:
-    table = Table(title="what every worker did")
-    for column in ("worker", "completed", "lost", "mean reward"):
-        table.add_column(column, justify="left" if column == "worker" else "right")
-    completed, lost, rewards = Counter[str](), Counter[str](), Counter[str]()
-    for rollout in await store.query_rollouts():
-        for attempt in await store.query_attempts(rollout.rollout_id):
-            name = attempt.worker_id or "?"
-            (completed if attempt.status == "succeeded" else lost)[name] += 1
-            if attempt.status == "succeeded":
-                rewards[name] += int(rollout.reward or 0)
-    for name in sorted(completed | lost):
-        mean = f"{rewards[name] / completed[name]:.2f}" if completed[name] else "-"
-        table.add_row(name, str(completed[name]), str(lost[name]), mean)
+def show(scores: dict[str, float], best: str) -> None:
+    table = Table(title="prompts")
+    table.add_column("prompt")
+    table.add_column("mean reward", justify="right")
+    for text, score in scores.items():
+        table.add_row(f"{text}  (published)" if text == best else text, f"{score:.2f}")
     console.print(table)
 
 
-async def enqueue(store: SQLiteStore, tasks: int) -> None:
-    await store.add_resources({"prompt": PromptTemplate("{a} + {b} =")})
-    numbers = [{"a": random.randrange(100), "b": random.randrange(100)} for _ in range(tasks)]
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(pair, mode="train", config=RETRIED) for pair in numbers])
-
-
-async def wait_for_workers(store: SQLiteStore, processes: list[subprocess.Popen[bytes]]) -> None:
-    while len(await store.query_workers()) < len(processes):
-        if any(process.poll() is not None for process in processes):
-            raise RuntimeError("a worker ended before it began; its error is above")
-        await asyncio.sleep(0.05)
-
-
-async def run(tasks: int, workers: int) -> None:
-    folder = Path(os.environ.get("SHARPEN_RUNS", "runs")) / time.strftime("demo-%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    store, token = SQLiteStore(folder / "store.db"), secrets.token_urlsafe(24)
-    server = LightningStoreServer(store, token=token)
-    await server.start()
-    processes = [start_worker(number, server.endpoint, token) for number in range(workers)]
-    try:
-        await wait_for_workers(store, processes)
-        await enqueue(store, tasks)
-        console.print(f"{tasks} tasks in {folder / 'store.db'}, served at {server.endpoint} to {workers} workers")
-        await follow(store, tasks, processes[0])
-        await show(store)
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
-        await server.stop()
-        statistics = await store.statistics()
-        await store.close()
-    done = statistics["rollouts_by_status"]["succeeded"]
-    console.print(f"{done} of {tasks} rollouts succeeded, {statistics['total_attempts']} attempts; records: {folder}")
+async def count(store: LightningStore) -> str:
+    statistics = await store.statistics()
+    done, attempts = statistics["rollouts_by_status"]["succeeded"], statistics["total_attempts"]
+    return f"{done} of {statistics['total_rollouts']} rollouts succeeded in {attempts} attempts"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--as-worker", help=argparse.SUPPRESS)
-    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--runners", type=int, default=3)
     arguments = parser.parse_args()
-    if arguments.as_worker:
-        asyncio.run(work(arguments.url, os.environ["SHARPEN_TOKEN"], arguments.as_worker))
-    elif arguments.tasks < 1 or arguments.workers < 2:
-        parser.error("give at least 1 task and 2 workers (one of them will be killed)")
-    else:
-        asyncio.run(run(arguments.tasks, arguments.workers))
+    if arguments.tasks < 20 or arguments.runners < 1:
+        parser.error("give at least 20 tasks and 1 runner")
+    tasks = [{"a": random.randrange(100), "b": random.randrange(100)} for _ in range(arguments.tasks)]
+    trainer = Trainer(algorithm=choose_the_prompt, n_runners=arguments.runners, name="demo")
+    result = trainer.fit(summing_agent, tasks)
+    console.print(f"{asyncio.run(count(trainer.store))}; records: {result.run_dir}", soft_wrap=True)
 
 
 if __name__ == "__main__":

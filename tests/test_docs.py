@@ -38,8 +38,11 @@ def test_the_picture_of_the_state_machines_is_that_of_the_tables() -> None:
 
 
 def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--tasks", "40", "--workers", "2"]
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--tasks", "40", "--runners", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
-    assert "killed with SIGKILL, with a rollout in hand" in " ".join(done.stdout.split())
-    assert "40 of 40 rollouts succeeded, 41 attempts" in " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
+    assert "killed with SIGKILL, with a rollout in hand" in printed
+    assert "120 of 120 rollouts succeeded in 121 attempts" in printed
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "store.db").exists()

@@ -10,6 +10,8 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import os
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -299,6 +301,8 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
     def _statistics(self) -> dict[str, Any]:
         return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
             "slots": self.concurrency,
             "in_hand": len(self._in_hand),
             "finished": self.finished,
