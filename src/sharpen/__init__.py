@@ -8,6 +8,25 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .adapter import (
+        Adapter as Adapter,
+        LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
+        OtelTraceAdapter as OtelTraceAdapter,
+        TraceAdapter as TraceAdapter,
+        TracerTraceToTriplet as TracerTraceToTriplet,
+        TraceToMessages as TraceToMessages,
+        TraceToTriplet as TraceToTriplet,
+    )
+    from .algorithm import (
+        Algorithm as Algorithm,
+        Baseline as Baseline,
+        FastAlgorithm as FastAlgorithm,
+        FunctionalAlgorithm as FunctionalAlgorithm,
+        algo as algo,
+        batch_iter_over_dataset as batch_iter_over_dataset,
+        with_llm_proxy as with_llm_proxy,
+        with_store as with_store,
+    )
     from .components import (
         ComponentSpec as ComponentSpec,
         build_component as build_component,
@@ -16,8 +35,48 @@ if TYPE_CHECKING:
         load_class as load_class,
         register as register,
     )
+    from .emitter import (
+        emit_annotation as emit_annotation,
+        emit_exception as emit_exception,
+        emit_message as emit_message,
+        emit_object as emit_object,
+        emit_reward as emit_reward,
+        find_final_reward as find_final_reward,
+        find_reward_spans as find_reward_spans,
+        get_message_value as get_message_value,
+        get_object_value as get_object_value,
+        get_reward_value as get_reward_value,
+        is_reward_span as is_reward_span,
+        operation as operation,
+        reward as reward,
+    )
     from .errors import (
         SharpenError as SharpenError,
+    )
+    from .execution import (
+        ClientServerExecutionStrategy as ClientServerExecutionStrategy,
+        ExecutionEvent as ExecutionEvent,
+        ExecutionStrategy as ExecutionStrategy,
+        MultiprocessingEvent as MultiprocessingEvent,
+        SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
+        ThreadingEvent as ThreadingEvent,
+    )
+    from .litagent import (
+        FunctionalLitAgent as FunctionalLitAgent,
+        LitAgent as LitAgent,
+        llm_rollout as llm_rollout,
+        prompt_rollout as prompt_rollout,
+        rollout as rollout,
+    )
+    from .logging import (
+        setup_logging as setup_logging,
+    )
+    from .runner import (
+        LitAgentRunner as LitAgentRunner,
+        Runner as Runner,
+    )
+    from .runs import (
+        RunFolder as RunFolder,
     )
     from .semconv import (
         AGL_ANNOTATION as AGL_ANNOTATION,
@@ -27,6 +86,8 @@ if TYPE_CHECKING:
         AGL_OPERATION as AGL_OPERATION,
         AGL_REWARD as AGL_REWARD,
         AGL_VIRTUAL as AGL_VIRTUAL,
+        SHARPEN_LLM_CALL as SHARPEN_LLM_CALL,
+        LightningLLMAttributes as LightningLLMAttributes,
         LightningResourceAttributes as LightningResourceAttributes,
         LightningSpanAttributes as LightningSpanAttributes,
     )
@@ -39,6 +100,20 @@ if TYPE_CHECKING:
         LightningStoreStatistics as LightningStoreStatistics,
         LightningStoreThreaded as LightningStoreThreaded,
         SQLiteStore as SQLiteStore,
+    )
+    from .tracer import (
+        AgentOpsTracer as AgentOpsTracer,
+        DummyTracer as DummyTracer,
+        OtelTracer as OtelTracer,
+        Tracer as Tracer,
+    )
+    from .trainer import (
+        OpenRollout as OpenRollout,
+        RunResult as RunResult,
+        RunStatus as RunStatus,
+        Trainer as Trainer,
+        TrainerLegacy as TrainerLegacy,
+        WorkerView as WorkerView,
     )
     from .types import (
         LLM as LLM,
@@ -87,9 +162,12 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "AGL_OPERATION",
         "AGL_REWARD",
         "AGL_VIRTUAL",
+        "LightningLLMAttributes",
         "LightningResourceAttributes",
         "LightningSpanAttributes",
+        "SHARPEN_LLM_CALL",
     ),
+    "logging": ("setup_logging",),
     "types": (
         "Attempt",
         "AttemptStatus",
@@ -143,6 +221,74 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "LightningStoreStatistics",
         "LightningStoreThreaded",
         "SQLiteStore",
+    ),
+    "runs": ("RunFolder",),
+    "tracer": (
+        "AgentOpsTracer",
+        "DummyTracer",
+        "OtelTracer",
+        "Tracer",
+    ),
+    "emitter": (
+        "emit_annotation",
+        "emit_exception",
+        "emit_message",
+        "emit_object",
+        "emit_reward",
+        "find_final_reward",
+        "find_reward_spans",
+        "get_message_value",
+        "get_object_value",
+        "get_reward_value",
+        "is_reward_span",
+        "operation",
+        "reward",
+    ),
+    "litagent": (
+        "FunctionalLitAgent",
+        "LitAgent",
+        "llm_rollout",
+        "prompt_rollout",
+        "rollout",
+    ),
+    "adapter": (
+        "Adapter",
+        "LlmProxyTraceToTriplet",
+        "OtelTraceAdapter",
+        "TraceAdapter",
+        "TraceToMessages",
+        "TraceToTriplet",
+        "TracerTraceToTriplet",
+    ),
+    "runner": (
+        "LitAgentRunner",
+        "Runner",
+    ),
+    "execution": (
+        "ClientServerExecutionStrategy",
+        "ExecutionEvent",
+        "ExecutionStrategy",
+        "MultiprocessingEvent",
+        "SharedMemoryExecutionStrategy",
+        "ThreadingEvent",
+    ),
+    "algorithm": (
+        "Algorithm",
+        "Baseline",
+        "FastAlgorithm",
+        "FunctionalAlgorithm",
+        "algo",
+        "batch_iter_over_dataset",
+        "with_llm_proxy",
+        "with_store",
+    ),
+    "trainer": (
+        "OpenRollout",
+        "RunResult",
+        "RunStatus",
+        "Trainer",
+        "TrainerLegacy",
+        "WorkerView",
     ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

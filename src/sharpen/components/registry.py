@@ -16,11 +16,29 @@ Target = Maker | str
 M = TypeVar("M", bound=Maker)
 
 BUILT_IN: dict[str, str] = {
+    "AgentOpsTracer": "sharpen.tracer.AgentOpsTracer",
+    "Baseline": "sharpen.algorithm.Baseline",
+    "ClientServerExecutionStrategy": "sharpen.execution.ClientServerExecutionStrategy",
+    "DummyTracer": "sharpen.tracer.DummyTracer",
     "InMemoryLightningStore": "sharpen.store.InMemoryLightningStore",
     "LightningStoreClient": "sharpen.store.LightningStoreClient",
     "LightningStoreThreaded": "sharpen.store.LightningStoreThreaded",
+    "LitAgentRunner": "sharpen.runner.LitAgentRunner",
+    "LlmProxyTraceToTriplet": "sharpen.adapter.LlmProxyTraceToTriplet",
+    "OtelTracer": "sharpen.tracer.OtelTracer",
+    "Runner": "sharpen.runner.Runner",
     "SQLiteStore": "sharpen.store.SQLiteStore",
+    "SharedMemoryExecutionStrategy": "sharpen.execution.SharedMemoryExecutionStrategy",
+    "TraceToMessages": "sharpen.adapter.TraceToMessages",
+    "TraceToTriplet": "sharpen.adapter.TraceToTriplet",
+    "TracerTraceToTriplet": "sharpen.adapter.TracerTraceToTriplet",
+    "agentops": "sharpen.tracer.AgentOpsTracer",
+    "baseline": "sharpen.algorithm.Baseline",
+    "cs": "sharpen.execution.ClientServerExecutionStrategy",
+    "dummy": "sharpen.tracer.DummyTracer",
     "memory": "sharpen.store.InMemoryLightningStore",
+    "otel": "sharpen.tracer.OtelTracer",
+    "shm": "sharpen.execution.SharedMemoryExecutionStrategy",
     "sqlite": "sharpen.store.SQLiteStore",
 }
 

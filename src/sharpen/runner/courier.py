@@ -15,6 +15,7 @@ from ..types import Span
 from .outbox import Outbox
 
 log = logging.getLogger(__name__)
+_jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 TICK_SECONDS = 0.5
 SHORT_LEASE_SECONDS = 3.0
 MAX_SPANS = 2_000
@@ -84,7 +85,7 @@ class Courier:
             if self._loop.time() >= self._next_beat(last_beat, interval):
                 await self._beat()
                 last_beat = self._loop.time()
-                interval = self._interval + random.uniform(-self._jitter, self._jitter)
+                interval = self._interval + _jitter.uniform(-self._jitter, self._jitter)
             await self._upload()
             await self._pause(self._next_beat(last_beat, interval) - self._loop.time())
         await self._upload()

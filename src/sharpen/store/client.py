@@ -41,6 +41,7 @@ from .together import Together, may_travel_together
 from .transitions import ENDED
 
 log = logging.getLogger(__name__)
+_jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
 MAX_BATCH = 2_000
@@ -120,7 +121,7 @@ class LightningStoreClient(LightningStore):
                     raise StoreUnavailableError(
                         f"the store at {self.url} did not answer within {seconds:g} s; last error: {error}"
                     ) from error
-                await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), left))
+                await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
                 pause = min(pause * 2, 5.0)
             else:
                 self._spooler.server_is_there()

@@ -11,6 +11,7 @@ from ..errors import AccessDeniedError, SharpenError, StoreError, StoreUnavailab
 from .spool import Entry, Spool, key_of
 
 log = logging.getLogger(__name__)
+_jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 
 
 class Away(Exception):
@@ -99,7 +100,7 @@ class Spooler:
             try:
                 await self._replay()
             except Away:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(pause * _jitter.uniform(0.5, 1.0))
                 pause = min(pause * 2, 5.0)
 
     async def _replay(self) -> None:

@@ -1,1 +1,8 @@
-"""The trainer: builds the parts and hands them to a strategy."""
+"""The trainer: builds the parts of a run and hands them to a strategy."""
+
+from .legacy import TrainerLegacy
+from .result import RunResult
+from .status import OpenRollout, RunStatus, WorkerView
+from .trainer import Trainer
+
+__all__ = ["OpenRollout", "RunResult", "RunStatus", "Trainer", "TrainerLegacy", "WorkerView"]

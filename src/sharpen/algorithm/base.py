@@ -1,0 +1,130 @@
+"""`Algorithm`: what asks for rollouts, learns from their spans and publishes better resources.
+
+Before `run` it is given the trainer, the store, the adapter, the gateway and the initial resources. It may run in
+another process than the trainer, so it holds the trainer weakly, and what belongs to one process stays behind when
+it travels.
+"""
+
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from ..errors import ConfigError, MissingExtraError
+from ..store import LightningStore
+from ..types import LLM, Dataset, NamedResources
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from ..adapter import TraceAdapter
+
+T = TypeVar("T")
+State = dict[str, Any]
+
+
+class Gateway(Protocol):
+    """What an algorithm needs of an LLM proxy."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def is_running(self) -> bool: ...
+    def as_resource(self) -> LLM: ...
+
+
+class Algorithm(Generic[T]):
+    """Override `run`, sync or async."""
+
+    # Set on the class, so that a subclass need not call `super().__init__()`.
+    _trainer: "weakref.ref[Any] | None" = None
+    _store: LightningStore | None = None
+    _adapter: "TraceAdapter[Any] | None" = None
+    _llm_proxy: Gateway | None = None
+    _initial_resources: NamedResources | None = None
+    _save: Callable[[State], None] | None = None
+
+    def run(
+        self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
+    ) -> None | Awaitable[None]:
+        """The whole training. It ends the run by returning."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it runs: override run()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.run)
+
+    # -- what it is given ----------------------------------------------------------------------------
+
+    def set_trainer(self, trainer: Any) -> None:
+        self._trainer = weakref.ref(trainer)
+
+    def get_trainer(self) -> Any:
+        trainer = self._trainer() if self._trainer is not None else None
+        if trainer is None:
+            raise self._unset("trainer", "it runs under Trainer.fit, in the process of the trainer")
+        return trainer
+
+    def set_store(self, store: LightningStore) -> None:
+        self._store = store
+
+    def get_store(self) -> LightningStore:
+        if self._store is None:
+            raise self._unset("store", "Trainer.fit sets it, or set_store(store)")
+        return self._store
+
+    def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        self._adapter = adapter
+
+    def get_adapter(self) -> "TraceAdapter[Any]":
+        if self._adapter is None:
+            raise self._unset("adapter", "give the Trainer an adapter, or set_adapter(adapter)")
+        return self._adapter
+
+    def set_llm_proxy(self, llm_proxy: Gateway | None) -> None:
+        self._llm_proxy = llm_proxy
+
+    def get_llm_proxy(self) -> Gateway | None:
+        return self._llm_proxy
+
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
+        self._initial_resources = resources
+
+    def get_initial_resources(self) -> NamedResources | None:
+        return self._initial_resources
+
+    def get_client(self) -> "AsyncOpenAI":
+        """An OpenAI client whose calls go through the gateway."""
+        if self._llm_proxy is None:
+            raise ConfigError(f"{type(self).__name__}.get_client() needs a gateway: give the Trainer an llm_proxy")
+        try:
+            from openai import AsyncOpenAI
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of("openai", extra="apo", feature="get_client()") from error
+        llm = self._llm_proxy.as_resource()
+        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.api_key or "held-by-the-gateway")
+
+    def _unset(self, part: str, way_out: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} has no {part}: {way_out}")
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """What it needs to go on, as JSON. Override together with `load_state_dict`."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` gave."""
+
+    def set_checkpointer(self, save: Callable[[State], None] | None) -> None:
+        self._save = save
+
+    def checkpoint(self) -> None:
+        """Keep the state of this moment: after an error, or when the run is resumed, it goes on from here."""
+        if self._save is not None:
+            self._save(self.state_dict())
+
+    def __getstate__(self) -> dict[str, Any]:
+        stays_behind = ("_trainer", "_store", "_save")
+        return {name: value for name, value in self.__dict__.items() if name not in stays_behind}

@@ -1,0 +1,123 @@
+"""What came of rollouts: counts and rewards, per split.
+
+A rollout that failed by its agent's fault counts with its reward, or 0. One that was lost to infrastructure (its
+worker was last heard of in the middle of it) or was cancelled says nothing about the agent: it is counted, shown, and
+left out of the mean. So is one that succeeded without a reward.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..store import LightningStore
+from ..types import AttemptedRollout, Rollout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Tally:
+    """Counts and rewards of one split. Its size does not grow with the number of rollouts."""
+
+    def __init__(self) -> None:
+        self.succeeded = self.failed = self.lost = self.cancelled = self.rewarded = 0
+        self.total = 0.0
+        self.low, self.high = math.inf, -math.inf
+
+    @property
+    def count(self) -> int:
+        return self.succeeded + self.failed + self.lost + self.cancelled
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.rewarded if self.rewarded else None
+
+    def add(self, rollout: Rollout) -> None:
+        if rollout.status == "cancelled":
+            self.cancelled += 1
+        elif is_lost(rollout):
+            self.lost += 1
+        elif rollout.status == "failed":
+            self.failed += 1
+            self._add_reward(rollout.reward or 0.0)
+        else:
+            self.succeeded += 1
+            if rollout.reward is not None:
+                self._add_reward(rollout.reward)
+
+    def _add_reward(self, reward: float) -> None:
+        self.rewarded += 1
+        self.total += reward
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
+
+
+class Rewards:
+    """A tally of all rollouts and one of every split."""
+
+    def __init__(self) -> None:
+        self.all = Tally()
+        self.by_mode: dict[str, Tally] = {}
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a finished rollout; a failed one is told apart by its last attempt (`with_last_attempt`)."""
+        self.all.add(rollout)
+        if rollout.mode is not None:
+            self.by_mode.setdefault(rollout.mode, Tally()).add(rollout)
+
+    def metrics(self) -> dict[str, Any]:
+        """By name: those of a split begin with it, such as `train/reward_mean`."""
+        found: dict[str, Any] = {"rollouts": self.all.count}
+        found |= {name: getattr(self.all, name) for name in ("succeeded", "failed", "lost", "cancelled")}
+        found["reward_mean"] = self.all.mean
+        for mode, tally in self.by_mode.items():
+            found |= {f"{mode}/rollouts": tally.count, f"{mode}/reward_mean": tally.mean}
+        return found
+
+    def table(self, title: str) -> "Table":
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left")
+        for column in ("split", "count", "succeeded", "failed", "lost", "mean reward", "min", "max"):
+            table.add_column(column, justify="left" if column == "split" else "right", no_wrap=True)
+        rows = list(self.by_mode.items())
+        if len(rows) != 1 or self.all.count != rows[0][1].count:
+            rows.append(("all", self.all))
+        for name, tally in rows:
+            counts = (tally.count, tally.succeeded, tally.failed, tally.lost)
+            table.add_row(name, *map(str, counts), *map(_number, (tally.mean, tally.low, tally.high)))
+        if self.all.cancelled:
+            table.caption = f"{self.all.cancelled} cancelled"
+        return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+async def with_last_attempt(store: LightningStore, rollout: Rollout) -> Rollout:
+    """A failed rollout together with its last attempt, which knows why; any other as it is."""
+    if rollout.status != "failed" or isinstance(rollout, AttemptedRollout):
+        return rollout
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    return rollout if attempt is None else AttemptedRollout(**msgspec.structs.asdict(rollout), attempt=attempt)
+
+
+def is_lost(rollout: Rollout) -> bool:
+    """Whether it failed because its last worker was not heard of any more."""
+    if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
+        return False
+    return rollout.attempt.status == "unresponsive"
+
+
+def why_failed(rollout: Rollout) -> str | None:
+    """The reason of a failed rollout, in one line."""
+    if not isinstance(rollout, AttemptedRollout) or rollout.status != "failed":
+        return None
+    if rollout.attempt.status == "unresponsive":
+        return f"worker {rollout.attempt.worker_id} was not heard of any more"
+    about = rollout.attempt.metadata or {}
+    if "error" not in about:
+        return f"its last attempt ended as {rollout.attempt.status}"
+    lines = str(about["error"]).splitlines()
+    return f"{about.get('error_type', 'error')}: {lines[0] if lines else ''}"

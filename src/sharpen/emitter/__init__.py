@@ -1,0 +1,33 @@
+"""What agents write to their trace, and how it is read back."""
+
+from .annotation import emit_annotation
+from .exception import emit_exception
+from .message import emit_message, get_message_value
+from .object import emit_object, get_object_value
+from .operation import operation
+from .reward import (
+    emit_reward,
+    find_final_reward,
+    find_reward_spans,
+    get_reward_value,
+    get_rewards_from_span,
+    is_reward_span,
+    reward,
+)
+
+__all__ = [
+    "emit_annotation",
+    "emit_exception",
+    "emit_message",
+    "emit_object",
+    "emit_reward",
+    "find_final_reward",
+    "find_reward_spans",
+    "get_message_value",
+    "get_object_value",
+    "get_reward_value",
+    "get_rewards_from_span",
+    "is_reward_span",
+    "operation",
+    "reward",
+]

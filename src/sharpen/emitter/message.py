@@ -1,0 +1,21 @@
+"""Messages: plain text in the trace."""
+
+from ..errors import InvalidInputError
+from ..semconv import AGL_MESSAGE, LightningSpanAttributes
+from ..types import SpanCoreFields
+from .span import AnySpan, emit
+
+_BODY = LightningSpanAttributes.MESSAGE_BODY.value
+
+
+def emit_message(text: str, *, propagate: bool = True) -> SpanCoreFields:
+    """Record a text."""
+    if not isinstance(text, str):
+        raise InvalidInputError(f"a message is a text, not {type(text).__name__}: use emit_object for other values")
+    return emit(AGL_MESSAGE, {_BODY: text}, propagate=propagate)
+
+
+def get_message_value(span: AnySpan) -> str | None:
+    """The text of a message span; None for other spans."""
+    value = span.attributes.get(_BODY)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,146 @@
+"""Rewards: numbers that say how well an attempt went.
+
+A reward span holds one or several named dimensions: `sharpen.reward.0.name` and `.value` are the primary one, the one
+that counts; further ones follow with higher numbers.
+"""
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from itertools import count
+from typing import Any, TypeVar, overload
+
+from ..errors import InvalidInputError
+from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
+from ..types import Attributes, SpanCoreFields
+from .annotation import flatten
+from .span import AnySpan, emit
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=AnySpan)
+
+DEFAULT_NAME = "primary"
+_PREFIX = LightningSpanAttributes.REWARD.value
+
+
+def emit_reward(
+    reward: float | Mapping[str, float],
+    *,
+    primary_key: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    propagate: bool = True,
+) -> SpanCoreFields:
+    """Record a reward: a number, or several named ones, of which `primary_key` names the one that counts."""
+    found = dict(flatten(attributes or {}))
+    for number, (name, value) in enumerate(_dimensions(reward, primary_key)):
+        found[f"{_PREFIX}.{number}.name"] = name
+        found[f"{_PREFIX}.{number}.value"] = value
+    return emit(AGL_REWARD, found, propagate=propagate)
+
+
+def _dimensions(reward: Any, primary_key: str | None) -> list[tuple[str, float]]:
+    """Names and values, the primary one first."""
+    if not isinstance(reward, Mapping):
+        return [(primary_key or DEFAULT_NAME, _number(reward, "the reward"))]
+    values = {_name(name): _number(value, f"the reward {name!r}") for name, value in reward.items()}
+    if not values:
+        raise InvalidInputError("the reward is an empty dict: give at least one dimension")
+    if primary_key is None and len(values) > 1:
+        raise InvalidInputError(f"the reward has {len(values)} dimensions ({_listed(values)}): name the primary_key")
+    primary = next(iter(values)) if primary_key is None else primary_key
+    if primary not in values:
+        raise InvalidInputError(f"primary_key is {primary!r}, but the reward has only {_listed(values)}")
+    return [(primary, values.pop(primary)), *values.items()]
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(map(repr, values))
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, str) and name:
+        return name
+    raise InvalidInputError(f"a dimension of the reward is called {name!r}: use a text")
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidInputError(f"{what} is {value!r} of type {type(value).__name__}: give a finite number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidInputError(f"{what} is {value!r}: give a finite number")
+    return number
+
+
+@overload
+def reward(function: F) -> F: ...
+@overload
+def reward(*, primary_key: str | None = None) -> Callable[[F], F]: ...
+def reward(function: Any = None, *, primary_key: str | None = None) -> Any:
+    """Record what a scoring function returns (a number, or a dict of them) as the reward. The value is passed on."""
+    if function is None:
+        return lambda decorated: reward_of(decorated, primary_key)
+    return reward_of(function, primary_key)
+
+
+def reward_of(function: Callable[..., Any], primary_key: str | None) -> Callable[..., Any]:
+    if not callable(function):
+        raise InvalidInputError(f"@reward decorates a scoring function, not {type(function).__name__}")
+
+    @wraps(function)
+    def scored(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        emit_reward(value, primary_key=primary_key)
+        return value
+
+    @wraps(function)
+    async def scored_async(*args: Any, **kwargs: Any) -> Any:
+        value = await function(*args, **kwargs)
+        emit_reward(value, primary_key=primary_key)
+        return value
+
+    return scored_async if inspect.iscoroutinefunction(function) else scored
+
+
+# -- readers -----------------------------------------------------------------------------------------
+
+
+def get_reward_value(span: AnySpan) -> float | None:
+    """The primary reward of a span; None if it has none."""
+    return _read(span.attributes, 0)
+
+
+def get_rewards_from_span(span: AnySpan) -> dict[str, float]:
+    """All dimensions of a span's reward, the primary one first."""
+    rewards: dict[str, float] = {}
+    for number in count():
+        value = _read(span.attributes, number)
+        if value is None:
+            return rewards
+        rewards[str(span.attributes.get(f"{_PREFIX}.{number}.name", DEFAULT_NAME))] = value
+    raise AssertionError("count() does not end")
+
+
+def is_reward_span(span: AnySpan) -> bool:
+    """Whether a span carries a reward."""
+    return get_reward_value(span) is not None
+
+
+def find_reward_spans(spans: Sequence[S]) -> list[S]:
+    """The spans that carry a reward, in order."""
+    return [span for span in spans if is_reward_span(span)]
+
+
+def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
+    """The last reward; None if there is none."""
+    return next((value for span in reversed(spans) if (value := get_reward_value(span)) is not None), None)
+
+
+def _read(attributes: Attributes, number: int) -> float | None:
+    value = attributes.get(PRIMARY_REWARD_VALUE if number == 0 else f"{_PREFIX}.{number}.value")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

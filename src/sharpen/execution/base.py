@@ -1,0 +1,22 @@
+"""`ExecutionStrategy`: how algorithm and runners are laid out over threads, processes and machines."""
+
+from collections.abc import Awaitable, Callable
+
+from ..store import LightningStore
+from .events import ExecutionEvent
+
+AlgorithmBundle = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
+RunnerBundle = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
+
+
+class ExecutionStrategy:
+    """Runs an algorithm and its runners to the end. One of one's own overrides `execute`, sync or async."""
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> Awaitable[None] | None:
+        """Return when the algorithm has ended and nothing runs any more; its error reaches the caller."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to execute: override execute")
+
+    def stop(self) -> None:
+        """Ask the runs under way to end in order, from any thread; a strategy that cannot runs to its end."""

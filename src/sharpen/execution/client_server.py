@@ -1,0 +1,194 @@
+"""`ClientServerExecutionStrategy`: runners as processes, which reach the store over HTTP."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import ConfigError
+from ..store import LightningStore
+from . import settings
+from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from .lives import Begin, End, Life
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from ..runner import MainThread
+    from .serving import Served
+
+log = logging.getLogger(__name__)
+CurrentRole = Literal["both", "algorithm", "runner"]
+MainProcess = Literal["algorithm", "runner"]
+PORT_APART = 4747
+ROLES = ("both", "algorithm", "runner")
+
+
+class ClientServerExecutionStrategy(ExecutionStrategy):
+    """Processes and the HTTP store: a runner that dies is started again, and a busy algorithm holds up nobody.
+
+    With `role="algorithm"` the store and the algorithm run here, with `role="runner"` only runners, which connect to
+    `server_host` and `server_port` (4747, where the roles are apart and none is given). `main_process="runner"` runs
+    the agents of one runner on the calling thread, for a debugger. `managed_store` says whether the store is served
+    by this run (True) or by somebody else (False); None decides by the store. A runner that is asked to stop has
+    `graceful_timeout` seconds, then gets SIGINT, SIGTERM and SIGKILL within `terminate_timeout`.
+
+    Not given, `role`, `server_host`, `server_port` and `managed_store` are read from `SHARPEN_CURRENT_ROLE`,
+    `SHARPEN_SERVER_HOST`, `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`; they default to `"both"`,
+    `"127.0.0.1"`, a free port and None.
+    """
+
+    def __init__(
+        self,
+        role: CurrentRole | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: MainProcess = "algorithm",
+        managed_store: bool | None = None,
+        allowed_exit_codes: Collection[int] = (0, -15),
+    ) -> None:
+        self.role: str = settings.setting("role", role, "SHARPEN_CURRENT_ROLE", settings.choice(*ROLES), "both")
+        settings.one_of("role", self.role, ROLES)
+        self.server_host = settings.setting("server_host", server_host, "SHARPEN_SERVER_HOST", str, "127.0.0.1")
+        port: int | None = settings.setting(
+            "server_port", server_port, "SHARPEN_SERVER_PORT", settings.port_number, None
+        )
+        self.server_port = settings.check_port("server_port", port)
+        if self.role != "both" and self.server_port is None:
+            self.server_port = PORT_APART
+        managed: bool | None = settings.setting(
+            "managed_store", managed_store, "SHARPEN_MANAGED_STORE", settings.yes_or_no, None
+        )
+        self.managed_store = managed
+        self.n_runners = settings.count("n_runners", n_runners)
+        self.graceful_timeout = settings.seconds("graceful_timeout", graceful_timeout)
+        self.terminate_timeout = settings.seconds("terminate_timeout", terminate_timeout)
+        self.main_process = settings.one_of("main_process", main_process, ("algorithm", "runner"))
+        if main_process == "runner" and n_runners != 1:
+            raise ConfigError(f"main_process='runner' runs one runner here, but n_runners is {n_runners}: use 1")
+        self.allowed_exit_codes = frozenset(allowed_exit_codes)
+        self._runs = Runs()
+
+    def stop(self) -> None:
+        """Ask the runs under way to end in order, from any thread."""
+        self._runs.stop()
+
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        if self.role == "runner":
+            self._run_runners(runner)
+        elif self.role == "algorithm":
+            self._run_algorithm(algorithm, store)
+        else:
+            self._run_both(algorithm, runner, store)
+
+    def _run_both(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        from .serving import new_token
+
+        payload = self._pack(runner)
+        served = self._serve(store, new_token())
+        self._run(served, algorithm, runner, payload)
+
+    def _run_algorithm(self, algorithm: AlgorithmBundle, store: LightningStore) -> None:
+        """The store and the algorithm here, the runners anywhere."""
+        from .run import Run
+        from .serving import new_token
+        from .tokens import given_token, left_in_file, token_file
+
+        token = given_token() or new_token()
+        served = self._serve(store, token)
+        run = Run(served, _no_runner, 0, algorithm, grace_seconds=self.graceful_timeout)
+        leaves_file = given_token() is None and served.token == token
+        file = left_in_file(token_file(self.server_host, self.server_port or 0), token)
+        with file if leaves_file else contextlib.nullcontext():
+            log.info("runners connect to %s", served.url)
+            self._runs.execute(run)
+
+    def _run_runners(self, runner: RunnerBundle) -> None:
+        """The runners here, the store and the algorithm anywhere."""
+        from .apart import ServedApart
+
+        payload = self._pack(runner)
+        self._run(ServedApart(self.server_host, self.server_port or PORT_APART), None, runner, payload)
+
+    def _serve(self, store: LightningStore, token: str) -> "Served":
+        from .serving import serve
+
+        return serve(store, managed=self.managed_store, host=self.server_host, port=self.server_port, token=token)
+
+    def _pack(self, runner: RunnerBundle) -> bytes:
+        """What cannot travel is refused before anything starts; a runner in this process does not travel."""
+        from .transport import pack
+
+        return b"" if self.main_process == "runner" else pack(runner)
+
+    def _run(self, served: "Served", algorithm: AlgorithmBundle | None, runner: RunnerBundle, payload: bytes) -> None:
+        from ..runner import MainThread
+        from .run import Run
+
+        place = MainThread() if self.main_process == "runner" else None
+        begin = self._begin_process(served, payload) if place is None else self._begin_here(served, runner, place)
+        run = Run(
+            served,
+            begin,
+            self.n_runners,
+            algorithm,
+            place=place,
+            grace_seconds=self.graceful_timeout,
+            is_over=_has_lost_the_store if algorithm is None else _never,
+            start_ahead=lambda: self._start_ahead(served) if place is None else None,
+        )
+        self._runs.execute(run)
+
+    def _begin_here(self, served: "Served", runner: RunnerBundle, place: "MainThread") -> Begin:
+        from .runner_thread import RunnerThread
+
+        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+            return RunnerThread(
+                runner,
+                served.connect,
+                worker_id,
+                finished_before,
+                on_ready=on_ready,
+                graceful_delay=self.graceful_timeout,
+                join_timeout=self.terminate_timeout,
+                place=place,
+            )
+
+        return begin
+
+    def _begin_process(self, served: "Served", payload: bytes) -> Begin:
+        from .jobs import RunnerJob
+        from .runner_process import Graces, RunnerProcess
+
+        graces = Graces(self.graceful_timeout, self.terminate_timeout, self.allowed_exit_codes)
+
+        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+            job = RunnerJob(served.url, served.token, worker_id, finished_before)
+            return RunnerProcess(job, payload, graces, on_ready=on_ready)
+
+        return begin
+
+    def _start_ahead(self, served: "Served") -> None:
+        """Children for the next run of this process."""
+        from .pool import pool
+        from .serving import ServedByProcess
+
+        pool.start_ahead(runners=self.n_runners, stores=int(isinstance(served, ServedByProcess)))
+
+
+def _no_runner(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+    raise ConfigError("this role has no runners")
+
+
+def _has_lost_the_store(end: End) -> bool:
+    """A store that did not answer within the patience of its client has gone, and the work with it."""
+    if end.kind != "StoreUnavailableError":
+        return False
+    log.warning("the store has gone, and the runner ends: %s", end.reason)
+    return True
+
+
+def _never(end: End) -> bool:
+    return False

@@ -1,0 +1,127 @@
+"""A life of a runner in a process of its own."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from . import jobs
+from .lives import EXIT_WORN_OUT, End, How, exit_in_words
+from .pool import pool
+from .process import ChildProcess
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Graces:
+    """How long a runner process is given at each step of its end."""
+
+    graceful_timeout: float
+    terminate_timeout: float
+    allowed_exit_codes: Collection[int]
+
+
+class RunnerProcess:
+    """One runner process: it gets its job, reports, and ends."""
+
+    def __init__(
+        self,
+        job: jobs.RunnerJob,
+        payload: bytes,
+        graces: Graces,
+        *,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._job, self._payload, self._graces = job, payload, graces
+        self._on_ready = on_ready
+        self._child = pool.take("runner")
+        self._gone = asyncio.Event()
+        self._is_asked = False
+        self._said: dict[str, Any] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    async def live(self) -> End:
+        code = await self._work()
+        # A spare may have died before it was needed: that is nobody's failure.
+        while self._child.was_spare and "taken" not in self._said and not self._is_asked:
+            self._child = ChildProcess("runner")
+            code = await self._work()
+        self._gone.set()
+        return self._end(code)
+
+    async def _work(self) -> int:
+        self._said = {"finished": 0}
+        header = jobs.encode(jobs.Surroundings.of_this_process(), self._job)
+        giving = asyncio.create_task(self._child.give(header, self._payload))
+        try:
+            return await self._child.listen(self._hear)
+        finally:
+            giving.cancel()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        self._said.update(message)
+        if "ready" in message:
+            log.debug("runner %d is ready: process %d", self._job.worker_id, self.pid)
+            self._on_ready()
+
+    def _end(self, code: int) -> End:
+        said = self._said
+        words = said["error"].strip().splitlines()[-1] if "error" in said else exit_in_words(code)
+        how = self._how(code)
+        return End(
+            how=how,
+            finished=said["finished"],
+            is_ready="ready" in said,
+            worker_name=said.get("ready"),
+            leaves_work=code != 0 or how not in ("done", "stopped"),
+            reason=words,
+            kind=said.get("kind", ""),
+            traceback=said.get("error", ""),
+        )
+
+    def _how(self, code: int) -> How:
+        if "error" in self._said:
+            return "failed"
+        if self._is_asked and code in self._graces.allowed_exit_codes:
+            return "stopped"
+        if "done" in self._said:
+            return "done"
+        return "worn_out" if code == EXIT_WORN_OUT else "died"
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    async def end_in_order(self) -> None:
+        self._is_asked = True
+        self._child.ask_to_stop()
+        half = self._graces.terminate_timeout / 2
+        steps = (
+            (self._graces.graceful_timeout, signal.SIGINT),
+            (half, signal.SIGTERM),
+            (half, signal.SIGKILL),
+        )
+        for seconds, number in steps:
+            if await self._has_gone_within(seconds):
+                return
+            log.warning("runner %d has not ended within %g s: %s", self._job.worker_id, seconds, number.name)
+            if number == signal.SIGKILL:
+                self._child.kill()
+            else:
+                self._child.signal(number)
+        await self._gone.wait()
+
+    async def _has_gone_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._gone.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._is_asked = True
+        self._child.kill()

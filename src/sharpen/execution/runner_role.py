@@ -1,0 +1,76 @@
+"""What a child does as a runner: it unpacks the bundle and runs it against the store."""
+
+import asyncio
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from ..runner import RunnerWornOut, worker_name
+from ..store.client import LightningStoreClient
+from .events import ThreadingEvent
+from .jobs import RunnerJob
+from .lives import EXIT_WORN_OUT
+from .loops import run_to_end
+from .transport import unpack
+
+if TYPE_CHECKING:
+    from .child import Parent
+
+
+class _RunnerEvent(ThreadingEvent):
+    """The runner's event: it also carries how many rollouts this worker has finished."""
+
+    def __init__(self, parent: "Parent", finished_before: int) -> None:
+        self._event = parent.stop._event
+        self._parent = parent
+        self.finished_before = finished_before
+
+    def finished(self, count: int) -> None:
+        self._parent.tell(finished=count, surely=False)
+
+
+def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[int]) -> int:
+    """Run the bundle to its end; the exit code."""
+    job = RunnerJob(**header)
+    bundle = unpack(payload)
+    parent.tell(ready=worker_name(job.worker_id))
+    event = _RunnerEvent(parent, job.finished_before)
+    signals = _Signals()
+    try:
+        run_to_end(_work(bundle, job, event, signals))
+    except RunnerWornOut:
+        return EXIT_WORN_OUT
+    except asyncio.CancelledError:
+        return 0 if event.is_set() or not signals.received else 128 + signals.received
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent shows it
+        parent.tell(error=traceback.format_exc(), kind=type(error).__name__)
+        return 1
+    parent.tell(done=True)
+    return 0
+
+
+class _Signals:
+    """SIGINT and SIGTERM cancel the bundle, which then hands its rollouts back."""
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def cancel(self, task: "asyncio.Task[Any]") -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._receive, number, task)
+
+    def _receive(self, number: int, task: "asyncio.Task[Any]") -> None:
+        self.received = number
+        task.cancel()
+
+
+async def _work(bundle: Any, job: RunnerJob, event: _RunnerEvent, signals: _Signals) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    signals.cancel(task)
+    store = LightningStoreClient(job.url, job.token)
+    try:
+        await bundle(store, job.worker_id, event)
+    finally:
+        await store.close()

@@ -1,0 +1,221 @@
+"""How the store of a run is served: by a process of its own, by a thread of this process, or by somebody else."""
+
+import asyncio
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, cast
+
+from ..errors import ConfigError
+from ..store import LightningStore
+from ..store.listening import address, listen
+from . import jobs
+from .checked_store import CheckedStore
+from .store_process import StoreProcess
+
+SQLITE = "sharpen.store.sqlite.SQLiteStore"
+
+
+class Served(Protocol):
+    """A store that runners reach by its address."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def token(self) -> str | None: ...
+
+    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        """Begin to serve; `on_end` is told when that is over too early."""
+
+    async def close(self) -> None:
+        """End after everybody else has ended."""
+
+    def kill(self) -> None:
+        """End at once."""
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        """The store, for somebody in this process, in the loop of the caller."""
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+@contextlib.asynccontextmanager
+async def client_of(url: str, token: str | None, *, retry_seconds: float = 60.0) -> AsyncIterator[LightningStore]:
+    """A client that is closed in the loop that it was used in."""
+    from ..store.client import LightningStoreClient
+
+    client = LightningStoreClient(url, token, retry_seconds=retry_seconds)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+class ServedByProcess:
+    """A SQLite file, served by a child: a heavy learning step here does not hold up the runners there."""
+
+    def __init__(self, store: Any, host: str, port: int | None, token: str) -> None:
+        self._listening = listen(host, port or 0)
+        self.url, self.token = address(host, self._listening.getsockname()[1]), token
+        job = jobs.StoreJob(
+            database=str(store.path.absolute()),
+            synchronous=store._synchronous,
+            busy_seconds=store._busy_seconds,
+            max_kept_bytes=store._kept.max_bytes,
+            host=host,
+            token=token,
+        )
+        self._process = StoreProcess(job, self._listening)
+
+    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        self._process.start(on_end)
+
+    async def close(self) -> None:
+        try:
+            await self._process.stop()
+        finally:
+            self._listening.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        return client_of(self.url, self.token)
+
+
+class ServedHere:
+    """Any other store, served by a thread of this process."""
+
+    def __init__(self, store: LightningStore, host: str, port: int | None, token: str) -> None:
+        self._listening = listen(host, port or 0)
+        self.url, self.token = address(host, self._listening.getsockname()[1]), token
+        self._host = host
+        self._store = ThreadSafe(store)
+        self._server: Any = None
+
+    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        from ..store.server import LightningStoreServer
+
+        store = self._store.open()
+        self._server = LightningStoreServer(store, host=self._host, token=self.token, socket=self._listening)
+        starting = asyncio.ensure_future(self._server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting  # a server can be stopped only once it has started
+            raise
+
+    async def close(self) -> None:
+        try:
+            if self._server is not None:
+                await self._server.stop()
+        finally:
+            self._listening.close()
+            await self._store.close()
+
+    def kill(self) -> None:
+        """A thread that answers ends with the run."""
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        return contextlib.nullcontext(CheckedStore(self._store.open()))
+
+
+class ServedElsewhere:
+    """A store behind somebody else's server."""
+
+    def __init__(self, url: str, token: str | None, store: LightningStore | None = None) -> None:
+        self.url, self.token, self._store = url, token, store
+
+    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        """It is open."""
+
+    async def close(self) -> None:
+        """It stays open."""
+
+    def kill(self) -> None:
+        """It stays alive."""
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        return client_of(self.url, self.token) if self._store is None else contextlib.nullcontext(self._store)
+
+
+class ThreadSafe:
+    """A store for the threads of a run; one that is not made for it gets a loop of its own."""
+
+    def __init__(self, store: LightningStore, *, is_wrapped: bool | None = None) -> None:
+        self._store = store
+        self._is_wrapped = not store.capabilities.get("thread_safe") if is_wrapped is None else is_wrapped
+        self._lock = threading.Lock()
+        self._wrapper: LightningStore | None = None
+
+    def open(self) -> LightningStore:
+        if not self._is_wrapped:
+            return self._store
+        with self._lock:
+            if self._wrapper is None:
+                from ..store.threading import LightningStoreThreaded
+
+                self._wrapper = LightningStoreThreaded(cast(LightningStore, _Borrowed(self._store)))
+            return self._wrapper
+
+    async def close(self) -> None:
+        """Let go of the wrapper; the store itself belongs to the caller and stays open."""
+        if self._wrapper is not None:
+            wrapper, self._wrapper = self._wrapper, None
+            await wrapper.close()
+
+
+class _Borrowed:
+    """A store that is not closed by whoever uses it."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def close(self) -> None:
+        """Its owner closes it."""
+
+
+def serve(store: LightningStore, *, managed: bool | None, host: str, port: int | None, token: str) -> Served:
+    """Choose how the store is served. A taken port is an error here, before anything starts."""
+    theirs = None if managed else _server_of(store)
+    if theirs is not None:
+        return theirs
+    if managed is False:
+        raise ConfigError(
+            f"managed_store is False, but {type(store).__name__} is not served by anybody: give a LightningStoreClient "
+            "or a started LightningStoreServer, or leave managed_store out"
+        )
+    if _is_plain_file(store):
+        return ServedByProcess(store, host, port, token)
+    return ServedHere(store, host, port, token)
+
+
+def _server_of(store: LightningStore) -> ServedElsewhere | None:
+    """The server that answers for this store already."""
+    of_store: Any = store
+    if _is_a(store, "LightningStoreClient"):
+        token = of_store._headers.get("authorization", "").removeprefix("Bearer ")
+        # A client of our own is closed in the loop that it was used in; the user's stays as it is.
+        return ServedElsewhere(of_store.url, token or None)
+    if _is_a(store, "LightningStoreServer") and of_store._thread is not None:
+        return ServedElsewhere(of_store.endpoint, of_store._options["token"], store)
+    return None
+
+
+def _is_a(store: LightningStore, name: str) -> bool:
+    """Told by its name: importing the class would load a web server that this process may not need."""
+    return any(kind.__name__ == name and kind.__module__.startswith("sharpen.store.") for kind in type(store).__mro__)
+
+
+def _is_plain_file(store: LightningStore) -> bool:
+    """Whether another process that opens the same file serves the same store."""
+    of_store: Any = store
+    return f"{type(store).__module__}.{type(store).__qualname__}" == SQLITE and of_store._clock is time.time

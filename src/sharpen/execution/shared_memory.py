@@ -1,0 +1,95 @@
+"""`SharedMemoryExecutionStrategy`: algorithm and runners as threads of one process."""
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
+
+from ..store import LightningStore
+from . import settings
+from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from .lives import Life
+from .runs import Runs
+
+MainRole = Literal["algorithm", "runner"]
+
+
+class SharedMemoryExecutionStrategy(ExecutionStrategy):
+    """Threads in one process: nothing has to travel, any Python object may be a task, and a debugger sees all.
+
+    `main_thread` says what runs on the calling thread: the agents (`"runner"`), or the algorithm; by default the
+    agents where there is one runner. A runner that does not stop is cancelled after `graceful_delay` seconds, and
+    its thread is given up `join_timeout` seconds later. `managed_store` says whether the store gets a loop of its own
+    for all threads; None does so where the store is not thread-safe. `poll_interval` is accepted for programs that
+    give it: nothing here polls.
+    """
+
+    def __init__(
+        self,
+        n_runners: int = 1,
+        main_thread: MainRole | None = None,
+        join_timeout: float = 15.0,
+        graceful_delay: float = 5.0,
+        poll_interval: float = 0.05,
+        managed_store: bool | None = None,
+    ) -> None:
+        self.n_runners = settings.count("n_runners", n_runners)
+        self.main_thread: MainRole = main_thread or ("runner" if n_runners == 1 else "algorithm")
+        settings.one_of("main_thread", self.main_thread, ("algorithm", "runner"))
+        self._is_asked_for = main_thread is not None
+        self.join_timeout = settings.seconds("join_timeout", join_timeout)
+        self.graceful_delay = settings.seconds("graceful_delay", graceful_delay)
+        self.poll_interval = settings.seconds("poll_interval", poll_interval)
+        self.managed_store = managed_store
+        self._runs = Runs()
+
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        from ..runner import MainThread
+        from .run import Run
+        from .runner_thread import RunnerThread
+
+        place = MainThread(is_asked_for=self._is_asked_for) if self.main_thread == "runner" else None
+        served = SharedStore(store, managed=self.managed_store)
+
+        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+            return RunnerThread(
+                runner,
+                served.connect,
+                worker_id,
+                finished_before,
+                on_ready=on_ready,
+                graceful_delay=self.graceful_delay,
+                join_timeout=self.join_timeout,
+                place=place,
+            )
+
+        run = Run(served, begin, self.n_runners, algorithm, place=place, grace_seconds=self.join_timeout)
+        self._runs.execute(run)
+
+    def stop(self) -> None:
+        """Ask the runs under way to end in order, from any thread."""
+        self._runs.stop()
+
+
+class SharedStore:
+    """The store of a run in one process: handed to every thread as it is."""
+
+    url = ""
+    token: str | None = None
+
+    def __init__(self, store: LightningStore, *, managed: bool | None) -> None:
+        from .serving import ThreadSafe
+
+        self._store = ThreadSafe(store, is_wrapped=managed)
+
+    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        """It is open."""
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def kill(self) -> None:
+        """It is no process."""
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        return contextlib.nullcontext(self._store.open())

@@ -1,0 +1,62 @@
+"""How roles that are started apart on one machine come to the same token.
+
+The side that serves the store leaves it in a file that only its user can read; runners find it there. Between
+machines the variable SHARPEN_TOKEN carries it.
+"""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+VARIABLE = "SHARPEN_TOKEN"
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}
+
+
+def given_token() -> str | None:
+    """The token that the user has set."""
+    return os.environ.get(VARIABLE) or None
+
+
+def token_file(host: str, port: int) -> Path:
+    """Where the token of a server on this machine lies, whatever name its host is called by."""
+    state = os.environ.get("XDG_STATE_HOME")
+    folder = (Path(state) if state else Path.home() / ".local" / "state") / "sharpen" / "tokens"
+    name = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
+    return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', name)}-{port}"
+
+
+def read_token(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+@contextlib.contextmanager
+def left_in_file(path: Path, token: str) -> Iterator[None]:
+    """Leave the token for runners of this machine, as long as the run goes on."""
+    try:
+        _write(path, token)
+    except OSError as error:
+        log.warning("the token cannot be left in %s (%s): give SHARPEN_TOKEN to both sides", path, error)
+    try:
+        yield
+    finally:
+        if read_token(path) == token:  # not that of a later run
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, token: str) -> None:
+    """Whole or not at all, and never readable by others."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(file, token.encode("ascii"))
+    finally:
+        os.close(file)
+    new.replace(path)

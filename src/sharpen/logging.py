@@ -1,0 +1,220 @@
+"""What Sharpen writes to the log, and where.
+
+A library is silent until somebody asks: importing configures nothing, `setup_logging` does, and the Trainer calls it
+for those who have not. Handlers stand on the logger `sharpen` alone; the root logger belongs to the user's program.
+Lines of several processes share one file: each is appended whole, and carries the role and the process that wrote it.
+"""
+
+import logging
+import os
+import pkgutil
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TextIO, TypedDict
+
+from .errors import ConfigError
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+VARIABLE = "SHARPEN_LOG"
+_PACKAGE = __name__.partition(".")[0]
+_lock = threading.Lock()
+
+Level = str | int
+
+
+class LogSettings(TypedDict):
+    """How the log is set up, in a form that travels to a child process as JSON."""
+
+    is_set_up: bool
+    level: int
+    levels: dict[str, int]
+    files: list[str]
+
+
+def setup_logging(
+    level: Level | None = None,
+    *,
+    levels: Mapping[str, Level] | None = None,
+    file: str | os.PathLike[str] | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Show the log on `stream` (standard error) and append it to `file`, from `level` on.
+
+    `levels` sets rooms apart: `{"store": "debug"}`. When neither is given, the variable `SHARPEN_LOG` is read
+    (`debug`, or `info,store=debug,runner=warning`), else the level is `info`. Calling it again replaces what the
+    call before set up.
+    """
+    if level is None and levels is None:
+        base, rooms = _parse_variable(os.environ.get(VARIABLE, ""))
+    else:
+        base = LEVELS["info"] if level is None else _level(level)
+        rooms = {_room(name): _level(each) for name, each in (levels or {}).items()}
+    path = None if file is None else _checked_file(file)
+    _install(base, rooms, [] if path is None else [path], stream, role=None)
+
+
+def is_set_up() -> bool:
+    """Whether somebody has asked for the log."""
+    return any(isinstance(handler, _Screen) for handler in _package_logger().handlers)
+
+
+def current_settings() -> LogSettings:
+    """The settings of this process, for its children."""
+    logger = _package_logger()
+    rooms = {name.partition(".")[2]: each.level for name, each in _room_loggers() if each.level}
+    files = [handler.baseFilename for handler in logger.handlers if isinstance(handler, _File)]
+    return {"is_set_up": is_set_up(), "level": logger.level, "levels": rooms, "files": files}
+
+
+def apply_settings(settings: LogSettings, *, role: str | None = None) -> None:
+    """Log in this process as its parent does; every line carries the `role` and the process id."""
+    if settings["is_set_up"]:
+        files = [Path(path) for path in settings["files"]]
+        _install(settings["level"], settings["levels"], files, None, role=f"{role or 'child'} {os.getpid()}")
+
+
+@contextmanager
+def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Append the log to one more file for a while."""
+    logger, handler = _package_logger(), _ExtraFile(_checked_file(path), role=None)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+# -- handlers ----------------------------------------------------------------------------------------
+
+
+class _Format(logging.Formatter):
+    """One line: time, level, who (in a child process), room, words."""
+
+    default_msec_format = "%s.%03d"
+
+    def __init__(self, role: str | None) -> None:
+        who = f"[{role}] " if role else ""
+        super().__init__(f"%(asctime)s %(levelname)-7s {who.replace('%', '%%')}%(room)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.room = record.name.removeprefix(f"{_PACKAGE}.")
+        return super().format(record)
+
+
+class _Screen(logging.StreamHandler[TextIO]):
+    """Standard error as it is at the moment of writing, since a live progress line puts itself in between."""
+
+    def __init__(self, stream: TextIO | None, role: str | None) -> None:
+        super().__init__(stream)
+        self._given = stream
+        self.setFormatter(_Format(role))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._given is None:
+            if _root_shows():
+                return  # the user's own handler shows this line already
+            self.stream = sys.stderr
+        super().emit(record)
+
+
+class _File(logging.FileHandler):
+    """A file that several processes append to. It appears with its first line."""
+
+    def __init__(self, path: Path, role: str | None) -> None:
+        super().__init__(path, mode="a", encoding="utf-8", delay=True)
+        self.setFormatter(_Format(role))
+
+
+class _ExtraFile(_File):
+    """A file that comes and goes with `also_to_file`, whatever is set up meanwhile."""
+
+
+def _root_shows() -> bool:
+    screens = [each for each in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__) if each is not None]
+    return any(getattr(handler, "stream", None) in screens for handler in logging.getLogger().handlers)
+
+
+def _is_replaced(handler: logging.Handler) -> bool:
+    return isinstance(handler, _Screen | _File) and not isinstance(handler, _ExtraFile)
+
+
+def _install(
+    level: int, rooms: Mapping[str, int], files: Iterable[Path], stream: TextIO | None, *, role: str | None
+) -> None:
+    with _lock:
+        logger = _package_logger()
+        for handler in filter(_is_replaced, list(logger.handlers)):
+            logger.removeHandler(handler)
+            handler.close()
+        for _, room_logger in _room_loggers():
+            room_logger.setLevel(logging.NOTSET)
+        logger.setLevel(level)
+        for name, room_level in rooms.items():
+            logging.getLogger(f"{_PACKAGE}.{name}").setLevel(room_level)
+        logger.addHandler(_Screen(stream, role))
+        for path in files:
+            logger.addHandler(_File(path, role))
+
+
+def _package_logger() -> logging.Logger:
+    return logging.getLogger(_PACKAGE)
+
+
+def _room_loggers() -> list[tuple[str, logging.Logger]]:
+    known = list(logging.Logger.manager.loggerDict.items())
+    prefix = f"{_PACKAGE}."
+    return [(name, each) for name, each in known if name.startswith(prefix) and isinstance(each, logging.Logger)]
+
+
+# -- what people write -------------------------------------------------------------------------------
+
+
+def _parse_variable(text: str) -> tuple[int, dict[str, int]]:
+    base, rooms = LEVELS["info"], dict[str, int]()
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, is_room, value = part.partition("=")
+        try:
+            if is_room:
+                rooms[_room(name.strip())] = _level(value.strip())
+            else:
+                base = _level(name)
+        except ConfigError as error:
+            raise ConfigError(f"{VARIABLE} is {text!r}: {error}") from None
+    return base, rooms
+
+
+def _level(value: Level) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.lower() in LEVELS:
+        return LEVELS[value.lower()]
+    hint = _nearest(value, LEVELS)
+    raise ConfigError(f"the log level {value!r} is unknown: use {', '.join(LEVELS)}, or a number{hint}")
+
+
+def _room(name: str) -> str:
+    """A room, or a module in one: `store`, `store.client`."""
+    short = name.removeprefix(f"{_PACKAGE}.") if isinstance(name, str) else ""
+    rooms = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
+    if short.partition(".")[0] in rooms:
+        return short
+    listed = ", ".join(sorted(room for room in rooms if not room.startswith("_")))
+    raise ConfigError(f"there is no room {name!r} to set a log level for: use one of {listed}{_nearest(name, rooms)}")
+
+
+def _nearest(value: object, known: Iterable[str]) -> str:
+    near = get_close_matches(str(value).lower(), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _checked_file(file: str | os.PathLike[str]) -> Path:
+    path = Path(file).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "it is a folder" if path.is_dir() else f"there is no folder {str(path.parent)!r}"
+        raise ConfigError(f"the log cannot be written to {str(file)!r}: {reason}")
+    return path

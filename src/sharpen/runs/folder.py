@@ -1,0 +1,201 @@
+"""`RunFolder`: the folder of one run.
+
+A new run never shares a folder with another, and a folder is worked on by one process at a time. What is in it:
+
+    store.db         rollouts, attempts, spans, resources (where the run has the default store)
+    config.json      the resolved configuration
+    run.log          the log of all processes
+    metrics.jsonl    progress over time
+    checkpoints/     what the algorithm needs to go on
+    result.json      how it ended
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError
+from .files import read_json, write_json
+from .lock import FolderLock
+
+VARIABLE = "SHARPEN_RUNS"
+_NAME = re.compile(r"[\w][\w.+-]{0,99}")
+_LOCK = ".lock"
+
+
+def runs_root() -> Path:
+    """Where runs lie: `SHARPEN_RUNS`, else `runs` in the working directory."""
+    return Path(os.environ.get(VARIABLE) or "runs")
+
+
+class RunFolder:
+    """The folder of one run, locked while this object holds it."""
+
+    def __init__(self, path: Path, lock: FolderLock) -> None:
+        self.path = path
+        self._lock = lock
+
+    # -- making and finding --------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        name: str = "run",
+        *,
+        run_dir: str | os.PathLike[str] | None = None,
+        root: str | os.PathLike[str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> "RunFolder":
+        """A new folder: exactly `run_dir`, or `<date>-<time>-<name>` below `root`."""
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"the name of the run is {name!r}: use letters, digits, and . _ + - (it names a folder)")
+        if run_dir is not None:
+            path = _make_exactly(Path(run_dir))
+        else:
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock()))
+            path = _make_next(Path(root) if root is not None else runs_root(), f"{stamp}-{name}")
+        return cls._locked(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "RunFolder":
+        """The folder of an earlier run, to go on with it."""
+        folder = Path(path).absolute()
+        if not folder.is_dir():
+            raise ConfigError(f"there is no run to resume at {str(path)!r}: no such folder")
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{str(path)!r} is not the folder of a run: it has no config.json")
+        return cls._locked(folder)
+
+    @classmethod
+    def last(cls, root: str | os.PathLike[str] | None = None) -> "RunFolder":
+        """The folder of the newest run."""
+        below = Path(root) if root is not None else runs_root()
+        found = [path.parent for path in below.glob("*/config.json") if (path.parent / _LOCK).is_file()]
+        if not found:
+            raise ConfigError(f"there is no run to resume in {str(below)!r}: give the folder of the run, or start one")
+        return cls.open(max(found, key=_made_at))
+
+    @classmethod
+    def _locked(cls, path: Path) -> "RunFolder":
+        lock = FolderLock(path / _LOCK)
+        lock.take()
+        (path / "checkpoints").mkdir(exist_ok=True)
+        return cls(path, lock)
+
+    def release(self) -> None:
+        """Let others work on the folder. Its files can still be read and written."""
+        self._lock.release()
+
+    # -- what is in it -------------------------------------------------------------------------------
+
+    @property
+    def store_path(self) -> Path:
+        return self.path / "store.db"
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "run.log"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.path / "checkpoints" / "algorithm.json"
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        write_json(self.path / "config.json", config)
+
+    def read_config(self) -> dict[str, Any]:
+        return _dict_in(self.path / "config.json")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_json(self.path / "result.json", result)
+
+    def read_result(self) -> dict[str, Any] | None:
+        path = self.path / "result.json"
+        return _dict_in(path) if path.exists() else None
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        append_line(self.metrics_path, metrics)
+
+    def last_metrics(self) -> dict[str, Any]:
+        """The newest line that is whole."""
+        return last_line(self.metrics_path)
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        write_json(self.checkpoint_path, state)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        return _dict_in(self.checkpoint_path) if self.checkpoint_path.exists() else None
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add one line of JSON, in one write. A line that a crash cut off before it stays alone."""
+    with open(path, "ab+") as file:
+        is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+        file.write(b"\n" * is_cut + msgspec.json.encode(value) + b"\n")
+
+
+def last_line(path: Path, *, tail_bytes: int = 65536) -> dict[str, Any]:
+    """The newest whole line of a file of JSON lines; nothing where there is none."""
+    if not path.exists():
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(os.path.getsize(path) - tail_bytes, 0))
+        lines = file.read().split(b"\n")[:-1]  # what stands behind the last line end was cut off in a crash
+    for line in reversed(lines):
+        try:
+            return msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:
+            continue  # a crash cut this line off
+    return {}
+
+
+def _made_at(path: Path) -> int:
+    return (path / _LOCK).stat().st_mtime_ns
+
+
+def _make_exactly(path: Path) -> Path:
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir={str(path)!r} cannot be made: {error.strerror}") from error
+    if any(path.iterdir()):
+        raise ConfigError(
+            f"run_dir={str(path)!r} is not empty: give a new folder, or fit(..., resume={str(path)!r}) to go on with "
+            "the run that is in it"
+        )
+    return path
+
+
+def _make_next(root: Path, name: str) -> Path:
+    """Making a folder is atomic, so of two runs that want one name the second sees it and takes the next."""
+    number = 1
+    while True:
+        path = (root / (name if number == 1 else f"{name}-{number}")).absolute()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            if root.exists() and not root.is_dir():
+                raise ConfigError(f"runs cannot be kept in {str(root)!r}: it is not a folder") from None
+            number += 1
+        except OSError as error:
+            raise ConfigError(f"the folder of the run cannot be made at {str(path)!r}: {error.strerror}") from error
+        else:
+            return path
+
+
+def _dict_in(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{str(path)!r} is damaged: it holds no JSON object")
+    return value

@@ -1,0 +1,161 @@
+"""Switches on what OpenTelemetry has for GenAI libraries, and our provider with it.
+
+Nothing is imported for a library that the agent does not use: each instrumentation waits for the import of its library.
+All of it is on while any tracer of the process needs it, and off after the last one. An instrumentation that is missing
+or broken is a warning in the log and never the end of an attempt.
+"""
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from .imports import ImportWatch
+from .sdk import load_sdk
+from .targets import TARGETS, candidates
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+logger = logging.getLogger(__name__)
+
+_OTEL_API = "opentelemetry.trace"
+# What tells instrumentations to write messages to their spans, or not to.
+_CONTENT_VARIABLES = {
+    True: {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"},
+    False: {
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "no_content",
+        "TRACELOOP_TRACE_CONTENT": "false",
+        "OPENINFERENCE_HIDE_INPUTS": "true",
+        "OPENINFERENCE_HIDE_OUTPUTS": "true",
+    },
+}
+_CONVENTIONS, _LATEST = "OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental"
+
+
+class Instrumentation:
+    """The instrumentations of this process."""
+
+    def __init__(self) -> None:
+        # Held while modules are imported, so whoever is called by an import must not wait for it.
+        self._switching = threading.Lock()
+        self._claiming = threading.Lock()
+        self._holders = {True: 0, False: 0}
+        self._watch: ImportWatch | None = None
+        self._captures = True
+        self._environment = Environment()
+        self._running: dict[str, Any] = {}
+
+    def hold(self, *, capture_content: bool) -> None:
+        """Keep it on: with content if any holder wants it, since the others leave it out when they record."""
+        with self._switching:
+            self._holders[capture_content] += 1
+            if self._watch is not None and capture_content and not self._captures:
+                self._switch_off()
+            if self._watch is None:
+                self._switch_on(capture_content)
+
+    def release(self, *, capture_content: bool) -> None:
+        with self._switching:
+            self._holders[capture_content] -= 1
+            if not any(self._holders.values()):
+                self._switch_off()
+
+    def _switch_on(self, capture_content: bool) -> None:
+        self._captures = capture_content
+        self._environment.set(_wanted_variables(capture_content))
+        self._watch = ImportWatch([_OTEL_API, *TARGETS], self._on_import)
+        self._watch.start()
+
+    def _switch_off(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        for name, instrumentor in self._running.items():
+            _stop(name, instrumentor)
+        self._running.clear()
+        self._environment.restore()
+
+    def _on_import(self, name: str) -> None:
+        """Called inside the import of the module, by whichever thread imports it."""
+        if name == _OTEL_API:
+            _load_quietly()
+            return
+        with self._claiming:
+            if name in self._running:
+                return
+            self._running[name] = None
+        self._running[name] = _start(name)
+
+
+class Environment:
+    """Variables of the process that are changed for a while."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str | None] = {}
+
+    def set(self, values: dict[str, str]) -> None:
+        self._before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+
+    def restore(self) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._before = {}
+
+
+def _wanted_variables(capture_content: bool) -> dict[str, str]:
+    wanted = dict(_CONTENT_VARIABLES[capture_content])
+    if capture_content:
+        # A user who has decided for himself in the environment is left alone.
+        wanted = {name: value for name, value in wanted.items() if name not in os.environ}
+    conventions = os.environ.get(_CONVENTIONS, "")
+    if _LATEST not in conventions:
+        wanted[_CONVENTIONS] = f"{conventions},{_LATEST}" if conventions else _LATEST
+    return wanted
+
+
+def _load_quietly() -> None:
+    try:
+        load_sdk()
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the SDK, the agent's own import must go on
+        logger.warning("the OpenTelemetry SDK cannot be loaded, so its spans are not recorded: %s", error)
+
+
+def _start(name: str) -> Any:
+    """The first instrumentation of this library that works, switched on; None if there is none."""
+    for entry in candidates(name):
+        try:
+            return _instrument(entry)
+        except Exception as error:  # noqa: BLE001 - code of others; without it the agent still works
+            logger.warning("the instrumentation %s of %s does not work: %s", _package(entry), name, error)
+    return None
+
+
+def _instrument(entry: "EntryPoint") -> Any:
+    instrumentor = entry.load()()
+    if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+        logger.debug("%s is switched on already, by somebody else", _package(entry))
+        return None
+    instrumentor.instrument(tracer_provider=load_sdk().provider, raise_exception_on_conflict=True)
+    logger.debug("%s is on", _package(entry))
+    return instrumentor
+
+
+def _stop(name: str, instrumentor: Any) -> None:
+    if instrumentor is None:
+        return
+    try:
+        instrumentor.uninstrument()
+    except Exception as error:  # noqa: BLE001 - code of others; what is left behind records nothing outside a trace
+        logger.warning("the instrumentation of %s cannot be switched off: %s", name, error)
+
+
+def _package(entry: "EntryPoint") -> str:
+    return entry.dist.name if entry.dist is not None else entry.value
+
+
+instrumentation = Instrumentation()

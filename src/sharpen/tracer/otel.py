@@ -1,0 +1,84 @@
+"""The default tracer: everything that OpenTelemetry sees inside an attempt, and everything that is emitted.
+
+A span that is merely emitted is written past the SDK, at a tenth of the SDK's cost, as long as nobody else listens to
+our provider.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from ..types import Attributes, SpanCoreFields
+from .base import Tracer
+from .collector import collecting
+from .instrumentation import instrumentation
+from .operation import Operation
+from .sdk import load_sdk, loaded_sdk
+from .trace import Trace
+
+
+class OtelTracer(Tracer):
+    """Records OpenTelemetry's spans of each attempt, with the installed GenAI instrumentations switched on.
+
+    `capture_content=False` keeps prompts, responses, and inputs and outputs of tools and operations out of the trace.
+    """
+
+    _sources = frozenset({"otel"})
+
+    def __init__(self, capture_content: bool = True) -> None:
+        super().__init__()
+        self.capture_content = capture_content
+
+    def _write(self, core: SpanCoreFields) -> None:
+        sdk = loaded_sdk()
+        if sdk is None or not sdk.provider.has_guests:
+            super()._write(core)
+        else:
+            sdk.write(core)
+
+    def operation_context(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> AbstractContextManager[Operation]:
+        return load_sdk().operation(name, attributes, start_time, end_time)
+
+    def _current_parent(self) -> str | None:
+        sdk = loaded_sdk()
+        return sdk.current_span_id() if sdk is not None else None
+
+    def _hold(self) -> None:
+        super()._hold()
+        collecting.hold()
+        self._hold_instrumentations()
+
+    def _release(self) -> None:
+        self._release_instrumentations()
+        collecting.release()
+        super()._release()
+
+    def _hold_instrumentations(self) -> None:
+        instrumentation.hold(capture_content=self.capture_content)
+
+    def _release_instrumentations(self) -> None:
+        instrumentation.release(capture_content=self.capture_content)
+
+    @contextmanager
+    def _recording(self, trace: Trace) -> Iterator[Any]:
+        sdk = loaded_sdk()
+        try:
+            with super()._recording(trace), sdk.outside_of_spans() if sdk is not None else nullcontext():
+                yield _LazyOtelTracer()
+        finally:
+            # Asked again, since the agent may have been the first to need it.
+            if (sdk := loaded_sdk()) is not None:
+                sdk.forget(trace)
+
+
+class _LazyOtelTracer:
+    """What a trace gives to its block: OpenTelemetry's own tracer, loaded when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_sdk().tracer, name)

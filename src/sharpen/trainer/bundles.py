@@ -1,0 +1,177 @@
+"""The two halves of a run as a strategy gets them: each is one object that can travel to another process.
+
+A strategy calls `await algorithm(store, event)` once and `await runner(store, worker_id, event)` for each worker.
+"""
+
+import asyncio
+import copy
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..algorithm import Algorithm
+from ..algorithm.base import Gateway, State
+from ..execution.events import ExecutionEvent
+from ..litagent import LitAgent
+from ..runner import Runner
+from ..runs.files import read_json, write_json
+from ..store import LightningStore
+from ..types import Dataset, Hook, NamedResources, RolloutConfig
+from .algorithm_store import AlgorithmStore
+from .own_thread import run_in_own_thread
+from .progress import Progress, ProgressPlan
+
+if TYPE_CHECKING:
+    from ..adapter import TraceAdapter
+
+log = logging.getLogger(__name__)
+
+
+class RunnerBundle:
+    """Runs the agent in one worker. Every call works with a runner of its own."""
+
+    def __init__(self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook]) -> None:
+        self.agent, self.runner, self.hooks = agent, runner, list(hooks)
+
+    def parts(self) -> dict[str, object]:
+        """What has to travel, by the names that people know it by."""
+        return {"agent": self.agent, "runner": self.runner, "hooks": self.hooks}
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        runner = self._own_runner()
+        runner.init(self.agent, hooks=self.hooks)
+        try:
+            runner.init_worker(worker_id, store)
+            try:
+                await runner.iter(event=event)
+            finally:
+                await asyncio.to_thread(runner.teardown_worker, worker_id)
+        finally:
+            runner.teardown()
+
+    def _own_runner(self) -> Runner[Any]:
+        """Workers in threads of one process share neither the runner nor the tracer that opens their traces."""
+        runner = copy.copy(self.runner)
+        if getattr(runner, "tracer", None) is not None:
+            runner.tracer = copy.copy(runner.tracer)
+        return runner
+
+
+class AlgorithmBundle:
+    """Gives the algorithm all it needs and runs it, again from its last checkpoint where that is allowed."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any] | None,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        *,
+        rollout_config: RolloutConfig,
+        progress: ProgressPlan,
+        trainer: Any = None,
+        adapter: "TraceAdapter[Any] | None" = None,
+        llm_proxy: Gateway | None = None,
+        initial_resources: NamedResources | None = None,
+        checkpoint_path: Path | None = None,
+        retries: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.train_dataset, self.val_dataset = train_dataset, val_dataset
+        self.rollout_config, self.progress = rollout_config, progress
+        self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
+        self.checkpoint_path, self.retries = checkpoint_path, retries
+        self._trainer = weakref.ref(trainer) if trainer is not None else None
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self.on_begin: Callable[[], None] | None = None
+        """Called in the process of the trainer when the strategy has begun."""
+
+    def parts(self) -> dict[str, object]:
+        """What has to travel, by the names that people know it by."""
+        names = ("algorithm", "train_dataset", "val_dataset", "adapter", "llm_proxy", "initial_resources")
+        return {name: getattr(self, name) for name in names}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_trainer": None, "_running": None, "on_begin": None}
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        face = AlgorithmStore(store, self.rollout_config)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running = asyncio.get_running_loop(), task
+        if self.on_begin is not None:
+            self.on_begin()
+        try:
+            async with Progress(face, self.progress):
+                await self._run(face, event)
+        finally:
+            self._running = None
+
+    def cancel(self) -> None:
+        """End the algorithm, from any thread. Does nothing where it runs in another process or not at all."""
+        if self._running is not None:
+            loop, task = self._running
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+    async def _run(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
+        if self.algorithm is None:
+            await self._serve(store, event)
+            return
+        self._equip(self.algorithm, store)
+        left = self.retries
+        while True:
+            self._load_checkpoint(self.algorithm)
+            try:
+                await self._run_once(self.algorithm, store)
+                return
+            except Exception:
+                if left <= 0 or not self._has_checkpoint():
+                    log.exception("the algorithm failed")
+                    raise
+                left -= 1
+                log.exception(
+                    "the algorithm failed; it starts again from its last checkpoint (then %d more times)", left
+                )
+
+    async def _serve(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
+        """Without an algorithm, others enqueue: serve the runners until somebody stops the run."""
+        if self.initial_resources is not None:
+            await store.add_resources(self.initial_resources)
+        while not event.is_set():
+            await asyncio.to_thread(event.wait, 0.2)
+
+    def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
+        trainer = self._trainer() if self._trainer is not None else None
+        if trainer is not None:
+            algorithm.set_trainer(trainer)
+        algorithm.set_store(store)
+        if self.adapter is not None:
+            algorithm.set_adapter(self.adapter)
+        algorithm.set_llm_proxy(self.llm_proxy)
+        algorithm.set_initial_resources(self.initial_resources)
+        algorithm.set_checkpointer(self._save_checkpoint if self.checkpoint_path is not None else None)
+
+    async def _run_once(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
+        if algorithm.is_async():
+            result: Any = algorithm.run(self.train_dataset, self.val_dataset)
+        else:
+            work = lambda: algorithm.run(self.train_dataset, self.val_dataset)  # noqa: E731
+            result = await run_in_own_thread(work, wake=store.wake_waiting)
+        if hasattr(result, "__await__"):
+            await result
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def _has_checkpoint(self) -> bool:
+        return self.checkpoint_path is not None and self.checkpoint_path.exists()
+
+    def _save_checkpoint(self, state: State) -> None:
+        assert self.checkpoint_path is not None
+        write_json(self.checkpoint_path, state)
+
+    def _load_checkpoint(self, algorithm: Algorithm[Any]) -> None:
+        if self._has_checkpoint():
+            assert self.checkpoint_path is not None
+            algorithm.load_state_dict(read_json(self.checkpoint_path))

@@ -1,0 +1,79 @@
+"""`config.json`: what a run was made of, so that it can be understood and repeated. Secrets are never in it."""
+
+import os
+import platform
+import sys
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from .._version import __version__
+from ..algorithm import Algorithm
+from ..algorithm.datasets import size_of
+from ..components.messages import shown
+from ..types import Dataset
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_PARTS = ("store", "runner", "strategy", "tracer", "adapter", "llm_proxy")
+_PACKAGES = ("msgspec", "cloudpickle", "opentelemetry-sdk", "aiohttp", "uvicorn", "rich")
+_SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+
+
+def resolved_config(
+    trainer: "Trainer",
+    agent: Any,
+    algorithm: Algorithm[Any] | None,
+    train_dataset: Dataset[Any] | None,
+    val_dataset: Dataset[Any] | None,
+) -> dict[str, Any]:
+    """Every component with its class and the spec it came from, and all settings."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "name": trainer.name,
+        "agent": {"class": class_path(agent), "name": getattr(agent, "__name__", type(agent).__name__)},
+        "components": {"algorithm": _component(algorithm, trainer.spec_of("algorithm"))}
+        | {name: _component(getattr(trainer, name), trainer.spec_of(name)) for name in _PARTS},
+        "hooks": [class_path(hook) for hook in trainer.hooks],
+        "settings": {name: getattr(trainer, name) for name in trainer.SETTINGS},
+        "rollout_config": trainer.rollout_config,
+        "initial_resources": sorted(trainer.initial_resources or {}),
+        "datasets": {"train": _dataset(train_dataset), "val": _dataset(val_dataset)},
+        "environment": _environment(),
+        "versions": _versions(),
+    }
+
+
+def class_path(thing: object) -> str:
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _component(component: object, spec: object) -> dict[str, str] | None:
+    if component is None:
+        return None
+    described = {"class": class_path(component)}
+    return described if spec is component or spec is None else {**described, "spec": shown(spec)}
+
+
+def _dataset(dataset: Dataset[Any] | None) -> dict[str, Any] | None:
+    return None if dataset is None else {"class": class_path(dataset), "size": size_of(dataset)}
+
+
+def _environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name.startswith("SHARPEN_")}
+    return {name: value for name, value in sorted(ours.items()) if not any(word in name for word in _SECRET_NAMES)}
+
+
+@cache
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {"sharpen": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

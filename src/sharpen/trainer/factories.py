@@ -1,0 +1,190 @@
+"""From specs to the parts of a run. Override a `_make_*` method to build a part your own way."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..algorithm import Algorithm
+from ..algorithm.base import Gateway
+from ..components import ComponentSpec, build_component
+from ..errors import ConfigError
+from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
+from ..runner import LitAgentRunner, Runner
+from ..store import LightningStore
+from ..types import Hook, NamedResources
+from .legacy import TrainerLegacy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..adapter import TraceAdapter
+    from ..tracer import Tracer
+
+log = logging.getLogger(__name__)
+_SQLITE = (
+    "SQLiteStore",
+    "sqlite",
+    "sharpen.SQLiteStore",
+    "sharpen.store.SQLiteStore",
+    "sharpen.store.sqlite.SQLiteStore",
+)
+
+
+class Factories(TrainerLegacy):
+    """Builds the parts. What a part's own constructor takes of its siblings, it is given."""
+
+    tracer: "Tracer"
+    adapter: "TraceAdapter[Any]"
+    strategy: ExecutionStrategy
+    hooks: list[Hook]
+    n_runners: int | None
+    max_rollouts: int | None
+    port: int | None
+    initial_resources: NamedResources | None
+    _specs: dict[str, Any]
+    _store: LightningStore | None = None
+    _llm_proxy: Gateway | None = None
+
+    @property
+    def store(self) -> LightningStore:
+        """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
+        if self._store is None:
+            self._store = self._make_store(self._specs["store"], self.strategy)
+        return self._store
+
+    @property
+    def made_store(self) -> LightningStore | None:
+        """The store, if it has been made already."""
+        return self._store
+
+    @property
+    def llm_proxy(self) -> Gateway | None:
+        """The gateway, made when it is first asked for."""
+        if self._llm_proxy is None and self._specs["llm_proxy"] is not None:
+            self._llm_proxy = self._make_llm_proxy(self._specs["llm_proxy"], store=self.store)
+        return self._llm_proxy
+
+    def _make_tracer(self, tracer: "ComponentSpec[Tracer]") -> "Tracer":
+        from ..tracer import OtelTracer, Tracer
+
+        return build_component(tracer, expected_type=Tracer, spec_name="tracer", default_factory=OtelTracer)
+
+    def _make_adapter(self, adapter: "ComponentSpec[TraceAdapter[Any]]") -> "TraceAdapter[Any]":
+        from ..adapter import TraceAdapter, TracerTraceToTriplet
+
+        return build_component(
+            adapter,
+            expected_type=TraceAdapter,  # type: ignore[type-abstract]
+            spec_name="adapter",
+            default_factory=TracerTraceToTriplet,
+            dict_requires_type=False,
+            dict_default_cls=TracerTraceToTriplet,
+        )
+
+    def _make_algorithm(self, algorithm: ComponentSpec[Algorithm[Any]]) -> Algorithm[Any] | None:
+        # The store is made when the run begins, the gateway with it: asking for either is what makes it now.
+        offered = {
+            "store": lambda: self.store,
+            "llm_proxy": lambda: self.llm_proxy,
+            "tracer": lambda: self.tracer,
+            "adapter": lambda: self.adapter,
+            "initial_resources": lambda: self.initial_resources,
+        }
+        return build_component(
+            algorithm, expected_type=Algorithm, spec_name="algorithm", allow_none=True, optional_defaults=offered
+        )
+
+    def _make_strategy(self, strategy: ComponentSpec[ExecutionStrategy]) -> ExecutionStrategy:
+        wanted = {"n_runners": self.n_runners, "server_port": self.port}
+        offered = {name: value for name, value in wanted.items() if value is not None}
+        return build_component(
+            ClientServerExecutionStrategy if strategy is None else strategy,
+            expected_type=ExecutionStrategy,
+            spec_name="strategy",
+            optional_defaults=offered,
+            dict_requires_type=False,
+            dict_default_cls=ClientServerExecutionStrategy,
+        )
+
+    def _make_runner(self, runner: ComponentSpec[Runner[Any]]) -> Runner[Any]:
+        offered = {"tracer": lambda: self.tracer, "max_rollouts": self.max_rollouts, "hooks": lambda: self.hooks}
+        return build_component(
+            LitAgentRunner if runner is None else runner,
+            expected_type=Runner,
+            spec_name="runner",
+            optional_defaults=offered,
+            dict_requires_type=False,
+            dict_default_cls=LitAgentRunner,
+        )
+
+    def _make_store(self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy) -> LightningStore:
+        if store is None and is_runner_only(strategy):
+            store = "memory"  # never used: the store of this run is served elsewhere
+        if has_no_place(store):
+            given = store if isinstance(store, Mapping) else {}
+            store = {**given, "type": "SQLiteStore", "database_url": self._place_of_store()}
+        return build_component(
+            store, expected_type=LightningStore, spec_name="store", optional_defaults={"thread_safe": True}
+        )
+
+    def _place_of_store(self) -> "Path":
+        raise NotImplementedError
+
+    def _make_llm_proxy(self, llm_proxy: ComponentSpec[Any], *, store: LightningStore) -> Gateway | None:
+        return build_component(
+            llm_proxy,
+            expected_type=Gateway,  # type: ignore[type-abstract]
+            spec_name="llm_proxy",
+            allow_none=True,
+            optional_defaults={"store": lambda: store},
+        )
+
+    def _normalize_hooks(self, hooks: Hook | Sequence[Any] | None) -> list[Hook]:
+        if hooks is None:
+            return []
+        several = hooks if isinstance(hooks, Sequence) and not isinstance(hooks, str) else [hooks]
+        return [build_component(each, expected_type=Hook, spec_name="hooks") for each in several]
+
+    # -- settings that two parts must agree on -------------------------------------------------------
+
+    def _check_strategy(self) -> None:
+        """What was given to the trainer must be what the strategy has: nothing is dropped in silence."""
+        name = type(self.strategy).__name__
+        if self.port is not None:
+            port = getattr(self.strategy, "server_port", None)
+            if not hasattr(self.strategy, "server_port"):
+                raise ConfigError(f"port is {self.port}, but {name} has no store server: leave port out, or use 'cs'")
+            if port != self.port:
+                raise ConfigError(f"port is {self.port}, but the {name} that was given has server_port={port}")
+        if self.n_runners is not None:
+            count = getattr(self.strategy, "n_runners", None)
+            if count is None:
+                log.warning("n_runners is %d, but %s has no such setting", self.n_runners, name)
+            elif count != self.n_runners:
+                raise ConfigError(f"n_runners is {self.n_runners}, but the {name} that was given has n_runners={count}")
+
+    def _check_runner(self, runner: Runner[Any]) -> None:
+        name = type(runner).__name__
+        limit = getattr(runner, "max_rollouts", None)
+        if self.max_rollouts is not None and limit != self.max_rollouts:
+            raise ConfigError(
+                f"max_rollouts is {self.max_rollouts}, but the {name} that was given has max_rollouts={limit}"
+            )
+        if getattr(runner, "tracer", None) is None:
+            runner.tracer = self.tracer
+
+
+def has_no_place(store: ComponentSpec[LightningStore]) -> bool:
+    """Whether a spec asks for a durable store without saying where: then it lies in the folder of the run."""
+    if isinstance(store, Mapping):
+        return store.get("type") in _SQLITE and "database_url" not in store
+    return store is None or (isinstance(store, str) and store in _SQLITE) or _is_sqlite_class(store)
+
+
+def _is_sqlite_class(store: object) -> bool:
+    return isinstance(store, type) and f"{store.__module__}.{store.__qualname__}" == "sharpen.store.sqlite.SQLiteStore"
+
+
+def is_runner_only(strategy: object) -> bool:
+    """Whether this process only runs agents for a store and an algorithm elsewhere."""
+    return getattr(strategy, "role", None) == "runner"

@@ -1,0 +1,299 @@
+"""Progress: what people see of a run, and its metrics over time.
+
+A thread with an event loop of its own asks the store every second or so: one question for the counts, one for what
+has finished since. In a terminal one line is kept up to date; elsewhere plain lines come now and then.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..algorithm.rewards import Rewards, with_last_attempt
+from ..errors import StoreError
+from ..runs.folder import append_line
+from ..runs.screen import is_terminal, say, screen
+from ..store import LightningStore, LightningStoreStatistics
+from .status import open_rollouts
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+log = logging.getLogger(__name__)
+
+QUICK_SECONDS, SLOW_SECONDS = 0.5, 2.0
+PLAIN_SECONDS = 5.0
+METRICS_SECONDS = 5.0
+RATE_SECONDS = 10.0
+LOOK_SECONDS = 10.0
+PAGE = 1000
+SKIP_PAGE = 10_000
+
+
+class ProgressPlan(msgspec.Struct, frozen=True):
+    """How progress is shown, in a form that travels."""
+
+    metrics_path: Path | None = None
+    run_dir: str | None = None
+    is_resumed: bool = False
+    """Count what the run finished before, too."""
+    shows_table: bool = True
+    stall_seconds: float = 60.0
+
+
+class Progress:
+    """Watches a run from `async with` to its end."""
+
+    def __init__(self, store: LightningStore, plan: ProgressPlan) -> None:
+        self._watch = _Watch(store, plan)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._is_ready = threading.Event()
+
+    async def __aenter__(self) -> "Progress":
+        await self._watch.begin()
+        self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.shield(asyncio.to_thread(self._end))
+
+    def _run(self) -> None:
+        asyncio.run(self._follow())
+
+    async def _follow(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._is_ready.set()
+        try:
+            with _line() as line:
+                await self._watch.follow(self._stop, line)
+            self._watch.conclude()
+        except Exception:  # whoever only watches must not end a run
+            log.exception("progress is no longer shown")
+        await self._stop.wait()
+
+    def _end(self) -> None:
+        self._is_ready.wait()
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+class _Watch:
+    """Asks the store, counts, and says what it sees."""
+
+    def __init__(self, store: LightningStore, plan: ProgressPlan) -> None:
+        self.plan = plan
+        self._store = store
+        self._rewards = Rewards()
+        self._cursor = 0
+        self._began = self._last_finish = time.monotonic()
+        self._next_warning = plan.stall_seconds
+        self._next_metrics = 0.0
+        self._counts: deque[tuple[float, int]] = deque()
+        self._statistics: LightningStoreStatistics | None = None
+
+    async def begin(self) -> None:
+        """What earlier runs left in the store is not ours."""
+        if self.plan.is_resumed:
+            return
+        while True:
+            page = await self._store.finished_rollouts(after=self._cursor, limit=SKIP_PAGE)
+            self._cursor = page.cursor
+            if len(page.items) < SKIP_PAGE:
+                return
+
+    async def follow(self, stop: asyncio.Event, line: "_Line") -> None:
+        pause = QUICK_SECONDS
+        while True:
+            is_last = stop.is_set()
+            before = self._rewards.all.count
+            try:
+                await asyncio.wait_for(self._look(), LOOK_SECONDS)
+            except (StoreError, TimeoutError) as error:
+                log.debug("progress could not be read: %s", error)
+            else:
+                line.show(self._text(), is_last=is_last)
+                self._write_metrics(is_last=is_last)
+                await self._warn_of_stall()
+            if is_last:
+                return
+            is_quiet = self._rewards.all.count == before
+            pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
+            await _wait(stop, pause)
+
+    def conclude(self) -> None:
+        """The table at the end, and where the records are."""
+        if self.plan.shows_table and self._rewards.all.count:
+            screen().print(self._rewards.table("rollouts"))
+        if self.plan.run_dir is not None:
+            say(f"records: {self.plan.run_dir}")
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        self._statistics = await self._store.statistics()
+        while True:
+            page = await self._store.finished_rollouts(after=self._cursor, limit=PAGE)
+            for rollout in page.items:
+                self._rewards.add(await with_last_attempt(self._store, rollout))
+            self._cursor = page.cursor
+            if page.items:
+                self._last_finish = time.monotonic()
+                self._next_warning = self.plan.stall_seconds
+            if len(page.items) < PAGE:
+                break
+        now = time.monotonic()
+        self._counts.append((now, self._rewards.all.count))
+        while len(self._counts) > 2 and self._counts[1][0] < now - RATE_SECONDS:
+            self._counts.popleft()
+
+    def _rate(self) -> float:
+        """Rollouts a second over the last ten."""
+        then, count = self._counts[0]
+        if then == self._counts[-1][0]:
+            then, count = self._began, 0
+        return (self._counts[-1][1] - count) / max(self._counts[-1][0] - then, 1e-3)
+
+    def _text(self) -> str:
+        mean = self._rewards.all.mean
+        reward = "-" if mean is None else f"{mean:.3f}"
+        numbers = self._numbers()
+        counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
+        lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
+        return f"{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s"
+
+    def _numbers(self) -> dict[str, int]:
+        statistics, total = self._statistics, self._rewards.all
+        by_status = {} if statistics is None else statistics["rollouts_by_status"]
+        return {
+            "queued": 0 if statistics is None else statistics["queue_length"],
+            "running": by_status.get("preparing", 0) + by_status.get("running", 0),
+            "done": total.succeeded,
+            "failed": total.failed,
+        }
+
+    # -- saying --------------------------------------------------------------------------------------
+
+    def _write_metrics(self, *, is_last: bool) -> None:
+        now = time.monotonic()
+        if self.plan.metrics_path is None or (now < self._next_metrics and not is_last):
+            return
+        self._next_metrics = now + METRICS_SECONDS
+        seconds = now - self._began
+        rate = self._rewards.all.count / seconds if is_last else self._rate()
+        line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
+        append_line(self.plan.metrics_path, line | self._numbers() | self._rewards.metrics())
+
+    async def _warn_of_stall(self) -> None:
+        """Say it when nothing finishes although there is work; again with growing pauses."""
+        quiet, numbers = time.monotonic() - self._last_finish, self._numbers()
+        if not numbers["queued"] + numbers["running"]:
+            self._last_finish = time.monotonic()  # waiting for the algorithm is no stall
+        elif quiet >= self._next_warning:
+            self._next_warning *= 2
+            log.warning("nothing has finished for %.0f s: %s", quiet, await self._what_is_in_hand(numbers))
+
+    async def _what_is_in_hand(self, numbers: dict[str, int]) -> str:
+        counts = f"{numbers['queued']} rollouts wait, {numbers['running']} run"
+        in_hand = await open_rollouts(self._store, time.time(), limit=5)
+        if in_hand:
+            return f"{counts}; {'; '.join(map(str, in_hand))}"
+        workers = await self._store.query_workers()
+        alive = [worker for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
+        if not alive:
+            return f"{counts}; no runner has been heard of in the last minute"
+        return f"{counts}; idle workers: {', '.join(worker.worker_id for worker in alive[:5])}"
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+# -- the line ----------------------------------------------------------------------------------------
+
+
+class _Line:
+    """Plain lines: one when something has changed, at most every few seconds, and one at the end."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 1.0
+        self._shown = ""
+
+    def __enter__(self) -> "_Line":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+    def show(self, text: str, *, is_last: bool) -> None:
+        if text == self._shown or (time.monotonic() < self._next and not is_last):
+            return
+        self._shown, self._next = text, time.monotonic() + PLAIN_SECONDS
+        say(text)
+
+
+class _LiveLine(_Line):
+    """One line of a terminal, kept up to date; what others print appears above it. A debugger ends it: the prompt
+    of one must not be written over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._live: Live | None = None
+        self._is_debugging = False
+        self._breakpointhook = sys.breakpointhook
+
+    def __enter__(self) -> "_LiveLine":
+        sys.breakpointhook = self._debug
+        return self
+
+    def _debug(self, *args: Any, **kwargs: Any) -> Any:
+        self._is_debugging = True
+        self._end_live()
+        return self._breakpointhook(*args, **kwargs)
+
+    def _started(self) -> "Live":
+        if self._live is None:
+            from rich.live import Live
+
+            # Standard output may be a file: what goes there must not land on the screen.
+            is_shared = sys.stdout is not None and sys.stdout.isatty()
+            self._live = Live("", console=screen(), auto_refresh=False, transient=True, redirect_stdout=is_shared)
+            self._live.start()
+        return self._live
+
+    def __exit__(self, *error: object) -> None:
+        if sys.breakpointhook == self._debug:
+            sys.breakpointhook = self._breakpointhook
+        self._end_live()
+
+    def _end_live(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def show(self, text: str, *, is_last: bool) -> None:
+        from rich.text import Text
+
+        if is_last:
+            self._end_live()
+            screen().print(Text(text))
+        elif not self._is_debugging:
+            self._started().update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _line() -> _Line:
+    return _LiveLine() if is_terminal() else _Line()

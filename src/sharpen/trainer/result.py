@@ -1,0 +1,32 @@
+"""How a run ended."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..types import NamedResources
+
+RunEnd = Literal["succeeded", "failed", "interrupted"]
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    """What `fit` gives back."""
+
+    status: RunEnd
+    metrics: dict[str, Any] = {}
+    """By name, such as `reward_mean` or `val/reward_mean`."""
+    best_resources: NamedResources | None = None
+    """The resources that were published last."""
+    run_dir: Path | None = None
+    """Where the records are."""
+    seconds: float = 0.0
+    resources_id: str | None = None
+    resources_version: int | None = None
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The same for a file; the resources themselves are in the store."""
+        found = msgspec.structs.asdict(self)
+        del found["best_resources"], found["run_dir"]
+        return found

@@ -1,0 +1,186 @@
+"""One run of a trainer, from the folder it is kept in to the result it leaves behind."""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from ..algorithm import Algorithm, Baseline
+from ..errors import SharpenError
+from ..litagent import LitAgent
+from ..logging import also_to_file, is_set_up, setup_logging
+from ..runs import RunFolder
+from ..types import Dataset, ResourcesUpdate
+from .bundles import AlgorithmBundle, RunnerBundle
+from .config import resolved_config
+from .progress import ProgressPlan
+from .result import RunEnd, RunResult
+from .seeds import seed_everything
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """Lays the parts out and has the strategy execute them; whatever happens, how it ended is written down."""
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        folder: RunFolder | None,
+        agent: LitAgent[Any],
+        algorithm: Algorithm[Any] | None,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        *,
+        is_resumed: bool,
+    ) -> None:
+        self._trainer, self._folder, self._is_resumed = trainer, folder, is_resumed
+        self._agent, self._algorithm = agent, algorithm
+        self._datasets = (train_dataset, val_dataset)
+        self._began = time.monotonic()
+        self._is_stopped = False
+        self._bundle: AlgorithmBundle | None = None
+        self.result: RunResult | None = None
+
+    def execute(self) -> RunResult:
+        """Run to the end. An error passes to the caller, after it was recorded."""
+        with contextlib.ExitStack() as stack:
+            if not is_set_up():
+                setup_logging()
+            if self._folder is not None:
+                stack.enter_context(also_to_file(self._folder.log_path))
+            try:
+                self._execute()
+            except BaseException as error:
+                self.result = self._conclude(error)
+                if not self._is_stopped or not isinstance(error, asyncio.CancelledError):
+                    raise
+            else:
+                self.result = self._conclude(None)
+            return self.result
+
+    def stop(self) -> None:
+        """Ask the run to end in order, from any thread."""
+        self._is_stopped = True
+        strategy = self._trainer.strategy
+        can_stop = hasattr(strategy, "stop") and not _is_inherited(strategy)
+        if can_stop:
+            strategy.stop()
+        elif self._bundle is not None:
+            self._bundle.cancel()
+
+    def _begin(self) -> None:
+        """A strategy that was asked to stop before it began has not heard of it."""
+        if self._is_stopped:
+            self.stop()
+
+    # -- the parts -----------------------------------------------------------------------------------
+
+    def _execute(self) -> None:
+        trainer = self._trainer
+        if trainer.seed is not None:
+            seed_everything(trainer.seed)
+        self._agent.set_trainer(trainer)
+        if self._folder is not None:
+            self._write_config(self._folder)
+        self._bundle = self._algorithm_bundle()
+        self._bundle.on_begin = self._begin
+        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks)
+        log.info("%s", self._summary())
+        executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
+        if inspect.isawaitable(executing):
+            asyncio.run(_finish(executing))
+
+    def _summary(self) -> str:
+        algorithm = "no algorithm" if self._algorithm is None else type(self._algorithm).__name__
+        parts = f"{algorithm}, {type(self._trainer.strategy).__name__}, {type(self._trainer.store).__name__}"
+        where = "" if self._folder is None else f" in {self._folder.path}"
+        return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
+
+    def _algorithm_bundle(self) -> AlgorithmBundle:
+        trainer, folder = self._trainer, self._folder
+        plan = ProgressPlan(
+            metrics_path=None if folder is None else folder.metrics_path,
+            run_dir=None if folder is None else str(folder.path),
+            is_resumed=self._is_resumed,
+            shows_table=not isinstance(self._algorithm, Baseline),  # which shows its own
+            stall_seconds=trainer.stall_seconds,
+        )
+        return AlgorithmBundle(
+            self._algorithm,
+            *self._datasets,
+            rollout_config=trainer.rollout_config,
+            progress=plan,
+            trainer=trainer,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            initial_resources=trainer.initial_resources,
+            checkpoint_path=None if folder is None else folder.checkpoint_path,
+            retries=trainer.algorithm_retries,
+        )
+
+    def _write_config(self, folder: RunFolder) -> None:
+        config = resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
+        if self._is_resumed:
+            before = folder.read_config()
+            resumed = [*before.get("resumed", []), config["started"]]
+            config |= {"started": before.get("started"), "resumed": resumed}
+        folder.write_config(config)
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def _conclude(self, error: BaseException | None) -> RunResult:
+        latest = self._latest_resources()
+        result = RunResult(
+            status=self._end(error),
+            metrics=self._metrics(),
+            best_resources=None if latest is None else latest.resources,
+            run_dir=None if self._folder is None else self._folder.path,
+            seconds=time.monotonic() - self._began,
+            resources_id=None if latest is None else latest.resources_id,
+            resources_version=None if latest is None else latest.version,
+            error=None if error is None else "".join(traceback.format_exception(error)).strip(),
+        )
+        if self._folder is not None:
+            self._folder.write_result(result.record())
+        return result
+
+    def _metrics(self) -> dict[str, Any]:
+        """The last line of metrics, less what is of interest only while the run goes on."""
+        found = {} if self._folder is None else self._folder.last_metrics()
+        return {name: value for name, value in found.items() if name not in ("time", "queued", "running", "done")}
+
+    def _end(self, error: BaseException | None) -> RunEnd:
+        if self._is_stopped and self._algorithm is not None:
+            return "interrupted"
+        if error is None:
+            return "succeeded"
+        is_interrupt = isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError)
+        return "interrupted" if is_interrupt else "failed"
+
+    def _latest_resources(self) -> ResourcesUpdate | None:
+        store = self._trainer.made_store
+        if store is None:
+            return None
+        try:
+            return asyncio.run(asyncio.wait_for(store.get_latest_resources(), 10))
+        except (SharpenError, RuntimeError, TimeoutError) as error:
+            log.debug("the latest resources could not be read: %s", error)
+            return None
+
+
+async def _finish(executing: Any) -> None:
+    await executing
+
+
+def _is_inherited(strategy: Any) -> bool:
+    """Whether its `stop` is that of the base class, which does nothing."""
+    from ..execution import ExecutionStrategy
+
+    return getattr(type(strategy), "stop", None) is ExecutionStrategy.stop

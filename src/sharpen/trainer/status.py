@@ -1,0 +1,123 @@
+"""What a run is doing right now: every open rollout, every worker."""
+
+import asyncio
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from ..store import LightningStore, LightningStoreStatistics
+from ..types import Attempt, Rollout, RolloutMode, RolloutStatus, Worker, WorkerStatus
+
+MAX_OPEN = 1000
+RunState = Literal["not started", "running", "succeeded", "failed", "interrupted"]
+
+
+class OpenRollout(msgspec.Struct, frozen=True):
+    """A rollout that a worker has in hand."""
+
+    rollout_id: str
+    status: RolloutStatus
+    mode: RolloutMode | None
+    attempt: int
+    """Its first attempt is 1."""
+    attempt_id: str | None
+    worker_id: str | None
+    seconds: float
+    """Since the attempt began."""
+
+    def __str__(self) -> str:
+        where = f"attempt {self.attempt} at {self.worker_id or 'nobody'}"
+        return f"{self.rollout_id}: {self.status} for {self.seconds:.1f} s, {where}"
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """A worker, with what its last heartbeat said."""
+
+    worker_id: str
+    status: WorkerStatus
+    rollout_id: str | None
+    heartbeat_seconds: float | None
+    """Since it was last heard of."""
+    heartbeat_stats: dict[str, Any]
+
+    def __str__(self) -> str:
+        heard = "never heard of" if self.heartbeat_seconds is None else f"heard of {self.heartbeat_seconds:.1f} s ago"
+        stats = "".join(f", {name} {value}" for name, value in self.heartbeat_stats.items())
+        return f"{self.worker_id}: {self.status}, {heard}{stats}"
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """A snapshot of a run. Printed, it is a page for people."""
+
+    state: RunState
+    run_dir: str | None = None
+    queued: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    open_rollouts: list[OpenRollout] = []
+    """The first thousand of those that workers have in hand, the oldest first."""
+    workers: list[WorkerView] = []
+    statistics: LightningStoreStatistics | None = None
+
+    def __str__(self) -> str:
+        head = f"run {self.state}" + (f" in {self.run_dir}" if self.run_dir else "")
+        counts = ("queued", "running", "succeeded", "failed", "cancelled")
+        lines = [head, ", ".join(f"{name} {getattr(self, name)}" for name in counts)]
+        lines += [f"  {rollout}" for rollout in self.open_rollouts]
+        lines += [f"  {worker}" for worker in self.workers]
+        return "\n".join(lines)
+
+
+async def snapshot(store: LightningStore, state: RunState, run_dir: str | None) -> RunStatus:
+    """Ask the store what is going on."""
+    statistics = await store.statistics()
+    by_status = statistics["rollouts_by_status"]
+    workers = await store.query_workers()
+    now = time.time()
+    return RunStatus(
+        state=state,
+        run_dir=run_dir,
+        queued=statistics["queue_length"],
+        running=by_status.get("preparing", 0) + by_status.get("running", 0),
+        succeeded=by_status.get("succeeded", 0),
+        failed=by_status.get("failed", 0),
+        cancelled=by_status.get("cancelled", 0),
+        open_rollouts=await open_rollouts(store, now),
+        workers=[_view(worker, now) for worker in workers],
+        statistics=statistics,
+    )
+
+
+async def open_rollouts(store: LightningStore, now: float, limit: int = MAX_OPEN) -> list[OpenRollout]:
+    """Those that workers have in hand, the oldest first."""
+    found = await store.query_rollouts(status_in=["preparing", "running"], limit=limit)
+    attempts = await asyncio.gather(*(store.get_latest_attempt(each.rollout_id) for each in found))
+    opened = [_open(rollout, attempt, now) for rollout, attempt in zip(found, attempts, strict=True)]
+    return sorted(opened, key=lambda each: -each.seconds)
+
+
+def _open(rollout: Rollout, attempt: Attempt | None, now: float) -> OpenRollout:
+    since = rollout.start_time if attempt is None else attempt.start_time
+    return OpenRollout(
+        rollout_id=rollout.rollout_id,
+        status=rollout.status,
+        mode=rollout.mode,
+        attempt=0 if attempt is None else attempt.sequence_id,
+        attempt_id=None if attempt is None else attempt.attempt_id,
+        worker_id=None if attempt is None else attempt.worker_id,
+        seconds=max(now - since, 0.0),
+    )
+
+
+def _view(worker: Worker, now: float) -> WorkerView:
+    heard = worker.last_heartbeat_time
+    return WorkerView(
+        worker.worker_id,
+        worker.status,
+        worker.current_rollout_id,
+        None if heard is None else max(now - heard, 0.0),
+        worker.heartbeat_stats or {},
+    )

@@ -1,0 +1,277 @@
+"""`Trainer`: builds the parts of a run and hands them to a strategy."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
+from ..components import ComponentSpec
+from ..errors import ComponentTypeError, ConfigError
+from ..execution import ExecutionStrategy
+from ..litagent import as_agent
+from ..runner import Runner
+from ..runs import RunFolder
+from ..store import LightningStore
+from ..types import Dataset, Hook, NamedResources, RolloutConfig, SizedDataset
+from .factories import Factories, is_runner_only, log
+from .result import RunResult
+from .run import Run
+from .status import RunStatus, snapshot
+from .waiting import call_sync, has_running_loop, start_thread, wait_for_thread
+
+if TYPE_CHECKING:
+    from ..adapter import TraceAdapter
+    from ..tracer import Tracer
+
+Resume = str | os.PathLike[str] | None
+DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
+
+
+class Trainer(Factories):
+    """Connects an algorithm, a store and runners. Every component takes a spec: an instance, a class, a factory, a
+    name, an import path, or a dict with `type`.
+
+    `rollout_config` is for rollouts that are enqueued without one. `run_dir` is the folder of the run, `name` a part
+    of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
+    When nothing has finished for `stall_seconds` although there is work, the log says so.
+    """
+
+    SETTINGS: ClassVar = ("is_dev", "n_runners", "max_rollouts", "port", "seed", "algorithm_retries")
+
+    def __init__(
+        self,
+        *,
+        dev: bool = False,
+        n_runners: int | None = None,
+        max_rollouts: int | None = None,
+        initial_resources: NamedResources | None = None,
+        tracer: "ComponentSpec[Tracer]" = None,
+        adapter: "ComponentSpec[TraceAdapter[Any]]" = None,
+        store: ComponentSpec[LightningStore] = None,
+        runner: ComponentSpec[Runner[Any]] = None,
+        strategy: ComponentSpec[ExecutionStrategy] = None,
+        port: int | None = None,
+        algorithm: ComponentSpec[Algorithm[Any]] = None,
+        llm_proxy: ComponentSpec[Any] = None,
+        hooks: Hook | Sequence[Any] | None = None,
+        rollout_config: RolloutConfig | Mapping[str, Any] | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+        algorithm_retries: int = 0,
+        stall_seconds: float = 60.0,
+    ) -> None:
+        _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
+        self.is_dev = dev
+        self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
+        self.initial_resources = initial_resources
+        self.rollout_config = _rollout_config(rollout_config)
+        self.run_dir, self.name, self.seed = run_dir, name, seed
+        self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
+        self._specs = {"store": store, "llm_proxy": llm_proxy, "algorithm": algorithm, "strategy": strategy}
+        self._specs |= {"runner": runner, "tracer": tracer, "adapter": adapter}
+        self._fitting = threading.Lock()
+        self._folder: RunFolder | None = None
+        self._is_folder_new = False
+        self._is_store_in_folder = False
+        self._run: Run | None = None
+        self.hooks = self._normalize_hooks(hooks)
+        self.tracer = self._make_tracer(tracer)
+        self.adapter = self._make_adapter(adapter)
+        self.strategy = self._make_strategy(strategy)
+        self._check_strategy()
+        self.runner = self._make_runner(runner)
+        self._check_runner(self.runner)
+        self.algorithm = self._make_algorithm(algorithm)
+
+    def spec_of(self, name: str) -> Any:
+        """What was given for a component."""
+        return self._specs[name]
+
+    # -- running -------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        agent: Any,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+        *,
+        resume: Resume = None,
+    ) -> RunResult:
+        """Run the algorithm on the data sets, with the agent in the runners, to the end. An error is raised.
+
+        `resume` goes on with an earlier run: `"last"`, or its folder.
+        """
+        return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=self.is_dev)
+
+    def dev(
+        self,
+        agent: Any,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+        *,
+        resume: Resume = None,
+    ) -> RunResult:
+        """Try the agent out: like `fit`, with a `FastAlgorithm` (`Baseline` where none was given)."""
+        return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=True)
+
+    async def fit_async(
+        self,
+        agent: Any,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+        *,
+        resume: Resume = None,
+    ) -> RunResult:
+        """`fit` for async code. Cancelling it ends the run in order."""
+        asked = threading.Event()
+        arguments = (agent, train_dataset, val_dataset, resume)
+        work = partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set)
+        running = asyncio.wrap_future(start_thread(work, "sharpen-fit"))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                asked.set()  # for a run that has not begun yet
+                self.stop()
+                await asyncio.wait([running])
+            raise
+
+    def stop(self) -> None:
+        """Ask the run under way to end in order, from any thread."""
+        run = self._run
+        if run is not None and run.result is None:
+            run.stop()
+
+    def status(self) -> RunStatus:
+        """What every rollout and worker is doing right now; of the last run, when none is under way."""
+        run, store = self._run, self._store
+        if run is None or store is None:
+            return RunStatus(state="not started")
+        state = "running" if run.result is None else run.result.status
+        run_dir = None if self._folder is None else str(self._folder.path)
+        return call_sync(lambda: snapshot(store, state, run_dir))
+
+    @property
+    def result(self) -> RunResult | None:
+        """How the last run ended, also when it failed."""
+        return None if self._run is None else self._run.result
+
+    def _wait_for(self, *arguments: Any, is_dev: bool) -> RunResult:
+        work = partial(self._fit, *arguments, is_dev=is_dev)
+        if not has_running_loop():
+            return work()
+        return wait_for_thread(work, "sharpen-fit", on_interrupt=self.stop)
+
+    def _fit(
+        self,
+        agent: Any,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        resume: Resume,
+        *,
+        is_dev: bool,
+        is_unwanted: Callable[[], bool] = lambda: False,
+    ) -> RunResult:
+        for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            self._check_dataset(name, dataset)
+        algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
+        if algorithm is None and (train_dataset is not None or val_dataset is not None):
+            log.warning("there are tasks but no algorithm to enqueue them: use dev(...), or Trainer(algorithm=...)")
+        if not self._fitting.acquire(blocking=False):
+            raise ConfigError("this Trainer has a run under way: wait for its end, or make another Trainer")
+        try:
+            self._open_folder(resume, algorithm)
+            datasets = (train_dataset, val_dataset)
+            self._run = Run(self, self._folder, lit_agent, algorithm, *datasets, is_resumed=resume is not None)
+            if is_unwanted():
+                self._run.stop()
+            return self._run.execute()
+        finally:
+            if self._folder is not None:
+                self._folder.release()
+            self._fitting.release()
+
+    def _algorithm_for(self, *, is_dev: bool) -> Algorithm[Any] | None:
+        if not is_dev:
+            return self.algorithm
+        if self.algorithm is None:
+            return Baseline()
+        if not isinstance(self.algorithm, FastAlgorithm):
+            raise ComponentTypeError(
+                f"dev mode tries an agent out and takes a FastAlgorithm such as Baseline, "
+                f"but the algorithm is {type(self.algorithm).__name__}: use fit for it"
+            )
+        return self.algorithm
+
+    def _check_dataset(self, name: str, dataset: Any) -> None:
+        self._refuse_address(name, dataset)
+        is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
+        if dataset is not None and not is_dataset:
+            raise ComponentTypeError(
+                f"{name} is a {type(dataset).__name__}: give a list of tasks, anything with __len__ and __getitem__, "
+                "or an iterable"
+            )
+
+    # -- the folder and its store --------------------------------------------------------------------
+
+    def _open_folder(self, resume: Resume, algorithm: Algorithm[Any] | None) -> None:
+        """The folder for a run that begins; the store in it is made anew when it is asked for."""
+        if is_runner_only(self.strategy):
+            return
+        if self._is_folder_new and resume is None:
+            self._is_folder_new = False  # the store was asked for before the run
+            return
+        self._leave_folder()
+        if resume is None:
+            self._folder = self._new_folder(algorithm)
+        else:
+            self._folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
+
+    def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
+        return RunFolder.create(self.name or _name_of(algorithm), run_dir=self.run_dir)
+
+    def _leave_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.release()
+        if self._is_store_in_folder and self._store is not None:
+            call_sync(self._store.close)
+            self._store = self._llm_proxy = None
+        self._is_store_in_folder = self._is_folder_new = False
+
+    def _place_of_store(self) -> Path:
+        if self._folder is None:
+            self._folder = self._new_folder(getattr(self, "algorithm", None))
+            self._is_folder_new = True
+        self._is_store_in_folder = True
+        return self._folder.store_path
+
+
+def _name_of(algorithm: Algorithm[Any] | None) -> str:
+    if isinstance(algorithm, FunctionalAlgorithm):
+        return str(getattr(algorithm, "__name__", "algo")).strip("<>")
+    return "run" if algorithm is None else type(algorithm).__name__.lower().lstrip("_")
+
+
+def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutConfig:
+    if given is None:
+        return DEFAULT_ROLLOUT_CONFIG
+    if isinstance(given, RolloutConfig):
+        return given
+    try:
+        return msgspec.convert(dict(given), RolloutConfig)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise ConfigError(f"rollout_config is {given!r}: {error}") from error
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        low = 1 if name == "max_rollouts" else 0
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+            raise ConfigError(f"{name} is {value!r}: give a whole number of at least {low}, or leave it out")

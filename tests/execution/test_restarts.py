@@ -1,0 +1,57 @@
+"""When a runner starts again, and when the run gives up."""
+
+import pytest
+
+from sharpen.errors import RunError, RunnerStartError
+from sharpen.execution.lives import End, exit_in_words
+from sharpen.execution.restarts import Restarts
+
+
+def end(how="died", *, finished=0, is_ready=True, traceback="") -> End:
+    return End(how, finished, is_ready, "worker", True, "killed by SIGKILL", traceback=traceback)
+
+
+def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_finished_rollout():
+    restarts = Restarts(0)
+    assert [restarts.after(end()) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert restarts.after(end(finished=1)) == 0.1
+
+
+def test_a_worn_out_runner_is_replaced_without_a_pause_and_counts_as_no_failure():
+    restarts = Restarts(0)
+    assert [restarts.after(end("worn_out", finished=2)) for _ in range(20)] == [0.0] * 20
+    assert restarts.finished == 40
+
+
+@pytest.mark.parametrize("failure", [end("failed", traceback="Traceback: no model"), end(is_ready=False)])
+def test_the_fifth_failed_start_in_a_row_is_an_error(failure):
+    restarts = Restarts(3)
+    for _ in range(4):
+        restarts.after(failure)
+    with pytest.raises(RunnerStartError, match=r"runner 3 .*5 times") as caught:
+        restarts.after(failure)
+    assert failure.traceback in str(caught.value)
+
+
+def test_a_finished_rollout_ends_the_row():
+    restarts = Restarts(0)
+    for _ in range(20):
+        for _ in range(4):
+            restarts.after(end("failed"))
+        restarts.after(end("failed", finished=1))
+    assert restarts.finished == 20
+
+
+def test_the_eleventh_death_in_a_row_is_an_error_with_the_last_reasons():
+    restarts = Restarts(0)
+    for _ in range(10):
+        restarts.after(end())
+    with pytest.raises(RunError, match=r"11 times.*SIGKILL, killed by SIGKILL"):
+        restarts.after(end())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(3, "exit code 3"), (-9, "killed by SIGKILL"), (-250, "killed by signal 250")]
+)
+def test_an_exit_code_is_told_in_words(code, words):
+    assert exit_in_words(code) == words

@@ -1,0 +1,124 @@
+"""Roles that are started apart, each as a program of its own."""
+
+import os
+import signal
+import stat
+import threading
+
+import pytest
+
+from sharpen.execution import ClientServerExecutionStrategy, apart
+from sharpen.execution.tokens import left_in_file, read_token, token_file
+from sharpen.store import InMemoryLightningStore
+from sharpen.store.listening import listen
+
+from .bundles import Enqueue, Work
+from .processes import eventually, notes, program, wait_for_note
+
+
+@pytest.fixture
+def port() -> int:
+    with listen("127.0.0.1", 0) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def surroundings(tmp_path, monkeypatch, port):
+    """What both sides are started with."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SHARPEN_TOKEN", raising=False)
+    return {"SHARPEN_SERVER_PORT": str(port)}
+
+
+def role(name, folder, count, surroundings, **more):
+    return program("role.py", folder, str(count), **surroundings, SHARPEN_CURRENT_ROLE=name, **more)
+
+
+@pytest.mark.parametrize("first", ["algorithm", "runner"])
+def test_roles_find_each_other_whoever_is_first(tmp_path, surroundings, port, first):
+    second = "runner" if first == "algorithm" else "algorithm"
+    token = token_file("127.0.0.1", port)
+    with role(first, tmp_path, 20, surroundings) as one:
+        if first == "algorithm":
+            eventually(token.exists, "the token is left")
+            assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        else:
+            eventually(lambda: f"waiting for a store server at http://127.0.0.1:{port}" in one.errors)
+        with role(second, tmp_path, 20, surroundings) as two:
+            algorithm, runner = (one, two) if first == "algorithm" else (two, one)
+            assert algorithm.wait() == 0, algorithm.errors
+            assert algorithm.output.split() == ["succeeded"] * 20
+            assert not token.exists()
+            assert runner.is_alive
+            runner.send(signal.SIGINT)
+            assert runner.wait() == 0, runner.errors
+            assert "interrupted" in runner.output
+            assert one.is_gone()
+            assert two.is_gone()
+    assert len(notes(tmp_path, "start")) == 1
+
+
+def test_a_token_of_the_users_own_is_left_nowhere(tmp_path, surroundings, port):
+    mine = {**surroundings, "SHARPEN_TOKEN": "a-token-of-my-own"}
+    with role("algorithm", tmp_path, 5, mine) as algorithm, role("runner", tmp_path, 5, mine) as runner:
+        wait_for_note(tmp_path, "start")
+        assert not token_file("127.0.0.1", port).exists()
+        assert algorithm.wait() == 0, algorithm.errors
+        runner.send(signal.SIGTERM)
+        assert runner.wait() == 143, runner.errors
+        assert "a-token-of-my-own" not in algorithm.errors + runner.errors
+
+
+def test_a_wrong_token_is_a_clear_error(tmp_path, surroundings):
+    right, wrong = ({**surroundings, "SHARPEN_TOKEN": token} for token in ("right", "wrong"))
+    with role("algorithm", tmp_path, 1, right), role("runner", tmp_path, 1, wrong) as runner:
+        assert runner.wait() == 1
+        assert "AccessDeniedError" in runner.errors
+        assert "SHARPEN_TOKEN" in runner.errors
+
+
+def test_a_runner_that_still_waits_for_its_server_can_be_stopped(surroundings, port, caplog):
+    strategy = ClientServerExecutionStrategy("runner", server_port=port)
+
+    def stop() -> None:
+        eventually(lambda: "waiting for a store server" in caplog.text)
+        strategy.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    strategy.execute(Enqueue(), Work(), InMemoryLightningStore())
+    stopping.join()
+
+
+def test_runners_end_when_the_store_has_gone_for_good(tmp_path, surroundings, monkeypatch, port, caplog):
+
+    monkeypatch.setattr(apart, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(apart, "LOOK_SECONDS", 0.1)
+    with role("algorithm", tmp_path, 3, surroundings) as algorithm:
+        strategy = ClientServerExecutionStrategy("runner", server_port=port, graceful_timeout=1, terminate_timeout=2)
+        strategy.execute(Enqueue(), Work(folder=tmp_path), InMemoryLightningStore())
+        assert algorithm.wait() == 0, algorithm.errors
+    assert "the store has gone" in caplog.text
+
+
+def test_the_token_lies_under_one_name_for_all_names_of_this_machine(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    names = {token_file(host, 4747) for host in ("127.0.0.1", "localhost", "0.0.0.0")}
+    assert names == {tmp_path / "sharpen" / "tokens" / "127.0.0.1-4747"}
+    assert token_file("::", 1) == token_file("[::1]", 1)
+
+
+def test_the_token_of_a_later_run_stays(tmp_path):
+    path = tmp_path / "tokens" / "127.0.0.1-4747"
+    with left_in_file(path, "first"):
+        assert read_token(path) == "first"
+        path.write_text("later")
+    assert read_token(path) == "later"
+
+
+def test_a_token_that_cannot_be_left_is_said_and_the_run_goes_on(tmp_path, caplog):
+    (tmp_path / "tokens").write_text("a file in the way")
+    with left_in_file(tmp_path / "tokens" / "127.0.0.1-4747", "secret"):
+        assert "SHARPEN_TOKEN" in caplog.text
+    assert "secret" not in caplog.text
+    assert os.listdir(tmp_path) == ["tokens"]

@@ -1,0 +1,143 @@
+"""Every example runs as its first lines say, in an empty folder, and prints what it promises."""
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sharpen import SQLiteStore
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TESTED = {
+    "composite_strategy",
+    "custom_algorithm",
+    "custom_components",
+    "custom_runner",
+    "custom_store",
+    "custom_tracer",
+    "demo",  # in test_docs.py
+    "dev_mode",
+    "hooks",
+    "roles_apart",
+    "shared_memory",
+}
+
+
+def run(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "SHARPEN_SPOOL": str(folder / "spool")}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=folder,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def the_run(folder: Path) -> Path:
+    (found,) = (folder / "runs").iterdir()
+    return found
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == TESTED
+
+
+@pytest.mark.parametrize("name", sorted(TESTED))
+def test_every_example_opens_with_its_purpose_and_its_command(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text("utf-8")
+    assert text.startswith('"""')
+    assert f"python examples/{name}.py" in text.partition('"""\n\n')[0]
+
+
+def test_dev_mode(tmp_path: Path) -> None:
+    done = run("dev_mode", tmp_path)
+    assert done.stdout == "9 rollouts, mean reward 0.78\n"
+    assert "mean reward" in done.stderr
+    store = SQLiteStore(the_run(tmp_path) / "store.db")
+    rewards = Counter(rollout.reward for rollout in asyncio.run(store.query_rollouts(status_in=["succeeded"])))
+    assert rewards == {1.0: 7, 0.0: 2}
+    asyncio.run(store.close())
+
+
+def test_custom_components(tmp_path: Path) -> None:
+    done = run("custom_components", tmp_path)
+    assert done.stdout.split("\n")[::2] == ["valley: 0.8", "lever: 0.6", "stone: 0.2", ""]
+    store = SQLiteStore(tmp_path / "training.db")
+    assert asyncio.run(store.statistics())["rollouts_by_status"]["succeeded"] == 6
+    asyncio.run(store.close())
+
+
+def test_hooks(tmp_path: Path) -> None:
+    lines = run("hooks", tmp_path).stdout.splitlines()
+    assert lines == [line for word in ("one", "two", "three") for line in (f"start {word}", f"end {word}: 1 spans")]
+
+
+def test_custom_runner(tmp_path: Path) -> None:
+    out = run("custom_runner", tmp_path).stdout
+    started, took = re.findall(r"🚀 rollout (\S+) started", out), re.findall(r"rollout (\S+) took \d\.\d+ s", out)
+    assert sorted(started) == sorted(took)
+    assert len(set(started)) == 4
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    assert run("shared_memory", tmp_path).stdout == "mean reward 5.0\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "strategy"),
+    [({}, "ClientServerExecutionStrategy"), ({"DEBUG": "1"}, "SharedMemoryExecutionStrategy")],
+)
+def test_composite_strategy(tmp_path: Path, environment: dict[str, str], strategy: str) -> None:
+    out = run("composite_strategy", tmp_path, **environment).stdout
+    assert out == f"running with {strategy}\nmean reward 4.67\n"
+
+
+def test_custom_tracer(tmp_path: Path) -> None:
+    assert run("custom_tracer", tmp_path).stdout == "1 ran in another process\n2 ran in another process\n"
+
+
+def test_custom_store(tmp_path: Path) -> None:
+    assert run("custom_store", tmp_path).stdout == "train: one\ntrain: three\nval: four\n"
+    assert not (the_run(tmp_path) / "store.db").exists()
+
+
+def test_custom_algorithm(tmp_path: Path) -> None:
+    lines = run("custom_algorithm", tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["0.09", "0.09", "1.00", "best:"]
+    assert "Answer with the word {word} and nothing else." in lines[-1]
+
+
+def test_roles_apart(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SHARPEN_SPOOL": str(tmp_path / "spool")}
+
+    def start(role: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(EXAMPLES / "roles_apart.py"), role, "--port", port]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes)  # type: ignore[call-overload]
+
+    with start("runner") as runner:
+        try:
+            with start("algorithm") as algorithm:
+                out, errors = algorithm.communicate(timeout=90)
+        finally:
+            for _ in range(2):  # the second one does not wait for a store that has gone
+                runner.send_signal(signal.SIGTERM)
+                time.sleep(0.5)
+        said, _ = runner.communicate(timeout=60)
+    assert out.splitlines()[-1] == f"algorithm: succeeded {sum(n * n for n in range(6)) / 6}", errors
+    assert sorted(said.splitlines()) == [f"the agent works on {n}" for n in range(6)]
+    assert the_run(tmp_path).name.endswith("-baseline")  # one run, and one folder: that of the algorithm

@@ -1,0 +1,184 @@
+"""Levels per room, one handler, nothing touched that belongs to the user's program."""
+
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sharpen.errors import ConfigError
+from sharpen.logging import also_to_file, apply_settings, current_settings, is_set_up, setup_logging
+
+from .logs import forget_logging
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins with a library that nobody has configured, and leaves one behind."""
+    monkeypatch.delenv("SHARPEN_LOG", raising=False)
+    forget_logging()
+    yield
+    forget_logging()
+
+
+def test_importing_configures_nothing() -> None:
+    code = (
+        "import logging, sharpen, sharpen.logging; logger = logging.getLogger('sharpen'); "
+        "print(logger.handlers, logger.level, logging.getLogger().handlers)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] 0 []"
+
+
+def test_lines_name_their_level_and_room() -> None:
+    stream = io.StringIO()
+    setup_logging("info", stream=stream)
+    logging.getLogger("sharpen.store.client").warning("the server is away")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING store.client: the server is away\n", stream.getvalue()
+    )
+
+
+def test_a_room_has_a_level_of_its_own() -> None:
+    stream = io.StringIO()
+    setup_logging("warning", levels={"store": "debug"}, stream=stream)
+    logging.getLogger("sharpen.store.client").debug("heard")
+    logging.getLogger("sharpen.runner").info("not heard")
+    assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == ["heard"]
+
+
+def test_the_variable_is_read_when_nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARPEN_LOG", "warning, store=debug,runner = error")
+    setup_logging(stream=io.StringIO())
+    settings = current_settings()
+    assert settings["level"] == logging.WARNING
+    assert settings["levels"] == {"store": logging.DEBUG, "runner": logging.ERROR}
+
+
+def test_what_is_given_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARPEN_LOG", "debug")
+    setup_logging("error", stream=io.StringIO())
+    assert current_settings()["level"] == logging.ERROR
+
+
+def test_the_level_is_info_when_nobody_says_anything() -> None:
+    setup_logging(stream=io.StringIO())
+    assert current_settings()["level"] == logging.INFO
+
+
+def test_calling_it_twice_doubles_no_line() -> None:
+    stream = io.StringIO()
+    setup_logging("info", stream=stream)
+    setup_logging("info", stream=stream)
+    logging.getLogger("sharpen.trainer").info("once")
+    assert stream.getvalue().count("once") == 1
+
+
+def test_the_second_call_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    setup_logging("info", levels={"store": "debug"}, stream=first)
+    setup_logging("info", stream=second)
+    logging.getLogger("sharpen.store").debug("not heard")
+    logging.getLogger("sharpen.store").info("heard")
+    assert first.getvalue() == ""
+    assert "not heard" not in second.getvalue()
+    assert "heard" in second.getvalue()
+
+
+def test_the_root_logger_stays_as_it_is() -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    setup_logging("debug", stream=io.StringIO())
+    assert (root.level, list(root.handlers)) == before
+
+
+def test_a_program_that_shows_its_log_on_the_screen_sees_no_line_twice() -> None:
+    code = (
+        "import logging; logging.basicConfig(format='mine %(message)s'); "
+        "from sharpen.logging import setup_logging; setup_logging('info'); "
+        "logging.getLogger('sharpen.store').info('words')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "mine words\n"
+
+
+@pytest.mark.parametrize("level", ["loud", -1, True, 1.5])
+def test_an_unknown_level_is_refused(level: object) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"the log level {level!r} is unknown: use debug, info")):
+        setup_logging(level)  # type: ignore[arg-type]
+
+
+def test_an_unknown_room_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"there is no room 'stor' .*did you mean 'store'"):
+        setup_logging(levels={"stor": "debug"})
+
+
+def test_an_error_in_the_variable_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARPEN_LOG", "info,store=loud")
+    with pytest.raises(ConfigError, match="SHARPEN_LOG is 'info,store=loud': the log level 'loud' is unknown"):
+        setup_logging()
+
+
+def test_a_refused_call_changes_nothing() -> None:
+    setup_logging("error", stream=io.StringIO())
+    before = current_settings()
+    with pytest.raises(ConfigError):
+        setup_logging("info", file="/no/such/folder/run.log")
+    assert current_settings() == before
+
+
+def test_a_file_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "run.log"
+    file.write_text("what was there\n", encoding="utf-8")
+    setup_logging("info", file=file, stream=io.StringIO())
+    logging.getLogger("sharpen.runs").info("more")
+    assert [line.rpartition(": ")[2] for line in file.read_text("utf-8").splitlines()] == ["what was there", "more"]
+
+
+def test_one_more_file_comes_and_goes(tmp_path: Path) -> None:
+    setup_logging("info", stream=io.StringIO())
+    log = logging.getLogger("sharpen.trainer")
+    with also_to_file(tmp_path / "run.log"):
+        setup_logging("info", stream=io.StringIO())  # a user's own call in between
+        log.info("inside")
+    log.info("outside")
+    assert [line.rpartition(": ")[2] for line in (tmp_path / "run.log").read_text("utf-8").splitlines()] == ["inside"]
+
+
+def test_a_child_logs_as_its_parent_does_and_says_who_it_is(tmp_path: Path) -> None:
+    setup_logging("warning", levels={"runner": "info"}, file=tmp_path / "run.log", stream=io.StringIO())
+    code = (
+        "import json, logging, sys; from sharpen.logging import apply_settings; "
+        "apply_settings(json.loads(sys.argv[1]), role='runner-3'); "
+        "logging.getLogger('sharpen.runner').info('in the child'); logging.getLogger('sharpen.store').info('silent')"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(current_settings())], capture_output=True, text=True, check=True
+    )
+    written = (tmp_path / "run.log").read_text("utf-8")
+    assert re.fullmatch(r"\S+ \S+ INFO    \[runner-3 \d+\] runner: in the child\n", written)
+    assert child.stderr == written
+
+
+def test_children_of_a_silent_parent_are_silent() -> None:
+    assert not is_set_up()
+    apply_settings(current_settings(), role="runner-0")
+    assert not is_set_up()
+
+
+def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys; from sharpen.logging import setup_logging; setup_logging('info', file=sys.argv[1]); "
+        "[logging.getLogger('sharpen.store').info('x' * 200) for _ in range(300)]"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "run.log")]
+    children = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    lines = (tmp_path / "run.log").read_text("utf-8").splitlines()
+    assert len(lines) == 900
+    assert all(line.endswith("store: " + "x" * 200) for line in lines)

@@ -1,0 +1,103 @@
+"""The two halves of a run travel, and leave behind what belongs to one process."""
+
+import asyncio
+from typing import Any
+
+import cloudpickle
+
+from sharpen.algorithm import Algorithm
+from sharpen.execution import ThreadingEvent
+from sharpen.litagent import as_agent
+from sharpen.runner import LitAgentRunner
+from sharpen.store import InMemoryLightningStore
+from sharpen.tracer import OtelTracer
+from sharpen.trainer.bundles import AlgorithmBundle, RunnerBundle
+from sharpen.trainer.progress import ProgressPlan
+from sharpen.types import RolloutConfig
+
+from ..algorithm.workers import until
+
+
+def travelled(bundle: Any) -> Any:
+    return cloudpickle.loads(cloudpickle.dumps(bundle))
+
+
+async def run_one(bundle: RunnerBundle) -> float | None:
+    store, event = InMemoryLightningStore(), ThreadingEvent()
+    rollout = await store.enqueue_rollout(4)
+    task = asyncio.create_task(bundle(store, 0, event))
+    (finished,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    event.set()
+    await task
+    return finished.reward
+
+
+async def test_a_runner_bundle_runs_agents_also_after_a_journey() -> None:
+    bundle = RunnerBundle(as_agent(lambda task: task * 2.0), LitAgentRunner(tracer=OtelTracer()), [])
+    assert await run_one(bundle) == 8
+    assert await run_one(travelled(bundle)) == 8
+
+
+async def test_a_runner_bundle_leaves_its_own_runner_as_it_is() -> None:
+    runner = LitAgentRunner(tracer=OtelTracer())
+    await run_one(RunnerBundle(as_agent(lambda task: 1.0), runner, []))
+    assert (runner.agent, runner.store, runner.worker_id) == (None, None, None)
+
+
+def test_the_parts_of_a_bundle_have_the_names_that_people_know() -> None:
+    agent, runner = as_agent(lambda task: 1.0), LitAgentRunner()
+    assert RunnerBundle(agent, runner, []).parts() == {"agent": agent, "runner": runner, "hooks": []}
+
+
+class Noting(Algorithm[Any]):
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        await self.get_store().enqueue_rollout(train_dataset)
+
+
+def algorithm_bundle(algorithm: Any, trainer: Any = None) -> AlgorithmBundle:
+    return AlgorithmBundle(
+        algorithm, "train", None, rollout_config=RolloutConfig(max_attempts=9), progress=ProgressPlan(), trainer=trainer
+    )
+
+
+async def test_an_algorithm_bundle_runs_also_after_a_journey() -> None:
+    class SomeTrainer:
+        pass
+
+    trainer = SomeTrainer()
+    for bundle in (algorithm_bundle(Noting(), trainer), travelled(algorithm_bundle(Noting(), trainer))):
+        store = InMemoryLightningStore()
+        await bundle(store, ThreadingEvent())
+        (rollout,) = await store.query_rollouts()
+        assert (rollout.input, rollout.config.max_attempts) == ("train", 9)
+
+
+async def test_a_bundle_without_an_algorithm_waits_for_the_event() -> None:
+    event = ThreadingEvent()
+    task = asyncio.create_task(algorithm_bundle(None)(InMemoryLightningStore(), event))
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    event.set()
+    await task
+
+
+async def test_a_bundle_can_be_cancelled_from_another_thread() -> None:
+    class Endless(Algorithm[Any]):
+        has_begun = False
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            self.has_begun = True
+            await asyncio.sleep(600)
+
+    algorithm = Endless()
+    bundle = algorithm_bundle(algorithm)
+
+    async def has_begun() -> bool:
+        return algorithm.has_begun
+
+    task = asyncio.create_task(bundle(InMemoryLightningStore(), ThreadingEvent()))
+    await until(has_begun)
+    await asyncio.to_thread(bundle.cancel)
+    await asyncio.wait([task])
+    assert task.cancelled()
+    bundle.cancel()  # nothing runs any more

@@ -1,0 +1,578 @@
+"""Trainer: one call runs everything, tells how it went, and leaves its records behind."""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharpen.adapter import TracerTraceToTriplet
+from sharpen.algorithm import Algorithm, Baseline, algo
+from sharpen.errors import ComponentError, ComponentTypeError, ConfigError, TaskError
+from sharpen.execution import (
+    ClientServerExecutionStrategy,
+    ExecutionStrategy,
+    SharedMemoryExecutionStrategy,
+    ThreadingEvent,
+)
+from sharpen.litagent import LitAgent, rollout
+from sharpen.runner import LitAgentRunner
+from sharpen.store import InMemoryLightningStore, SQLiteStore
+from sharpen.tracer import OtelTracer
+from sharpen.trainer import RunResult, Trainer, TrainerLegacy
+from sharpen.types import Hook, PromptTemplate, RolloutConfig
+
+from .scenes import double, small_trainer, until
+
+
+def inputs_of(trainer: Trainer) -> Counter[tuple[str | None, Any]]:
+    rollouts = asyncio.run(trainer.store.query_rollouts())
+    return Counter((each.mode, each.input) for each in rollouts if each.status == "succeeded")
+
+
+# -- fit and dev -------------------------------------------------------------------------------------
+
+
+def test_fit_runs_the_algorithm_and_gives_back_how_it_went(runs: Path) -> None:
+    trainer = small_trainer(algorithm=Baseline())
+    result = trainer.fit(double, [1, 2], [3])
+    assert result.status == "succeeded"
+    assert result.metrics["reward_mean"] == 4
+    assert result.metrics["val/reward_mean"] == 6
+    assert result.metrics["rollouts"] == 3
+    assert result.run_dir is not None
+    assert result.run_dir.parent == runs
+    assert trainer.result is result
+    assert inputs_of(trainer) == Counter([("train", 1), ("train", 2), ("val", 3)])
+
+
+def test_dev_runs_a_baseline_where_no_algorithm_was_given() -> None:
+    trainer = small_trainer()
+    assert trainer.dev(double, [1], [2]).metrics["reward_mean"] == 3
+
+
+def test_a_trainer_for_development_does_so_in_fit() -> None:
+    assert small_trainer(dev=True).fit(double, [1], [2]).metrics["rollouts"] == 2
+
+
+def test_dev_takes_only_algorithms_for_trying_things_out() -> None:
+    @algo
+    def mine() -> None:
+        return
+
+    with pytest.raises(TypeError, match="dev mode tries an agent out and takes a FastAlgorithm such as Baseline"):
+        small_trainer(algorithm=mine).dev(double, [1])
+    with pytest.raises(TypeError, match="the algorithm is FunctionalAlgorithm: use fit for it"):
+        small_trainer(algorithm=mine, dev=True).fit(double, [1])
+
+
+def test_data_sets_are_given_by_position_or_by_name() -> None:
+    by_position, by_name = small_trainer(dev=True), small_trainer(dev=True)
+    by_position.fit(double, [1], [2])
+    by_name.fit(agent=double, val_dataset=[2], train_dataset=[1])
+    assert inputs_of(by_position) == inputs_of(by_name)
+
+
+class AClass(LitAgent[float]):
+    def rollout(self, task: float, resources: Any, rollout: Any) -> float:
+        return task * 2
+
+
+class AnAsyncClass(LitAgent[float]):
+    async def rollout_async(self, task: float, resources: Any, rollout: Any) -> float:
+        return task * 2
+
+
+async def an_async_function(task: float) -> float:
+    return task * 2
+
+
+@rollout
+def decorated(task: float) -> float:
+    return task * 2
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [double, an_async_function, decorated, AClass, AClass(), AnAsyncClass()],
+    ids=["function", "async function", "decorated", "class", "instance", "async instance"],
+)
+def test_every_kind_of_agent_works(agent: Any) -> None:
+    assert small_trainer().dev(agent, [1, 2]).metrics["reward_mean"] == 3
+
+
+def test_what_is_no_agent_is_refused() -> None:
+    with pytest.raises(TypeError):
+        small_trainer().dev(3, [1])
+
+
+@pytest.mark.parametrize(
+    "tasks", [[1, 2], (1, 2), range(1, 3), iter([1, 2]), {1, 2}], ids=lambda tasks: type(tasks).__name__
+)
+def test_every_kind_of_data_set_works(tasks: Any) -> None:
+    assert small_trainer().dev(double, tasks).metrics["reward_mean"] == 3
+
+
+@pytest.mark.parametrize("tasks", [3, {"a": 1}, b"ab", object()])
+def test_what_is_no_data_set_is_refused(tasks: Any) -> None:
+    with pytest.raises(TypeError, match=f"train_dataset is a {type(tasks).__name__}: give a list of tasks"):
+        small_trainer().dev(double, tasks)
+
+
+def test_the_old_protocol_is_refused_with_the_new_one() -> None:
+    trainer = small_trainer()
+    assert isinstance(trainer, TrainerLegacy)
+    with pytest.raises(
+        ConfigError, match=r"train_dataset is the text 'http://localhost:9999'.*fit\(agent, train_dataset="
+    ):
+        trainer.fit(double, "http://localhost:9999")
+
+
+def test_a_second_fit_is_a_run_of_its_own() -> None:
+    trainer = Trainer(strategy="shm", algorithm="Baseline")
+    first, second = trainer.fit(double, [1]), trainer.fit(double, [2])
+    assert first.run_dir != second.run_dir
+    assert inputs_of(trainer) == Counter([("val", 2)])
+    assert first.run_dir is not None
+    assert (first.run_dir / "store.db").exists()
+
+
+def test_a_trainer_runs_once_at_a_time() -> None:
+    go_on = threading.Event()
+    refused: list[BaseException] = []
+
+    @algo
+    def waits() -> None:
+        try:
+            trainer.fit(double)
+        except ConfigError as error:
+            refused.append(error)
+
+    trainer = small_trainer(algorithm=waits)
+    trainer.fit(double)
+    go_on.set()
+    assert "this Trainer has a run under way" in str(refused[0])
+
+
+def test_tasks_without_an_algorithm_are_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = small_trainer()
+    thread = threading.Thread(target=lambda: trainer.fit(double, [1]))
+    thread.start()
+    until(lambda: trainer.status().state == "running")
+    trainer.stop()
+    thread.join()
+    assert "there are tasks but no algorithm to enqueue them" in caplog.text
+
+
+def test_without_an_algorithm_runners_are_served_until_somebody_stops_them() -> None:
+    trainer = small_trainer(initial_resources={"prompt": PromptTemplate("hi")})
+    results: list[RunResult] = []
+    thread = threading.Thread(target=lambda: results.append(trainer.fit(double)))
+    thread.start()
+    until(lambda: trainer.status().state == "running" and asyncio.run(trainer.store.get_latest_resources()) is not None)
+    asyncio.run(trainer.store.enqueue_rollout(4))
+    until(lambda: trainer.status().succeeded == 1)
+    trainer.stop()
+    thread.join()
+    assert results[0].status == "succeeded"
+    assert results[0].best_resources == {"prompt": PromptTemplate("hi")}
+
+
+# -- where it may be called --------------------------------------------------------------------------
+
+
+async def test_fit_works_inside_a_running_loop() -> None:
+    assert small_trainer().dev(double, [1, 2]).metrics["reward_mean"] == 3
+
+
+async def test_fit_can_be_awaited() -> None:
+    result = await small_trainer(dev=True).fit_async(double, [1, 2])
+    assert result.metrics["reward_mean"] == 3
+
+
+async def test_an_error_reaches_whoever_awaits() -> None:
+    @algo
+    def fails() -> None:
+        raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError, match="no"):
+        await small_trainer(algorithm=fails).fit_async(double)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_cancelling_the_wait_ends_the_run_in_order(kind: str) -> None:
+    ended: list[str] = []
+
+    @algo
+    async def waits(store: Any) -> None:
+        try:
+            await store.wait_for_rollouts(
+                rollout_ids=[(await store.enqueue_rollout("x", rollout_id="never")).rollout_id]
+            )
+        finally:
+            ended.append("async")
+
+    @algo
+    def waits_sync(store: Any) -> None:
+        async def wait() -> None:
+            await store.enqueue_rollout("x", rollout_id="never")
+            await store.wait_for_rollouts(rollout_ids=["never"])
+
+        try:
+            asyncio.run(wait())
+        finally:
+            ended.append("sync")
+
+    async def slow(task: Any) -> None:
+        await asyncio.sleep(600)
+
+    strategy = SharedMemoryExecutionStrategy(n_runners=2, graceful_delay=0.1)
+    trainer = small_trainer(algorithm=waits if kind == "async" else waits_sync, strategy=strategy)
+    running = asyncio.create_task(trainer.fit_async(slow))
+    while not trainer.status().running:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended == [kind]
+    assert trainer.result is not None
+    assert trainer.result.status == "interrupted"
+    assert not [thread for thread in threading.enumerate() if thread.name == "sharpen-algorithm"]
+
+
+async def test_a_run_that_is_cancelled_before_it_began_ends_all_the_same() -> None:
+    @algo
+    async def endless() -> None:
+        await asyncio.sleep(600)
+
+    trainer = small_trainer(algorithm=endless)
+    running = asyncio.create_task(trainer.fit_async(double))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert trainer.result is None or trainer.result.status == "interrupted"
+
+
+def test_a_sync_algorithm_may_start_loops_of_its_own() -> None:
+    @algo
+    def mine(store: Any, train_dataset: Any) -> None:
+        ids = [asyncio.run(store.enqueue_rollout(task, mode="train")).rollout_id for task in train_dataset]
+        finished = asyncio.run(store.wait_for_rollouts(rollout_ids=ids))
+        asyncio.run(store.add_resources({"mean": PromptTemplate(str(sum(each.reward for each in finished) / 2))}))
+
+    result = small_trainer(algorithm=mine).fit(double, [1, 2])
+    assert result.best_resources == {"mean": PromptTemplate("3.0")}
+    assert result.resources_version == 1
+
+
+# -- what the algorithm is given ---------------------------------------------------------------------
+
+
+def test_the_algorithm_is_given_everything_before_it_runs() -> None:
+    seen: dict[str, Any] = {}
+
+    class Mine(Algorithm[Any]):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            for part in ("trainer", "store", "adapter", "llm_proxy", "initial_resources"):
+                seen[part] = getattr(self, f"get_{part}")()
+            seen["datasets"] = (train_dataset, val_dataset)
+
+    resources = {"prompt": PromptTemplate("hi")}
+    trainer = small_trainer(algorithm=Mine, initial_resources=resources)
+    trainer.fit(double, [1], [2])
+    assert seen["trainer"] is trainer
+    assert seen["store"].store is trainer.store
+    assert isinstance(seen["adapter"], TracerTraceToTriplet)
+    assert seen["llm_proxy"] is None
+    assert seen["initial_resources"] == resources
+    assert seen["datasets"] == ([1], [2])
+
+
+def test_an_algorithm_gets_of_its_siblings_what_its_constructor_takes() -> None:
+    class Mine(Algorithm[Any]):
+        def __init__(
+            self, store: Any, tracer: Any, adapter: Any, llm_proxy: Any, initial_resources: Any, rounds: int = 3
+        ):
+            self.got = (store, tracer, adapter, llm_proxy, initial_resources, rounds)
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            return
+
+    trainer = small_trainer(algorithm=Mine)
+    assert isinstance(trainer.algorithm, Mine)
+    assert trainer.algorithm.got == (trainer.store, trainer.tracer, trainer.adapter, None, None, 3)
+    trainer.fit(double)
+
+
+def test_rollouts_without_a_configuration_get_the_trainers() -> None:
+    given = RolloutConfig(timeout_seconds=5)
+
+    @algo
+    async def mine(store: Any) -> None:
+        from sharpen import EnqueueRolloutRequest
+
+        await store.enqueue_rollout("one")
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest("two"), EnqueueRolloutRequest("three", config=given)])
+        await store.start_rollout("four")
+
+    trainer = small_trainer(algorithm=mine)
+    trainer.fit(lambda task: None)
+    configs = {each.input: each.config for each in asyncio.run(trainer.store.query_rollouts())}
+    default = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
+    assert configs == {"one": default, "two": default, "three": given, "four": default}
+
+
+@pytest.mark.parametrize("config", [RolloutConfig(max_attempts=7), {"max_attempts": 7}])
+def test_the_configuration_of_rollouts_can_be_given(config: Any) -> None:
+    trainer = small_trainer(rollout_config=config, dev=True)
+    trainer.fit(double, [1])
+    assert asyncio.run(trainer.store.query_rollouts())[0].config == RolloutConfig(max_attempts=7)
+
+
+@pytest.mark.parametrize("config", [{"max_attempts": 0}, {"tries": 3}, {"max_attempts": "many"}])
+def test_a_configuration_that_cannot_work_is_refused(config: Any) -> None:
+    with pytest.raises(ConfigError, match="rollout_config is"):
+        small_trainer(rollout_config=config)
+
+
+# -- specs -------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    trainer = Trainer()
+    assert isinstance(trainer.strategy, ClientServerExecutionStrategy)
+    assert isinstance(trainer.tracer, OtelTracer)
+    assert isinstance(trainer.adapter, TracerTraceToTriplet)
+    assert isinstance(trainer.runner, LitAgentRunner)
+    assert trainer.runner.tracer is trainer.tracer
+    assert trainer.algorithm is None
+    assert trainer.llm_proxy is None
+    assert trainer.hooks == []
+
+
+def test_building_a_trainer_leaves_nothing_on_disk(runs: Path) -> None:
+    Trainer(algorithm="Baseline", n_runners=2)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SharedMemoryExecutionStrategy,
+        SharedMemoryExecutionStrategy(n_runners=2),
+        lambda: SharedMemoryExecutionStrategy(n_runners=2),
+        "shm",
+        "SharedMemoryExecutionStrategy",
+        "sharpen.execution.shared_memory.SharedMemoryExecutionStrategy",
+        {"type": "shm", "join_timeout": 3.0},
+    ],
+    ids=["class", "instance", "factory", "alias", "name", "path", "dict"],
+)
+def test_a_strategy_comes_in_every_form(spec: Any) -> None:
+    strategy = small_trainer(strategy=spec, n_runners=2).strategy
+    assert isinstance(strategy, SharedMemoryExecutionStrategy)
+    assert strategy.n_runners == 2
+
+
+@pytest.mark.parametrize(
+    "spec", ["SQLiteStore", "sqlite", SQLiteStore, {"type": "SQLiteStore", "synchronous": "full"}, None]
+)
+def test_a_durable_store_without_a_place_lies_in_the_folder_of_the_run(spec: Any) -> None:
+    trainer = Trainer(strategy="shm", store=spec, dev=True)
+    result = trainer.fit(double, [1])
+    assert isinstance(trainer.store, SQLiteStore)
+    assert result.run_dir is not None
+    assert trainer.store.path == result.run_dir / "store.db"
+
+
+def test_a_durable_store_may_lie_elsewhere(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'training.db'}"
+    trainer = Trainer(strategy="shm", store={"type": "SQLiteStore", "database_url": url}, dev=True)
+    result = trainer.fit(double, [1])
+    assert (tmp_path / "training.db").exists()
+    assert result.run_dir is not None
+    assert not (result.run_dir / "store.db").exists()
+
+
+def test_the_store_can_be_asked_for_before_the_run() -> None:
+    trainer = Trainer(strategy="shm", dev=True)
+    store = trainer.store
+    result = trainer.fit(double, [1])
+    assert trainer.store is store
+    assert result.run_dir is not None
+    assert (result.run_dir / "store.db").exists()
+
+
+def test_a_runner_gets_what_its_constructor_takes() -> None:
+    trainer = small_trainer(runner={"type": "LitAgentRunner", "concurrency": 3}, max_rollouts=5)
+    assert (trainer.runner.concurrency, trainer.runner.max_rollouts) == (3, 5)
+    assert trainer.runner.tracer is trainer.tracer
+
+
+def test_a_runner_without_a_tracer_gets_the_trainers() -> None:
+    trainer = small_trainer(runner=LitAgentRunner(tracer=None))
+    assert trainer.runner.tracer is trainer.tracer
+
+
+class Greeting(Hook):
+    pass
+
+
+@pytest.mark.parametrize("hooks", [Greeting(), [Greeting()], Greeting, [Greeting], (Greeting(),)])
+def test_hooks_are_one_or_several(hooks: Any) -> None:
+    assert [type(hook) for hook in small_trainer(hooks=hooks).hooks] == [Greeting]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"hooks": [3]}, ComponentError, "hooks=3 is no spec of Hook"),
+        ({"algorithm": "Basline"}, ComponentError, "Did you mean '(?i:baseline)'"),
+        ({"strategy": InMemoryLightningStore}, ComponentTypeError, "which is not a ExecutionStrategy"),
+        ({"store": 3}, ComponentError, "store=3 is no spec"),
+        ({"runner": {"type": "LitAgentRunner", "slots": 2}}, ComponentError, "takes no argument 'slots'"),
+        ({"n_runners": -1}, ConfigError, "n_runners is -1: give a whole number of at least 0"),
+        ({"n_runners": True}, ConfigError, "n_runners is True"),
+        ({"max_rollouts": 0}, ConfigError, "max_rollouts is 0: give a whole number of at least 1"),
+        ({"algorithm_retries": 1.5}, ConfigError, "algorithm_retries is 1.5"),
+    ],
+)
+def test_a_wrong_part_is_named_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        _ = Trainer(**{"strategy": "shm", **options}).store
+
+
+def test_the_port_goes_to_the_server() -> None:
+    strategy = Trainer(port=5123).strategy
+    assert isinstance(strategy, ClientServerExecutionStrategy)
+    assert strategy.server_port == 5123
+
+
+def test_a_port_that_contradicts_the_strategy_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="port is 5123, but the ClientServerExecutionStrategy that was given has server_port=1"
+    ):
+        Trainer(port=5123, strategy=ClientServerExecutionStrategy(server_port=1234))
+    with pytest.raises(ConfigError, match="port is 5123, but SharedMemoryExecutionStrategy has no store server"):
+        Trainer(port=5123, strategy="shm")
+
+
+def test_a_number_of_runners_that_contradicts_the_strategy_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="n_runners is 4, but the SharedMemoryExecutionStrategy that was given has n_runners=2"
+    ):
+        Trainer(n_runners=4, strategy=SharedMemoryExecutionStrategy(n_runners=2))
+
+
+def test_a_bound_on_rollouts_that_contradicts_the_runner_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="max_rollouts is 4, but the LitAgentRunner that was given has max_rollouts=2"
+    ):
+        Trainer(max_rollouts=4, runner=LitAgentRunner(max_rollouts=2))
+
+
+# -- the records -------------------------------------------------------------------------------------
+
+
+def test_every_run_has_a_folder_with_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARPEN_TOKEN", "s3cret")
+    monkeypatch.setenv("SHARPEN_LOG", "debug")
+    algorithm = {"type": "Baseline", "max_queue_length": 2}
+    result = Trainer(strategy="shm", algorithm=algorithm, seed=3, name="first").fit(double, [1, 2], iter([]))
+    assert result.run_dir is not None
+    assert result.run_dir.name.endswith("-first")
+    names = {each.name for each in result.run_dir.iterdir()}
+    assert names >= {"store.db", "config.json", "run.log", "metrics.jsonl", "checkpoints", "result.json"}
+    config = json.loads((result.run_dir / "config.json").read_text("utf-8"))
+    assert config["components"]["algorithm"]["class"] == "sharpen.algorithm.fast.Baseline"
+    assert config["components"]["algorithm"]["spec"] == repr(algorithm)
+    assert config["components"]["store"] == {"class": "sharpen.store.sqlite.SQLiteStore"}
+    assert config["settings"]["seed"] == 3
+    assert config["rollout_config"]["max_attempts"] == 3
+    assert config["datasets"] == {
+        "train": {"class": "builtins.list", "size": 2},
+        "val": {"class": "builtins.list_iterator", "size": None},
+    }
+    assert config["environment"]["SHARPEN_LOG"] == "debug"
+    assert "s3cret" not in (result.run_dir / "config.json").read_text("utf-8")
+    written = json.loads((result.run_dir / "result.json").read_text("utf-8"))
+    assert (written["status"], written["metrics"]["rollouts"], written["error"]) == ("succeeded", 2, None)
+    assert "succeeded, reward 2.0" in (result.run_dir / "run.log").read_text("utf-8")
+
+
+def test_a_secret_in_a_spec_is_not_written_down() -> None:
+    class Mine(Algorithm[Any]):
+        def __init__(self, api_key: str) -> None:
+            self.api_key = api_key
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            return
+
+    result = small_trainer(algorithm={"type": Mine, "api_key": "sk-12345"}).fit(double)
+    assert result.run_dir is not None
+    assert "sk-12345" not in "".join(path.read_text("utf-8") for path in result.run_dir.glob("*.json"))
+
+
+def test_the_folder_can_be_chosen(tmp_path: Path) -> None:
+    result = small_trainer(dev=True, run_dir=tmp_path / "here").fit(double, [1])
+    assert result.run_dir == tmp_path / "here"
+
+
+def test_a_task_that_is_no_json_is_refused_with_the_hint() -> None:
+    with pytest.raises(TaskError, match="use the memory store with the shared-memory strategy"):
+        Trainer(strategy="shm", dev=True).fit(lambda task: 0.0, [{"when": object()}])
+
+
+def test_any_object_may_be_a_task_in_memory() -> None:
+    assert small_trainer(dev=True).fit(lambda task: 1.0, [object()]).metrics["reward_mean"] == 1
+
+
+def test_the_seed_makes_runs_alike() -> None:
+    drawn: list[float] = []
+
+    @algo
+    def mine() -> None:
+        drawn.append(random.random())
+
+    class OnlyTheAlgorithm(ExecutionStrategy):
+        async def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+            await algorithm(store, ThreadingEvent())
+
+    for _ in range(2):
+        small_trainer(algorithm=mine, seed=11, strategy=OnlyTheAlgorithm).fit(double)
+    assert drawn == [random.Random(11).random()] * 2
+
+
+def test_the_log_of_a_user_who_set_it_up_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    from sharpen.logging import current_settings, setup_logging
+
+    setup_logging("error")
+    before = current_settings()
+    small_trainer(dev=True).fit(double, [1])
+    assert current_settings() == before
+    assert "succeeded, reward" not in capsys.readouterr().err
+
+
+def test_what_a_run_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    result = small_trainer(dev=True).fit(double, [1, 2])
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "mean reward" in shown.err
+    assert "queued 0  running 0  done 2  failed 0  reward 3.000" in shown.err
+    assert shown.err.splitlines()[-1] == f"records: {result.run_dir}"
+
+
+def test_the_adapter_and_the_environment_are_no_business_of_a_run() -> None:
+    before = dict(os.environ)
+    small_trainer(dev=True).fit(double, [1])
+    assert dict(os.environ) == before
+    assert sys.breakpointhook is sys.__breakpointhook__
+    assert logging.getLogger().level == logging.WARNING
