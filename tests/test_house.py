@@ -16,9 +16,16 @@ DOCS = PACKAGE.parent.parent / "docs"
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
     {"errors", "semconv", "_version"},
-    {"types"},
+    {"types", "logging"},
     {"components"},
-    {"store"},
+    {"callbacks", "loggers"},
+    {"store", "runs", "rl"},
+    {"tracer"},
+    {"emitter"},
+    {"litagent", "adapter"},
+    {"runner"},
+    {"execution"},
+    {"algorithm"},
     {"trainer"},
 ]
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry.sdk", "rich", "sqlite3", "msgspec")

@@ -143,8 +143,8 @@ async def test_what_happened_is_logged_by_verbosity(caplog: pytest.LogCaptureFix
             await baseline(store, span_verbosity=verbosity, train_split=1).run([0, 1])
         return caplog.text
 
-    assert "span 1 answer: said\n" in await logged("keys")
-    assert "span 1 answer: said='yes'\n" in await logged("key_values")
+    assert ": answer (said)\n" in await logged("keys")
+    assert ": answer (said='yes')\n" in await logged("key_values")
     assert "failed (ZeroDivisionError: division by zero)" in await logged("keys")
     assert await logged("none") == ""
 

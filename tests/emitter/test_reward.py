@@ -150,6 +150,18 @@ async def test_an_async_scoring_function_too(tracer: Tracer) -> None:
     assert find_final_reward(tracer.get_last_trace()) == 1.0
 
 
+def test_what_a_scoring_function_does_stands_below_its_reward(tracer: Tracer) -> None:
+    @reward
+    def judged() -> float:
+        emit_message("asking the judge")
+        return 0.5
+
+    tracer.trace_run(judged)
+    message, scored = tracer.get_last_trace()
+    assert message.parent_id == scored.span_id
+    assert find_final_reward([message, scored]) == 0.5
+
+
 def test_a_scoring_function_that_fails_or_returns_no_number_is_not_silent(tracer: Tracer) -> None:
     @reward
     def nothing() -> None:

@@ -576,3 +576,16 @@ def test_the_adapter_and_the_environment_are_no_business_of_a_run() -> None:
     assert dict(os.environ) == before
     assert sys.breakpointhook is sys.__breakpointhook__
     assert logging.getLogger().level == logging.WARNING
+
+
+def test_the_adapter_keeps_the_calls_of_the_agents_that_are_trained() -> None:
+    class Team(LitAgent[Any]):
+        def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+            return 1.0
+
+    trainer = small_trainer()
+    trainer.dev(Team(trained_agents="writer"), [1])
+    assert trainer.adapter.agent_match == "writer"  # type: ignore[attr-defined]
+    given = small_trainer(adapter={"agent_match": "critic"})
+    given.dev(Team(trained_agents="writer"), [1])
+    assert given.adapter.agent_match == "critic"  # type: ignore[attr-defined]

@@ -233,13 +233,13 @@ class Baseline(FastAlgorithm):
         """Log the spans of a finished rollout. Override to do more with them."""
         if self.span_verbosity == "none" or not log.isEnabledFor(logging.INFO):
             return
-        for span in await self.get_store().query_spans(rollout_id, "latest"):
-            log.info("%s: span %d %s", rollout_id, span.sequence_id, self._span_text(span))
+        spans = await self.get_store().query_spans(rollout_id, "latest")
+        log.info("%s: %s", rollout_id, "; ".join(map(self._span_text, spans)) or "no spans")
 
     def _span_text(self, span: Span) -> str:
         if self.span_verbosity == "keys":
-            return f"{span.name}: {', '.join(span.attributes)}"
-        return f"{span.name}: {', '.join(f'{key}={value!r}' for key, value in span.attributes.items())}"
+            return f"{span.name} ({', '.join(span.attributes)})"
+        return f"{span.name} ({', '.join(f'{key}={value!r}' for key, value in span.attributes.items())})"
 
     async def _handle_rollout_finish(self, rollout: Rollout) -> None:
         """Log what came of a rollout. Override to do more with it."""

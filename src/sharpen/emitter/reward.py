@@ -7,13 +7,15 @@ that counts; further ones follow with higher numbers.
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from itertools import count
 from typing import Any, TypeVar, overload
 
 from ..errors import InvalidInputError
 from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
+from ..tracer.base import active_tracer
 from ..types import Attributes, SpanCoreFields
 from .annotation import flatten
 from .span import AnySpan, emit
@@ -33,11 +35,16 @@ def emit_reward(
     propagate: bool = True,
 ) -> SpanCoreFields:
     """Record a reward: a number, or several named ones, of which `primary_key` names the one that counts."""
-    found = dict(flatten(attributes or {}))
+    found = {**flatten(attributes or {}), **_attributes(reward, primary_key)}
+    return emit(AGL_REWARD, found, propagate=propagate)
+
+
+def _attributes(reward: Any, primary_key: str | None) -> Attributes:
+    found: Attributes = {}
     for number, (name, value) in enumerate(_dimensions(reward, primary_key)):
         found[f"{_PREFIX}.{number}.name"] = name
         found[f"{_PREFIX}.{number}.value"] = value
-    return emit(AGL_REWARD, found, propagate=propagate)
+    return found
 
 
 def _dimensions(reward: Any, primary_key: str | None) -> list[tuple[str, float]]:
@@ -82,7 +89,10 @@ def reward(function: F) -> F: ...
 @overload
 def reward(*, primary_key: str | None = None) -> Callable[[F], F]: ...
 def reward(function: Any = None, *, primary_key: str | None = None) -> Any:
-    """Record what a scoring function returns (a number, or a dict of them) as the reward. The value is passed on."""
+    """Record what a scoring function returns (a number, or a dict of them) as the reward. The value is passed on.
+
+    Calls of a model inside stand below the reward in the trace, so that they are not taken for the agent's own.
+    """
     if function is None:
         return lambda decorated: reward_of(decorated, primary_key)
     return reward_of(function, primary_key)
@@ -94,17 +104,29 @@ def reward_of(function: Callable[..., Any], primary_key: str | None) -> Callable
 
     @wraps(function)
     def scored(*args: Any, **kwargs: Any) -> Any:
-        value = function(*args, **kwargs)
-        emit_reward(value, primary_key=primary_key)
+        with _scoring(primary_key) as record:
+            value = function(*args, **kwargs)
+            record(value)
         return value
 
     @wraps(function)
     async def scored_async(*args: Any, **kwargs: Any) -> Any:
-        value = await function(*args, **kwargs)
-        emit_reward(value, primary_key=primary_key)
+        with _scoring(primary_key) as record:
+            value = await function(*args, **kwargs)
+            record(value)
         return value
 
     return scored_async if inspect.iscoroutinefunction(function) else scored
+
+
+@contextmanager
+def _scoring(primary_key: str | None) -> Iterator[Callable[[Any], object]]:
+    tracer = active_tracer()
+    if tracer is None:
+        yield lambda value: emit_reward(value, primary_key=primary_key)
+        return
+    with tracer.operation_context(AGL_REWARD) as span:
+        yield lambda value: span.set_attributes(_attributes(value, primary_key))
 
 
 # -- readers -----------------------------------------------------------------------------------------

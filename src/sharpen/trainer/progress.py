@@ -20,6 +20,7 @@ from ..errors import StoreError
 from ..runs.folder import append_line
 from ..runs.screen import is_terminal, say, screen
 from ..store import LightningStore, LightningStoreStatistics
+from .collector import open_collector
 from .status import open_rollouts
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class _Watch:
         self._next_metrics = 0.0
         self._counts: deque[tuple[float, int]] = deque()
         self._statistics: LightningStoreStatistics | None = None
+        self._collector = open_collector(plan.run_dir)
 
     async def begin(self) -> None:
         """What earlier runs left in the store is not ours."""
@@ -134,6 +136,8 @@ class _Watch:
 
     def conclude(self) -> None:
         """The table at the end, and where the records are."""
+        if self._collector is not None:
+            self._collector.close()
         if self.plan.shows_table and self._rewards.all.count:
             screen().print(self._rewards.table("rollouts"))
         if self.plan.run_dir is not None:
@@ -187,13 +191,17 @@ class _Watch:
 
     def _write_metrics(self, *, is_last: bool) -> None:
         now = time.monotonic()
-        if self.plan.metrics_path is None or (now < self._next_metrics and not is_last):
+        if now < self._next_metrics and not is_last:
             return
         self._next_metrics = now + METRICS_SECONDS
         seconds = now - self._began
         rate = self._rewards.all.count / seconds if is_last else self._rate()
         line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
-        append_line(self.plan.metrics_path, line | self._numbers() | self._rewards.metrics())
+        line |= self._numbers() | self._rewards.metrics()
+        if self.plan.metrics_path is not None:
+            append_line(self.plan.metrics_path, line)
+        if self._collector is not None:
+            self._collector.record({name: value for name, value in line.items() if name != "time"})
 
     async def _warn_of_stall(self) -> None:
         """Say it when nothing finishes although there is work; again with growing pauses."""

@@ -87,6 +87,9 @@ class Run:
         if trainer.seed is not None:
             seed_everything(trainer.seed)
         self._agent.set_trainer(trainer)
+        adapter: Any = trainer.adapter
+        if self._agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
+            adapter.agent_match = self._agent.trained_agents
         if self._folder is not None:
             self._write_config(self._folder)
         self._bundle = self._algorithm_bundle()
