@@ -33,7 +33,9 @@ def measure(script: str, python: str, package: str, arguments: list[str]) -> dic
     return figures
 
 
-def compared(title: str, ours: list[float], theirs: list[float], goal: float, *, less_is_better: bool) -> dict[str, Any]:
+def compared(
+    title: str, ours: list[float], theirs: list[float], goal: float, *, less_is_better: bool
+) -> dict[str, Any]:
     """One line of a comparison; the ratio is that of the medians."""
     line: dict[str, Any] = {"measure": title, "ours": statistics.median(ours), "ours_all": ours}
     if theirs:

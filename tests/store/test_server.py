@@ -15,6 +15,7 @@ import pytest
 
 from sharpen.errors import ConfigError, PortTakenError, StoreError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
+from sharpen.store.listening import listen
 from sharpen.store.server import GRACE_SECONDS
 
 from .scenes import claim_new, within_patience
@@ -193,6 +194,23 @@ async def test_a_client_rides_over_a_restart_of_the_server():
         rollout = await served.store.enqueue_rollout("task")
         assert (await within_patience(poll)).rollout_id == rollout.rollout_id
         await client.close()
+
+
+async def test_a_socket_that_listens_already_is_served_and_stays_open():
+    with listen("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        server = LightningStoreServer(InMemoryLightningStore(), socket=bound)
+        await server.start()
+        assert server.endpoint == f"http://127.0.0.1:{port}"
+        await server.stop()
+        client = LightningStoreClient(server.endpoint, retry_seconds=0)
+        waiting = asyncio.ensure_future(client.statistics())  # connects, although nobody answers yet
+        second = LightningStoreServer(InMemoryLightningStore(), socket=bound)
+        await second.start()
+        assert (await within_patience(waiting))["total_rollouts"] == 0
+        await client.close()
+        await second.stop()
+    assert not await can_connect("127.0.0.1", port)
 
 
 # -- other applications ------------------------------------------------------------------------------

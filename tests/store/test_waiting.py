@@ -7,6 +7,7 @@ import pytest
 
 from sharpen.errors import StoreError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
+from sharpen.store.waiting import Crowd
 from sharpen.types import EnqueueRolloutRequest
 
 from .processes import eventually
@@ -73,3 +74,38 @@ async def test_closing_a_store_ends_the_waits_of_its_own_process(store):
     await store.close()
     for outcome in await within_patience(asyncio.gather(*waits, return_exceptions=True)):
         assert isinstance(outcome, StoreError)
+
+
+async def test_what_finished_while_a_wait_was_set_up_is_not_waited_for():
+    crowd = Crowd()
+    crowd.finished(["early"])
+    ticket = crowd.join_all(["early", "late"])
+    crowd.narrow(ticket, ["late"])
+    assert not await ticket.wait(0)
+    crowd.finished(["late"])
+    assert await ticket.wait(5)
+    crowd.leave(ticket)
+    assert len(crowd) == 0
+
+
+async def test_a_wait_for_nothing_any_more_is_over():
+    crowd = Crowd()
+    ticket = crowd.join_all(["early"])
+    crowd.narrow(ticket, [])
+    assert await ticket.wait(5)
+
+
+async def test_a_wait_for_many_ends_while_they_finish_all_the_time(tmp_path):
+    store = SQLiteStore(tmp_path / "store.db")
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(1500)])
+
+    async def finish_all():
+        while claimed := await store.dequeue_many_rollouts(limit=5, worker_id="w"):
+            for each in claimed:
+                await store.complete_attempt(each.rollout_id, each.attempt.attempt_id)
+
+    finishing = asyncio.create_task(asyncio.to_thread(asyncio.run, finish_all()))
+    done = await asyncio.wait_for(store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in queued]), 60)
+    await finishing
+    assert len(done) == 1500
+    await store.close()

@@ -107,6 +107,7 @@ class LocalStore(LightningStore):
             try:
                 left = await self._read("unfinished", left)
                 if left:
+                    self._finish_waiting.narrow(ticket, left)
                     await self._woken(ticket, min(end - time.monotonic(), 3600))
                     left = await self._read("unfinished", left)
             finally:

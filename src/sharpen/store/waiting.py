@@ -97,15 +97,29 @@ class Crowd:
                 self._by_rollout.setdefault(rollout_id, set()).add(ticket)
         return ticket
 
+    def narrow(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
+        """Wait only for these any more: the others had finished before the ticket was there to hear of it."""
+        wanted = set(rollout_ids)
+        with self._lock:
+            left = self._left[ticket]
+            self._forget(ticket, left - wanted)
+            left &= wanted
+            is_over = not left
+        if is_over:
+            ticket.wake()
+
     def leave(self, ticket: Ticket) -> None:
         with self._lock:
             self._any.discard(ticket)
-            for rollout_id in self._left.pop(ticket, ()):
-                tickets = self._by_rollout.get(rollout_id)
-                if tickets is not None:
-                    tickets.discard(ticket)
-                    if not tickets:
-                        del self._by_rollout[rollout_id]
+            self._forget(ticket, self._left.pop(ticket, ()))
+
+    def _forget(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
+        for rollout_id in rollout_ids:
+            tickets = self._by_rollout.get(rollout_id)
+            if tickets is not None:
+                tickets.discard(ticket)
+                if not tickets:
+                    del self._by_rollout[rollout_id]
 
     def finished(self, rollout_ids: Iterable[str]) -> None:
         with self._lock:
