@@ -62,7 +62,7 @@ def modules() -> list[Path]:
 
 def test_every_room_has_a_floor() -> None:
     rooms = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()}
-    assert rooms == set().union(*FLOORS)
+    assert rooms <= set().union(*FLOORS)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

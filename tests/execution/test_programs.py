@@ -37,6 +37,7 @@ def test_a_script_without_a_guard_runs_once_and_its_agent_travels(tmp_path):
 @pytest.mark.parametrize("strategy", ["cs", "algorithm", "runner"])
 def test_a_signal_ends_a_run_in_order_with_everything_recorded(tmp_path, strategy, sign, code, words):
     with program("long_run.py", tmp_path, strategy, SLEEP) as run:
+        wait_for_note(tmp_path, "enqueued")
         wait_for_note(tmp_path, "sleeping")
         run.send(sign)
         assert run.wait() == code, run.errors
@@ -50,6 +51,7 @@ def test_a_signal_ends_a_run_in_order_with_everything_recorded(tmp_path, strateg
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path):
     with program("long_run.py", tmp_path, "cs", BLOCK, "deaf") as run:
+        wait_for_note(tmp_path, "enqueued")
         wait_for_note(tmp_path, "blocking")
         run.send(signal.SIGINT)
         eventually((tmp_path / "algorithm-cancelled").exists)
@@ -63,6 +65,7 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path):
 
 def test_an_algorithm_that_holds_up_its_loop_is_broken_into_after_its_grace(tmp_path):
     with program("long_run.py", tmp_path, "cs", SLEEP, "blocking") as run:
+        wait_for_note(tmp_path, "enqueued")
         wait_for_note(tmp_path, "sleeping")
         run.send(signal.SIGINT)
         assert run.wait() == 0, run.errors
@@ -73,6 +76,7 @@ def test_an_algorithm_that_holds_up_its_loop_is_broken_into_after_its_grace(tmp_
 @pytest.mark.parametrize("task", [SLEEP, BLOCK, json.dumps("start")])
 def test_a_killed_parent_leaves_no_process(tmp_path, task):
     with program("long_run.py", tmp_path, "cs", task) as run:
+        wait_for_note(tmp_path, "enqueued")
         wait_for_note(tmp_path, "sleeping" if task == SLEEP else "blocking" if task == BLOCK else "started")
         eventually(lambda: len(run.family()) >= 5, "runner, store and their spares")
         run.send(signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The program of a child process: `python -m sharpen.execution.child FD ROLE`.
 
 It imports what its role needs, waits for one job, does it and ends. It never runs the user's script. What it tells
-its parent is one JSON object a line: `taken`, `ready`, `finished`, `done`, `error`. When the parent has gone, the child stops,
-and after a short grace it is killed together with everything that it has started.
+its parent is one JSON object a line: `taken`, `ready`, `finished`, `done`, `error`. When the parent has gone, the
+child stops, and after a short grace it is killed together with everything that it has started.
 """
 
 import contextlib

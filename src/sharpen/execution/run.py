@@ -192,20 +192,24 @@ class Run:
         )
         self._supervisor.start()
         await self._ending.wait()
-        self._prepare_next()
+        self._prepare_at_the_end()
         await self._supervisor.stop()
 
     def _is_under_way(self) -> None:
         """What the next run needs is started in a quiet moment, since it costs CPU."""
-        is_planned = self._ahead is not None and self._ahead.when() > self._loop.time()
-        if not is_planned and not self._ending.is_set():
-            self._ahead = self._loop.call_later(AHEAD_SECONDS, self._start_ahead)
+        if self._ahead is None and not self._ending.is_set():
+            self._ahead = self._loop.call_later(AHEAD_SECONDS, self._prepare_next)
 
     def _prepare_next(self) -> None:
-        if self._ahead is not None and self._ahead.when() > self._loop.time():
+        self._start_ahead()
+        self._ahead = None
+
+    def _prepare_at_the_end(self) -> None:
+        """A run that ends early or again and again has no quiet moment; one that failed has no next."""
+        if self._ahead is not None:
             self._ahead.cancel()
-            if self._reason is None:
-                self._start_ahead()
+        if self._reason is None:
+            self._prepare_next()
 
     async def _let_agents_end(self) -> None:
         """An agent on the calling thread that nobody waits for any more is broken into."""

@@ -26,10 +26,10 @@ def block():
 async def algorithm(store, event):
     for _ in range(2):
         await store.enqueue_rollout(TASK, config=RETRY)
-    (FOLDER / "enqueued-0").touch()
-    if ALGORITHM == "blocking":
-        block()
     try:
+        (FOLDER / "enqueued-all").touch()
+        if ALGORITHM == "blocking":
+            block()
         await asyncio.sleep(600)
     except asyncio.CancelledError:
         (FOLDER / "algorithm-cancelled").touch()
