@@ -235,9 +235,14 @@ class StoreApplication:
         if len(entries) > MAX_TOGETHER:
             raise TooLargeError(f"requests has {len(entries)} items; at most {MAX_TOGETHER} are taken in one call")
         scopes: list[Scope] = [{"method": entry.verb, "path": entry.path} for entry in entries]
-        answers = await asyncio.gather(
-            *(self._answer(self._write(entry), scope) for entry, scope in zip(entries, scopes, strict=True))
-        )
+        writes = [
+            asyncio.ensure_future(self._answer(self._write(entry), scope))
+            for entry, scope in zip(entries, scopes, strict=True)
+        ]
+        group_writes = getattr(self.store, "group_writes", None)
+        if group_writes is not None:
+            group_writes()
+        answers = await asyncio.gather(*writes)
         return 200, _encode([BatchAnswer(status, msgspec.Raw(body)) for status, body, _ in answers]), self._headers
 
     async def _write(self, entry: BatchEntry) -> Answer:

@@ -198,6 +198,13 @@ class SQLiteStore(LocalStore):
         group.inline_left -= 1
         return group.owner is task and not group.jobs and group.inline_left >= 0
 
+    def group_writes(self) -> None:
+        """Writes of tasks that begin in this tick are committed together; call it once the tasks are made."""
+        group = self._group
+        if not group.is_open:
+            group.is_open, group.owner = True, None
+            asyncio.get_running_loop().call_soon(self._close_group, group)
+
     async def _join_group(self, job: _Job) -> Any:
         loop, group = asyncio.get_running_loop(), self._group
         if group.loop is not loop:
