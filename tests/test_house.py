@@ -15,7 +15,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
-    {"errors", "semconv", "_version"},
+    {"errors", "semconv", "_version", "files"},
     {"types", "logging"},
     {"components"},
     {"callbacks", "loggers"},

@@ -19,6 +19,8 @@
     │   └── AgentCancelledError                nobody waits for it any more
     ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
     ├── TransportError (TypeError)             a component that cannot travel to another process
+    ├── StateError (TypeError)                 a state that cannot be saved without loss
+    ├── StateFileError (OSError)               a checkpoint that is missing, damaged or foreign
     ├── RunError (RuntimeError)                a run that cannot go on
     │   ├── RunnerStartError                   a runner failed at its start again and again
     │   └── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
@@ -113,6 +115,14 @@ class MissingResourceError(SharpenError, LookupError):
 
 class TransportError(SharpenError, TypeError):
     """A component that cannot travel to another process."""
+
+
+class StateError(SharpenError, TypeError):
+    """A state holds a value that cannot be saved without loss."""
+
+
+class StateFileError(SharpenError, OSError):
+    """A state file that is missing, damaged, or no state file."""
 
 
 class RunError(SharpenError, RuntimeError):

@@ -16,6 +16,23 @@ Target = Maker | str
 M = TypeVar("M", bound=Maker)
 
 BUILT_IN: dict[str, str] = {
+    "Checkpoint": "sharpen.callbacks.Checkpoint",
+    "EarlyStopping": "sharpen.callbacks.EarlyStopping",
+    "MetricsWriter": "sharpen.callbacks.MetricsWriter",
+    "ConsoleLogger": "sharpen.loggers.ConsoleLogger",
+    "console": "sharpen.loggers.ConsoleLogger",
+    "CsvLogger": "sharpen.loggers.CsvLogger",
+    "csv": "sharpen.loggers.CsvLogger",
+    "JsonlLogger": "sharpen.loggers.JsonlLogger",
+    "jsonl": "sharpen.loggers.JsonlLogger",
+    "TensorBoardLogger": "sharpen.loggers.TensorBoardLogger",
+    "tensorboard": "sharpen.loggers.TensorBoardLogger",
+    "WandbLogger": "sharpen.loggers.WandbLogger",
+    "wandb": "sharpen.loggers.WandbLogger",
+    "MlflowLogger": "sharpen.loggers.MlflowLogger",
+    "mlflow": "sharpen.loggers.MlflowLogger",
+    "PickleLogger": "sharpen.loggers.PickleLogger",
+    "pickle": "sharpen.loggers.PickleLogger",
     "AgentOpsTracer": "sharpen.tracer.AgentOpsTracer",
     "Baseline": "sharpen.algorithm.Baseline",
     "ClientServerExecutionStrategy": "sharpen.execution.ClientServerExecutionStrategy",

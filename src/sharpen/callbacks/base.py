@@ -1,0 +1,109 @@
+"""`Callback`: what looks on while something is trained, and may step in.
+
+Every loop calls the hooks in this order:
+
+    on_fit_start
+        on_iter_start
+            on_train_start     … training …    on_train_end
+            on_validate_start  … validation …  on_validate_end      (when it is due)
+        on_iter_end            (the iteration is counted before)
+    on_fit_end
+
+    on_test_start  … test …  on_test_end
+
+A hook gets the loop and what is trained, by position. What it raises ends the loop.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol, TypeAlias
+
+State: TypeAlias = dict[str, Any]
+"""A tree for `save_state`: dicts, lists, tuples, plain values, arrays and tensors."""
+
+Hook = Literal[
+    "on_fit_start",
+    "on_fit_end",
+    "on_iter_start",
+    "on_iter_end",
+    "on_train_start",
+    "on_train_end",
+    "on_validate_start",
+    "on_validate_end",
+    "on_test_start",
+    "on_test_end",
+]
+
+
+class Trained(Protocol):
+    """What is trained: a vessel, an algorithm, a model."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state_dict: State, /) -> object: ...
+
+
+class Loop(Protocol):
+    """What trains it."""
+
+    metrics: dict[str, float]
+    """The newest ones; those of validation under `val/`."""
+    current_iter: int
+    """How many iterations are finished."""
+    current_stage: str
+    should_stop: bool
+    """Set it, and the loop ends after this iteration."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state_dict: State, /) -> object: ...
+
+
+class Callback:
+    """Base of all callbacks: every hook does nothing until it is overridden.
+
+    A hook's arguments are a `Loop` and a `Trained`; they are open to type checkers, so that a callback made for one
+    kind of loop may name its classes and call its arguments as it likes.
+    """
+
+    def on_fit_start(self, loop: Any, trained: Any, /) -> None:
+        """Before the first iteration."""
+
+    def on_fit_end(self, loop: Any, trained: Any, /) -> None:
+        """After the last iteration."""
+
+    def on_iter_start(self, loop: Any, trained: Any, /) -> None:
+        """Before an iteration."""
+
+    def on_iter_end(self, loop: Any, trained: Any, /) -> None:
+        """After an iteration, which `current_iter` has counted already."""
+
+    def on_train_start(self, loop: Any, trained: Any, /) -> None:
+        """Before the training of an iteration."""
+
+    def on_train_end(self, loop: Any, trained: Any, /) -> None:
+        """After the training of an iteration."""
+
+    def on_validate_start(self, loop: Any, trained: Any, /) -> None:
+        """Before a validation."""
+
+    def on_validate_end(self, loop: Any, trained: Any, /) -> None:
+        """After a validation; `val/` metrics are there."""
+
+    def on_test_start(self, loop: Any, trained: Any, /) -> None:
+        """Before a test."""
+
+    def on_test_end(self, loop: Any, trained: Any, /) -> None:
+        """After a test."""
+
+    def state_dict(self) -> State:
+        """What the callback must remember when the run is resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: State, /) -> None:
+        """Remember it again."""
+
+
+def run_hook(callbacks: Iterable[Callback], hook: Hook, loop: Loop, trained: Trained) -> None:
+    """Call one hook on all callbacks, in their order. The first error passes to the caller."""
+    for callback in callbacks:
+        getattr(callback, hook)(loop, trained)

@@ -1,0 +1,169 @@
+"""`Checkpoint`: keep what is needed to go on as if nothing had happened.
+
+The order of steps makes it safe to kill the process at any moment: the new file is there whole before the link to the
+latest one moves to it, and older files go only after that.
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigError
+from ..files import remove_leftovers, replacing
+from .base import Callback, Loop, State, Trained
+from .early_stopping import Mode, check_mode
+from .file_names import FileNames
+from .state_file import save_state
+
+LATEST = "latest.pth"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One checkpoint that was written."""
+
+    iter: int
+    name: str
+    score: float | None
+    """What `keep_best` compares; None where the iteration lacked it."""
+
+
+class Checkpoint(Callback):
+    """Saves the state of the loop every `every_n_iters` iterations, every `time_interval` seconds, and at the end.
+
+    `filename` may use `iter`, `time` and any metric: `"{iter:03d}-{val/reward:.2f}.pth"`. `latest.pth` leads to the
+    newest one: as a link, as a copy, or not at all (None). `keep_last` and `keep_best` limit how many are kept; with
+    both, a file stays that either wants, and the newest always stays. `keep_best` compares the metric `monitor`.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str],
+        filename: str = "{iter:03d}.pth",
+        save_latest: Literal["link", "copy"] | None = "link",
+        every_n_iters: int | None = None,
+        time_interval: float | None = None,
+        save_on_fit_end: bool = True,
+        *,
+        keep_last: int | None = None,
+        keep_best: int | None = None,
+        monitor: str = "val/reward",
+        mode: Mode = "max",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        check_mode(mode)
+        _check_numbers(every_n_iters=every_n_iters, keep_last=keep_last, keep_best=keep_best)
+        if time_interval is not None and not time_interval > 0:
+            raise ConfigError(f"time_interval is {time_interval!r}: give seconds, more than 0")
+        if save_latest not in ("link", "copy", None):
+            raise ConfigError(f"save_latest is {save_latest!r}: use 'link', 'copy' or None")
+        if filename == LATEST and save_latest:
+            raise ConfigError(f"filename is {filename!r}, the name that leads to the latest one: use another")
+        self.dirpath = Path(dirpath)
+        self.save_latest = save_latest
+        self.every_n_iters = every_n_iters
+        self.time_interval = time_interval
+        self.save_on_fit_end = save_on_fit_end
+        self.keep_last = keep_last
+        self.keep_best = keep_best
+        self.monitor = monitor
+        self.mode = mode
+        self.saved: list[Saved] = []
+        self._names = FileNames(filename)
+        self._clock = clock
+        self._last_time = clock()
+        self._last_iter: int | None = None
+
+    @property
+    def last_path(self) -> Path | None:
+        """The newest checkpoint."""
+        return self.dirpath / self.saved[-1].name if self.saved else None
+
+    @property
+    def best_path(self) -> Path | None:
+        """The checkpoint with the best `monitor`."""
+        best = self._best(1)
+        return self.dirpath / best[0].name if best else None
+
+    # -- when ----------------------------------------------------------------------------------------
+
+    def on_fit_start(self, loop: Loop, trained: Trained) -> None:
+        self.dirpath.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.dirpath)
+        self._last_time, self._last_iter = self._clock(), None
+
+    def on_iter_end(self, loop: Loop, trained: Trained) -> None:
+        is_turn = self.every_n_iters is not None and loop.current_iter % self.every_n_iters == 0
+        is_time = self.time_interval is not None and self._clock() - self._last_time >= self.time_interval
+        if is_turn or is_time:
+            self.save(loop)
+
+    def on_fit_end(self, loop: Loop, trained: Trained) -> None:
+        if self.save_on_fit_end and loop.current_iter != self._last_iter:
+            self.save(loop)
+
+    # -- how -----------------------------------------------------------------------------------------
+
+    def save(self, loop: Loop) -> Path:
+        """Write a checkpoint now."""
+        now = self._clock()
+        name = self._names.name(iteration=loop.current_iter, metrics=loop.metrics, now=now)
+        before = self.saved, self._last_iter
+        # The file lists itself, so that a resumed run knows of it.
+        entry = Saved(loop.current_iter, name, loop.metrics.get(self.monitor))
+        self.saved = [*(each for each in self.saved if each.name != name), entry]
+        self._last_iter, self._last_time = loop.current_iter, now
+        path = self.dirpath / name
+        try:
+            save_state(path, loop.state_dict())
+        except BaseException:
+            self.saved, self._last_iter = before
+            raise
+        self._point_to(path)
+        self._remove_old()
+        return path
+
+    def _point_to(self, path: Path) -> None:
+        if self.save_latest is None:
+            return
+        with replacing(self.dirpath / LATEST) as temporary:
+            if self.save_latest == "copy":
+                shutil.copyfile(path, temporary)
+            else:
+                temporary.symlink_to(path.name)  # relative to the link: the folder may be moved
+
+    def _remove_old(self) -> None:
+        if self.keep_last is None and self.keep_best is None:
+            return
+        kept = [*self.saved[-(self.keep_last or 1) :], *self._best(self.keep_best or 0)]
+        for each in self.saved:
+            if each not in kept:
+                (self.dirpath / each.name).unlink(missing_ok=True)
+        self.saved = [each for each in self.saved if each in kept]
+
+    def _best(self, count: int) -> list[Saved]:
+        sign = -1.0 if self.mode == "max" else 1.0
+        scored = [
+            (sign * each.score, -each.iter, each)
+            for each in self.saved
+            if each.score is not None and not math.isnan(each.score)
+        ]
+        return [each for *_, each in sorted(scored, key=lambda item: item[:2])[:count]]
+
+    def state_dict(self) -> State:
+        return {"saved": [asdict(each) for each in self.saved], "last_iter": self._last_iter}
+
+    def load_state_dict(self, state_dict: State, /) -> None:
+        self.saved = [Saved(**each) for each in state_dict["saved"]]
+        self._last_iter = state_dict["last_iter"]
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} is {number!r}: give 1 or more, or None")

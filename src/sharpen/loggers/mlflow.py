@@ -1,0 +1,119 @@
+"""`MlflowLogger`: metrics in MLflow, on a server or in a folder.
+
+It uses a client of its own, so what the user's program does with `mlflow` is not touched. MLflow's reports of usage
+are off unless `MLFLOW_DISABLE_TELEMETRY` says otherwise.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingExtraError
+from .base import FinishStatus, Logger
+from .level import LogLevel
+from .metrics import as_numbers
+from .settings import flat
+
+_STATUS: dict[FinishStatus, str] = {"succeeded": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_NOT_ALLOWED = re.compile(r"[^\w\-. /]")
+MAX_VALUE = 6000
+
+
+class MlflowLogger(Logger):
+    """One run of an experiment, opened with the first thing to log; a resumed run goes on under the same id.
+
+    `tracking_uri` is a server (`http://…`), a folder, or, when it is not given, what `MLFLOW_TRACKING_URI` says.
+    """
+
+    def __init__(
+        self,
+        experiment: str = "sharpen",
+        run_name: str | None = None,
+        tracking_uri: str | os.PathLike[str] | None = None,
+        loglevel: int | LogLevel = LogLevel.PERIODIC,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(loglevel)
+        self.experiment = experiment
+        self.run_name = run_name
+        self.tracking_uri = tracking_uri
+        self._clock = clock
+        self._client: Any = None
+        self._run_id: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        client = self._opened()
+        from mlflow.entities import Param
+
+        settings = {_allowed(name): str(value)[:MAX_VALUE] for name, value in flat(config).items()}
+        known = client.get_run(self._run_id).data.params
+        params = [Param(name, value) for name, value in settings.items() if name not in known]
+        for start in range(0, len(params), 100):  # the limit of one request
+            client.log_batch(self._run_id, params=params[start : start + 100])
+        # A parameter never changes in MLflow; a run that is resumed with another value has that as a tag.
+        for name, value in settings.items():
+            if known.get(name, value) != value:
+                client.set_tag(self._run_id, name, value)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        values, client = as_numbers(metrics), self._opened()
+        from mlflow.entities import Metric
+
+        milliseconds = int(self._clock() * 1000)
+        records = [Metric(_allowed(name), value, milliseconds, step) for name, value in values.items()]
+        client.log_batch(self._run_id, metrics=records)
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        self._opened().log_text(self._run_id, text, f"{_allowed(name)}/{step}.txt")
+
+    def finish(self, status: FinishStatus = "succeeded") -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.set_terminated(self._run_id, _STATUS[status])
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            self._client = _client(self.tracking_uri)
+            if self._run_id is None:
+                self._run_id = self._create_run()
+            else:
+                self._client.update_run(self._run_id, status="RUNNING")
+        return self._client
+
+    def _create_run(self) -> str:
+        found = self._client.get_experiment_by_name(self.experiment)
+        experiment = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        run_id: str = self._client.create_run(experiment, run_name=self.run_name).info.run_id
+        return run_id
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        self._run_id = state_dict["run_id"]
+
+
+def _client(tracking_uri: str | os.PathLike[str] | None) -> Any:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri is not None and ("://" not in str(uri) or str(uri).startswith("file:")):
+        # MLflow asks for a word of consent to folders, which it keeps as they are; naming one is that word.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        uri = uri if str(uri).startswith("file:") else Path(uri).absolute().as_uri()
+    try:
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingExtraError.of("mlflow", extra="mlflow", feature="MlflowLogger") from error
+    return MlflowClient(tracking_uri=None if uri is None else str(uri))
+
+
+def _allowed(name: str) -> str:
+    """MLflow takes letters, digits and some signs in a name."""
+    return _NOT_ALLOWED.sub("_", name)

@@ -1,0 +1,163 @@
+"""`plot`: the curves of one or several runs, drawn to a file. It needs no screen."""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from ..errors import ConfigError, MissingExtraError
+from ..files import read_csv, read_json_lines
+
+RunPath: TypeAlias = str | os.PathLike[str]
+FILES = ("metrics.jsonl", "metrics.csv", "train_result.csv", "validation_result.csv", "result.csv")
+# What a row is placed by, the best first; a row without any of them is placed by its number.
+PLACES = ("step", "iter", "seconds")
+NO_METRICS = (*PLACES, "time", "")
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+class Curve(NamedTuple):
+    """What was measured, and where on which axis."""
+
+    axis: str
+    xs: list[float]
+    ys: list[float]
+
+
+Curves: TypeAlias = dict[str, Curve]
+
+
+def plot(
+    runs: RunPath | Sequence[RunPath],
+    *,
+    out: RunPath | None = None,
+    metrics: Sequence[str] | None = None,
+) -> Path:
+    """Draw one panel per metric with one curve per run, and return the path of the picture.
+
+    A run is a folder with `metrics.jsonl`, `metrics.csv` or the tables of `MetricsWriter`, or such a file itself. The
+    picture is `curves.png` in the first run's folder, or `out`, whose ending (.png, .svg, .pdf) says the format.
+    """
+    paths = [Path(runs)] if isinstance(runs, str | os.PathLike) else [Path(run) for run in runs]
+    if not paths:
+        raise ConfigError("there is nothing to plot: give the folder of a run, or several")
+    target = Path(out) if out is not None else (paths[0] if paths[0].is_dir() else paths[0].parent) / "curves.png"
+    if target.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"out is {str(out)!r}: its ending must be one of {', '.join(SUFFIXES)}")
+    curves = {label: read_curves(path) for label, path in _labelled(paths).items()}
+    return _draw(curves, _chosen(curves, metrics), target)
+
+
+def read_curves(path: RunPath) -> Curves:
+    """All metrics in the files of a run. What is no finite number is a gap."""
+    run, curves = Path(path), Curves()
+    for file in _files_of(run):
+        # The table of validations repeats the metrics of training: the first file that has one counts.
+        curves = _curves_in(file) | curves
+    if not curves:
+        raise ConfigError(f"there are no metrics to plot in {str(run)!r} yet")
+    return curves
+
+
+def _curves_in(file: Path) -> Curves:
+    curves = Curves()
+    for number, row in enumerate(_rows(file)):
+        axis = next((name for name in PLACES if name in row), "row")
+        place = _number(row.get(axis, number))
+        for name, value in row.items():
+            if name not in NO_METRICS and math.isfinite(_number(value)) and math.isfinite(place):
+                curve = curves.setdefault(name, Curve(axis, [], []))
+                curve.xs.append(place)
+                curve.ys.append(_number(value))
+    return curves
+
+
+def _files_of(run: Path) -> list[Path]:
+    if run.is_file():
+        return [run]
+    found = [run / name for name in FILES if (run / name).is_file()]
+    if not found:
+        raise ConfigError(f"there is nothing to plot in {str(run)!r}: it has none of {', '.join(FILES)}")
+    # A folder that keeps the same metrics in two formats has each curve once.
+    return found[:1] if found[0].name.startswith("metrics.") else found
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    if file.suffix == ".jsonl":
+        yield from read_json_lines(file)
+    else:
+        columns, rows = read_csv(file)
+        yield from (dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _labelled(paths: Sequence[Path]) -> dict[str, Path]:
+    """Runs by the shortest names that tell them apart."""
+    absolute = [path.absolute() for path in paths]
+    for depth in range(1, max(len(path.parts) for path in absolute) + 1):
+        labels = ["/".join(path.parts[-depth:]) for path in absolute]
+        if len(set(labels)) == len(labels):
+            return dict(zip(labels, paths, strict=True))
+    raise ConfigError(f"a run is given twice: {', '.join(map(str, paths))}")
+
+
+def _chosen(curves: Mapping[str, Curves], metrics: Sequence[str] | None) -> list[str]:
+    known = list(dict.fromkeys(name for run in curves.values() for name in run))
+    if metrics is None:
+        return known
+    for name in metrics:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"there is no metric {name!r} to plot; there are: {', '.join(known)}{hint}")
+    return list(metrics)
+
+
+def _draw(curves: Mapping[str, Curves], metrics: Sequence[str], target: Path) -> Path:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError.of("matplotlib", extra="plot", feature="plot") from error
+    columns = min(len(metrics), 3)
+    rows = math.ceil(len(metrics) / columns)
+    figure = Figure(figsize=(4.5 * columns, 3.0 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for place, panel in enumerate(panels.flat):
+        if place < len(metrics):
+            _draw_panel(panel, metrics[place], curves.items())
+        else:
+            panel.set_axis_off()
+    if len(curves) > 1:
+        figure.legend(*_legend(panels.flat), loc="outside lower center")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120)
+    return target
+
+
+def _draw_panel(panel: Any, metric: str, runs: Iterable[tuple[str, Curves]]) -> None:
+    for number, (label, curves) in enumerate(runs):
+        if metric in curves:
+            axis, xs, ys = curves[metric]
+            panel.plot(xs, ys, label=label, color=f"C{number}", marker="." if len(xs) < 20 else None)
+            panel.set_xlabel(axis, fontsize=8)
+    panel.set_title(metric, fontsize=10)
+    panel.grid(visible=True, alpha=0.3)
+
+
+def _legend(panels: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """One entry per run, although not every run has every metric."""
+    found: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    return list(found.values()), list(found)

@@ -1,0 +1,121 @@
+"""The console: a bar in a terminal, plain lines elsewhere."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from rich.console import Console
+
+from sharpen.errors import ConfigError
+from sharpen.loggers import ConsoleLogger
+
+
+def clock_of(*seconds: float) -> Any:
+    times = iter(seconds)
+    return lambda: next(times)
+
+
+def test_in_a_pipe_each_step_is_a_plain_line_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    logger = ConsoleLogger(clock=clock_of(0.0, 1.0, 2.5, 4.0))
+    logger.log_config({"max_iters": 2})
+    logger.log_metrics({"reward": 0.123456, "loss": 1e-7}, 1)
+    logger.log_metrics({"val/reward": 12.0}, 2)
+    logger.log_text("prompt", "[bold]Solve it[/bold]", 2)
+    logger.finish()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "step 1/2  reward 0.1235  loss 1e-07  1.0 s",
+        "step 2/2  val/reward 12  2.5 s",
+        "step 2/2  prompt: [bold]Solve it[/bold]",
+        "succeeded  reward 0.1235  loss 1e-07  val/reward 12  4.0 s",
+    ]
+
+
+def test_only_some_steps_and_some_metrics_are_shown_and_the_last_step_always(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    logger = ConsoleLogger(total=5, every_n_steps=3, metrics=["loss"], float_format=".2f", clock=lambda: 0.0)
+    for step in range(1, 6):
+        logger.log_metrics({"loss": step, "noise": 9.0}, step)
+    assert capfd.readouterr().err.splitlines() == ["step 3/5  loss 3.00  0.0 s", "step 5/5  loss 5.00  0.0 s"]
+
+
+def test_a_run_that_logged_nothing_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    ConsoleLogger().finish("failed")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_shows_a_bar_with_the_newest_metrics() -> None:
+    screen = io.StringIO()
+    logger = ConsoleLogger(total=4, console=Console(file=screen, force_terminal=True, width=100))
+    logger.log_metrics({"reward": 0.25}, 1)
+    assert "1/4" in screen.getvalue()
+    assert "reward 0.25" in screen.getvalue()
+    logger.log_metrics({"reward": 0.75}, 3)
+    logger.log_text("note", "above the bar", 3)
+    logger.finish("interrupted")
+    text = screen.getvalue()
+    assert "3/4" in text
+    assert "above the bar" in text
+    assert "interrupted  reward 0.75" in text.splitlines()[-1]
+
+
+PROGRAM = """
+from sharpen.loggers import ConsoleLogger
+logger = ConsoleLogger(total=2)
+logger.log_metrics({"reward": 0.5}, 1)
+logger.log_metrics({"reward": 1.5}, 2)
+print("of the user")
+logger.finish()
+"""
+
+
+def in_terminal(folder: Path) -> tuple[str, str]:
+    """What the program writes to a terminal on standard error, and to a file on standard output."""
+    reader, writer = pty.openpty()
+    with open(folder / "out", "w") as out:
+        done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=out, stderr=writer, check=False)
+    os.close(writer)
+    screen = b""
+    while True:
+        try:
+            chunk = os.read(reader, 65536)
+        except OSError:  # Linux says so when the other end is closed and everything is read
+            break
+        screen += chunk
+    os.close(reader)
+    assert done.returncode == 0, screen.decode()
+    return screen.decode(), (folder / "out").read_text()
+
+
+def test_a_real_terminal_gets_the_bar_and_standard_output_stays_the_users(tmp_path: Path) -> None:
+    screen, out = in_terminal(tmp_path)
+    assert "\x1b[" in screen
+    assert "2/2" in screen
+    assert "reward 1.5" in screen
+    assert out == "of the user\n"
+
+
+def test_a_pipe_gets_no_control_characters() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stderr
+    assert "step 2/2  reward 1.5" in done.stderr
+
+
+def test_a_logger_with_a_bar_travels_to_another_process() -> None:
+    logger = ConsoleLogger(total=4, console=Console(file=io.StringIO(), force_terminal=True))
+    logger.log_metrics({"reward": 0.25}, 1)
+    assert cloudpickle.loads(cloudpickle.dumps(logger)).total == 4
+    logger.finish()
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every_n_steps is 0"):
+        ConsoleLogger(every_n_steps=0)
