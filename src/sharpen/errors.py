@@ -15,8 +15,7 @@
     │   ├── AgentTimeoutError (TimeoutError)   it ran past its time
     │   ├── AgentExitError                     it called sys.exit
     │   ├── AgentResultError (TypeError)       it returned something that is no result
-    │   ├── AgentOutputError                   it printed more than is allowed
-    │   └── AgentCancelledError                nobody waits for it any more
+    │   └── AgentOutputError                   it printed more than is allowed
     ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
     ├── TransportError (TypeError)             a component that cannot travel to another process
     ├── StateError (TypeError)                 a state that cannot be saved without loss
@@ -105,10 +104,6 @@ class AgentOutputError(AgentError):
     """The agent printed more than is allowed."""
 
 
-class AgentCancelledError(AgentError):
-    """Nobody waits for the attempt any more, or its runner stops."""
-
-
 class MissingResourceError(SharpenError, LookupError):
     """An agent asks for a resource that its rollout does not have."""
 
@@ -190,3 +185,16 @@ def from_wire(name: str, message: str, *, default: type[SharpenError] = StoreErr
     """The error that the other side raised, by its class name."""
     known = {kind.__name__: kind for kind in HTTP_STATUS}
     return known.get(name, default)(message)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of any exception: also of one whose own text fails, and without what no file can hold."""
+    try:
+        return str(error).encode("utf-8", "replace").decode()
+    except Exception as broken:  # noqa: BLE001 - a user's own class, whatever it does
+        return f"(its text cannot be read: {type(broken).__name__})"
+
+
+def in_words(error: BaseException) -> str:
+    """Kind and text of an exception, on one line of a log."""
+    return f"{type(error).__name__}: {text_of(error)}"

@@ -1,6 +1,7 @@
 """Whatever an agent does fails its own attempt with a reason, and the runner goes on."""
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -12,6 +13,11 @@ from sharpen.runner import Runner, RunnerWornOut
 from sharpen.tracer import DummyTracer
 
 from .scenes import PATIENCE_SECONDS, at_work, finished, run_tasks, why
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
 
 
 def misbehave(kind):
@@ -26,6 +32,14 @@ def misbehave(kind):
             return ["reward"]
         case "nan":
             return float("nan")
+        case "cancel":
+            raise asyncio.CancelledError("by the agent itself")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "surrogate":
+            raise ValueError("lone \ud800 surrogate")
+        case "mute":
+            raise MuteError
         case "print":
             for _ in range(100):
                 print("x" * 100_000)
@@ -40,6 +54,10 @@ EXPECTED = {
     "wrong type": ("failed", "AgentResultError", "dict"),
     "wrong item": ("failed", "AgentResultError", "str"),
     "nan": ("failed", "AgentResultError", "nan"),
+    "cancel": ("failed", "CancelledError", "by the agent itself"),
+    "interrupt": ("failed", "KeyboardInterrupt", "KeyboardInterrupt"),
+    "surrogate": ("failed", "ValueError", "lone ? surrogate"),
+    "mute": ("failed", "MuteError", "cannot be read"),
     "print": ("failed", "AgentOutputError", "bytes"),
 }
 
@@ -66,6 +84,48 @@ async def test_an_agent_that_misbehaves_fails_its_own_attempt_with_a_reason(agen
         assert (each.status, status, error_type) == ("failed", *EXPECTED[kind][:2]), kind
         assert EXPECTED[kind][2] in text
     assert done[-1].status == "succeeded"
+
+
+async def test_an_agent_that_tries_again_on_every_error_is_stopped_all_the_same():
+    store = InMemoryLightningStore()
+    calls, ended = [], threading.Event()
+
+    @rollout
+    def stubborn(task):
+        try:
+            while True:
+                try:
+                    time.sleep(0.01)
+                    calls.append(task)
+                except Exception:  # noqa: BLE001 - as agents do
+                    continue
+        finally:
+            ended.set()
+
+    (done,) = await run_tasks(stubborn, ["x"], store=store, timeout_seconds=0.2)
+    assert done.status == "failed"
+    assert await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_fork_that_exits_does_not_go_on_as_a_runner(kind, tmp_path):
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(7)
+        _, status = os.waitpid(pid, 0)
+        return float(os.waitstatus_to_exitcode(status))
+
+    @rollout
+    def forking(task):
+        return fork()
+
+    @rollout
+    async def forking_async(task):
+        return fork()
+
+    (done,) = await run_tasks(forking if kind == "sync" else forking_async, ["x"])
+    assert (done.status, done.reward) == ("succeeded", 7.0)
 
 
 async def test_an_error_is_recorded_in_the_trace():

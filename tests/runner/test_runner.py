@@ -176,12 +176,15 @@ async def test_hooks_are_called_in_the_stated_order(runner):
     assert hook.seen[4][1][-1] == 1.0
 
 
-async def test_hooks_are_called_also_when_the_agent_fails():
+@pytest.mark.parametrize("failure", ["raises", "returns a wrong type"])
+async def test_hooks_are_called_also_when_the_agent_fails(failure):
     hook = Watching()
 
     @rollout
     def agent(task):
-        raise ValueError("no")
+        if failure == "raises":
+            raise ValueError("no")
+        return {}
 
     (done,) = await run_tasks(agent, [0], hooks=[hook])
     assert done.status == "failed"
@@ -254,6 +257,19 @@ async def test_a_step_raises_what_the_agent_raises_and_records_it(store):
     with runner.run_context(agent=agent, store=store), pytest.raises(KeyError, match="missing"):
         await runner.step(4)
     assert [each.status for each in await store.query_rollouts()] == ["failed"]
+
+
+async def test_a_step_that_is_cancelled_hands_its_rollout_back(store):
+    @rollout
+    async def agent(task):
+        await asyncio.sleep(60)
+
+    runner = Runner(tracer=DummyTracer())
+    with runner.run_context(agent=agent, store=store):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(runner.step(4), 0.2)
+        assert runner._in_hand == {}
+    assert [each.status for each in await store.query_rollouts()] == ["requeuing"]
 
 
 async def test_a_missing_resource_reaches_the_caller_of_step(store):
@@ -400,9 +416,12 @@ async def test_nothing_is_left_after_the_context(store):
     assert own_threads() == before
 
 
-def test_worker_names_are_unique():
+def test_worker_names_are_unique(store):
     assert worker_name(0) == worker_name(0)
     assert worker_name(0) != worker_name(1)
+    one, two = Runner(tracer=DummyTracer()), Runner(tracer=DummyTracer())
+    with one.run_context(agent=Doubling(), store=store), two.run_context(agent=Doubling(), store=store):
+        assert one.worker_name != two.worker_name
 
 
 @pytest.mark.parametrize(

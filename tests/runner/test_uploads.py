@@ -79,3 +79,40 @@ async def test_an_outcome_is_kept_until_the_store_can_write_again():
     store = FullDisk()
     (done,) = await run_tasks(lambda task: 1.0, ["x"], store=store)
     assert (done.status, done.reward, store.refusals) == ("succeeded", 1.0, 0)
+
+
+class Flaky(InMemoryLightningStore):
+    """A store of one's own, with errors of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.failures = {"update_worker": 2, "complete_attempt": 2, "dequeue_many_rollouts": 1}
+
+    def fail(self, name):
+        if self.failures[name]:
+            self.failures[name] -= 1
+            raise ConnectionError(f"{name} did not get through")
+
+    async def update_worker(self, *args, **kwargs):
+        self.fail("update_worker")
+        return await super().update_worker(*args, **kwargs)
+
+    async def complete_attempt(self, *args, **kwargs):
+        self.fail("complete_attempt")
+        return await super().complete_attempt(*args, **kwargs)
+
+    async def dequeue_many_rollouts(self, **kwargs):
+        self.fail("dequeue_many_rollouts")
+        return await super().dequeue_many_rollouts(**kwargs)
+
+
+async def test_errors_of_a_store_of_ones_own_end_neither_heartbeats_nor_outcomes():
+    store = Flaky()
+    runner = Runner(tracer=DummyTracer(), heartbeat_interval=0.05)
+    queued = await store.enqueue_rollout("x")
+    async with at_work(runner, lambda task: 1.0, store):
+        (done,) = await finished(store, [queued])
+        while await store.get_worker_by_id(runner.worker_name) is None:
+            await asyncio.sleep(0.02)
+    assert done.status == "succeeded"
+    assert set(store.failures.values()) == {0}

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import threading
@@ -870,3 +871,38 @@ async def test_an_unclosed_store_that_is_forgotten_loses_nothing(path, caplog):
     await again.close()
     await store.close()
     assert caplog.text == ""
+
+
+LOOK = """
+import asyncio, sys
+from sharpen import SQLiteStore
+
+async def look():
+    store = SQLiteStore(sys.argv[1])
+    await store.enqueue_rollout("from elsewhere")
+    print((await store.statistics())["total_rollouts"])
+    await store.close()
+
+asyncio.run(look())
+"""
+
+
+async def test_a_file_opened_twice_in_one_process_keeps_its_locks(tmp_path):
+    """Closing one of two must not make another process believe that nobody has the file open."""
+
+    async def look_from_elsewhere():
+        command = [sys.executable, "-c", LOOK, str(tmp_path / "store.db")]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    store = SQLiteStore(tmp_path / "store.db")
+    await store.enqueue_rollout(0)
+    await SQLiteStore(tmp_path / "store.db").close()
+    assert await look_from_elsewhere() == 2
+    assert (tmp_path / "store.db-wal").exists()
+    for number in range(5):
+        await store.enqueue_rollout(number)
+    assert await look_from_elsewhere() == 8
+    assert (await store.statistics())["total_rollouts"] == 8
+    await store.close()

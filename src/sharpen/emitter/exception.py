@@ -1,6 +1,6 @@
 """Exceptions, under OpenTelemetry's names."""
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, in_words
 from ..semconv import AGL_EXCEPTION
 from ..tracer.operation import exception_attributes
 from ..types import SpanCoreFields, TraceStatus
@@ -11,5 +11,5 @@ def emit_exception(exception: BaseException, *, propagate: bool = True) -> SpanC
     """Record an exception: its type, its message and its stack trace."""
     if not isinstance(exception, BaseException):
         raise InvalidInputError(f"emit_exception takes an exception, not {type(exception).__name__}")
-    status = TraceStatus("ERROR", f"{type(exception).__name__}: {exception}")
+    status = TraceStatus("ERROR", in_words(exception))
     return emit(AGL_EXCEPTION, exception_attributes(exception), status=status, propagate=propagate)

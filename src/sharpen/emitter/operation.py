@@ -9,7 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, in_words
 from ..semconv import AGL_OPERATION, LightningSpanAttributes
 from ..tracer.base import active_tracer
 from ..tracer.operation import Operation
@@ -206,4 +206,4 @@ class _Afterwards:
         with _recorded(self._attributes, self._start_time) as recording:
             if recording is not None and isinstance(error, Exception):
                 recording.record_exception(error)
-                recording.set_status("ERROR", f"{type(error).__name__}: {error}")
+                recording.set_status("ERROR", in_words(error))

@@ -5,7 +5,7 @@ import logging
 import traceback
 from typing import Any
 
-from ..errors import AgentTimeoutError, InvalidInputError, SharpenError, StoreError
+from ..errors import AgentTimeoutError, InvalidInputError, SharpenError, in_words, text_of
 from ..store import LightningStore
 from ..store.base import AttemptEnd
 from ..types import AttemptedRollout, Span
@@ -15,6 +15,7 @@ from .outbox import Outbox
 log = logging.getLogger(__name__)
 MAX_REASON = 4_000
 PATIENCE_SECONDS = 120.0
+HAND_BACK_SECONDS = 4.0  # a runner that stops does not wait for a store that has gone
 
 
 class Work:
@@ -32,8 +33,8 @@ class Work:
     def fail(self, error: BaseException) -> None:
         self.error = error
         if not self.is_unwanted:
-            log.info("rollout %s: attempt %s failed", self.rollout.rollout_id, self.rollout.attempt.attempt_id,
-                     exc_info=error if log.isEnabledFor(logging.DEBUG) else None)  # fmt: skip
+            trace = error if log.isEnabledFor(logging.DEBUG) else None
+            log.info("rollout %s failed: %s", self.rollout.rollout_id, in_words(error)[:300], exc_info=trace)
 
     def cancel(self) -> None:
         """Nobody waits for it any more. May be called from any thread."""
@@ -54,12 +55,23 @@ class Work:
 
 def reason(error: BaseException) -> dict[str, Any]:
     """Why an attempt failed, as it stands in its metadata."""
-    lines = "".join(traceback.format_exception(error, limit=-10))
     return {
         "error_type": type(error).__name__,
-        "error": str(error)[:MAX_REASON] or type(error).__name__,
-        "traceback": lines[-MAX_REASON:],
+        "error": text_of(error)[:MAX_REASON] or type(error).__name__,
+        "traceback": _writable("".join(_traceback_of(error)))[-MAX_REASON:],
     }
+
+
+def _traceback_of(error: BaseException) -> list[str]:
+    try:
+        return traceback.format_exception(error, limit=-10)
+    except Exception:  # noqa: BLE001 - the same
+        return traceback.format_tb(error.__traceback__, limit=-10)
+
+
+def _writable(text: str) -> str:
+    """Without lone surrogates, which no store can write."""
+    return text.encode("utf-8", "replace").decode()
 
 
 async def complete(store: LightningStore, work: Work) -> None:
@@ -78,7 +90,7 @@ async def complete(store: LightningStore, work: Work) -> None:
                 return
             await send_one_by_one(store, spans, error)
             spans = []
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
             if asyncio.get_running_loop().time() > end:
                 log.error("the outcome of rollout %s could not be stored: %s", ids[0], error)
                 return
@@ -90,19 +102,20 @@ async def last_spans(outbox: Outbox) -> list[Span]:
     """Wait for the spans that are on their way; gives those that are left."""
     spans, sending = outbox.seal()
     while sending is not None:
-        await asyncio.wrap_future(sending)
+        await asyncio.shield(asyncio.wrap_future(sending))
         spans, sending = outbox.seal()
     return spans
 
 
 async def hand_back(store: LightningStore, work: Work) -> None:
     """Keep what was recorded and put the rollout back into the queue, for another runner or the next run."""
-    spans = await last_spans(work.outbox)
     try:
-        if spans:
-            await store.add_many_spans(spans)
-        await store.update_rollout(work.rollout.rollout_id, status="requeuing")
-    except SharpenError as error:
+        async with asyncio.timeout(HAND_BACK_SECONDS):
+            spans = await last_spans(work.outbox)
+            if spans:
+                await store.add_many_spans(spans)
+            await store.update_rollout(work.rollout.rollout_id, status="requeuing")
+    except (SharpenError, TimeoutError) as error:
         log.warning("rollout %s could not be handed back: %s", work.rollout.rollout_id, error)
     else:
         log.info("rollout %s is handed back to the queue", work.rollout.rollout_id)

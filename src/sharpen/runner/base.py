@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import itertools
 import logging
 import os
 import socket
@@ -29,11 +30,13 @@ from .keys import with_keys
 from .output import at_most, counted_output
 from .results import spans_of
 from .shift import Shift, StopEvent
-from .threads import AgentThreads, MainThread, place_of_agents
+from .threads import AgentThreads, MainThread, end_fork, place_of_agents
 from .worker import worker_name
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Runners that are given no number: apart from those that a strategy numbers from 0.
+_numbers = itertools.count(10_000)
 _work: contextvars.ContextVar[Work | None] = contextvars.ContextVar("sharpen_work", default=None)
 
 
@@ -123,7 +126,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         worker_id: int | None = None,
     ) -> Iterator["Runner[T]"]:
         """A runner that is ready for `step` and `iter`, without a trainer."""
-        number = worker_id or 0
+        number = next(_numbers) if worker_id is None else worker_id
         self.init(agent, hooks=hooks)
         try:
             self.init_worker(number, store)
@@ -157,7 +160,11 @@ class Runner(ParallelWorkerBase, Generic[T]):
         rollout = await store.start_rollout(input, mode, resources_id, worker_id=self.worker_name)
         work = self.take(rollout)
         with counted_output():
-            await self.attend(work)
+            try:
+                await self.attend(work)
+            except asyncio.CancelledError:
+                await asyncio.shield(self.give_up(work))
+                raise
             await self.report(work)
         if work.error is not None:
             raise work.error
@@ -180,13 +187,13 @@ class Runner(ParallelWorkerBase, Generic[T]):
             if not work.is_settled:  # an `execute` of the user's own, which never came to ours
                 self._settle(work, result, trace_id=None)
         except asyncio.CancelledError as error:
-            if not work.is_unwanted:
-                raise
-            work.fail(error)
+            if not work.is_unwanted and work.task is not None and work.task.cancelling():
+                raise  # somebody stops the runner
+            work.fail(error)  # unwanted, or a cancellation that the agent has let through
         except BaseException as error:
             work.fail(_as_exit(error))
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            if isinstance(error, KeyboardInterrupt) and self._place is not None:
+                raise  # a person at the keyboard, since the agent runs on the main thread
         finally:
             work.task = None
             _work.reset(token)
@@ -213,18 +220,13 @@ class Runner(ParallelWorkerBase, Generic[T]):
         resources = await self._resources_of(rollout)
         known = {"agent": self.agent, "runner": self, "rollout": rollout}
         await self.hooks.call("on_rollout_start", **known, tracer=tracer)
-        result, error, spans = None, None, list[Span]()
+        spans: list[Span] = []
         try:
             result = await self._traced(tracer, work, resources, known)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
             recorded = tracer.get_last_trace()
-            if error is None:
-                spans = self._settle(work, result, recorded[0].trace_id if recorded else None)
-            if not isinstance(error, KeyboardInterrupt):
-                await self.hooks.call("on_rollout_end", **known, spans=[*recorded, *spans])
+            spans = self._settle(work, result, recorded[0].trace_id if recorded else None)
+        finally:
+            await self.hooks.call("on_rollout_end", **known, spans=[*tracer.get_last_trace(), *spans])
         return result
 
     async def _traced(self, tracer: Tracer, work: Work, resources: NamedResources, known: dict[str, Any]) -> Any:
@@ -276,9 +278,9 @@ class Runner(ParallelWorkerBase, Generic[T]):
         return spans
 
     def _find_place(self) -> MainThread | None:
-        """A thread that was lent to agents; several slots are of more use in threads of their own."""
+        """A thread that was lent to agents, where somebody asked for it: there an agent that hangs cannot be left."""
         place = place_of_agents()
-        return place if place is not None and (place.is_asked_for or self.concurrency == 1) else None
+        return place if place is not None and place.is_asked_for else None
 
     # -- what is in hand -----------------------------------------------------------------------------
 
@@ -349,10 +351,14 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
 async def _guarded(awaitable: Any) -> Any:
     """asyncio lets a SystemExit end the whole loop; here it ends the attempt."""
+    process = os.getpid()
     try:
         return await awaitable
-    except SystemExit as error:
-        raise _as_exit(error) from error
+    except BaseException as error:
+        end_fork(process, error)
+        if isinstance(error, SystemExit):
+            raise _as_exit(error) from error
+        raise
 
 
 def _as_exit(error: BaseException) -> BaseException:

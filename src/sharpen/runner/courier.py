@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from ..errors import InvalidInputError, SharpenError
+from ..errors import InvalidInputError
 from ..store import LightningStore
 from ..types import Span
 from .outbox import Outbox
@@ -107,7 +107,7 @@ class Courier:
     async def _beat(self) -> None:
         try:
             worker = await self._store.update_worker(self._worker_name, self._statistics())
-        except SharpenError as error:
+        except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
             log.warning("a heartbeat of %s was lost: %s", self._worker_name, error)
         else:
             self._tell(getattr(worker, "unwanted_attempts", ()))
@@ -128,7 +128,7 @@ class Courier:
                 unsent = every[start:]
                 await self._send(every[start : start + MAX_SPANS])
             unsent = []
-        except SharpenError as error:
+        except Exception as error:  # noqa: BLE001 - the same
             log.warning("%d spans could not be stored and will be sent again: %s", len(unsent), error)
         finally:
             left = {id(span) for span in unsent}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharpenError
 from ..types import AttemptedRollout
-from .attempts import Work
+from .attempts import HAND_BACK_SECONDS, Work
 from .threads import RunnerWornOut
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Shift:
                 self._had_work = bool(claimed)
                 return claimed
             claimed = await self._wait_for_work(limit)
-        except SharpenError as error:
+        except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
             log.warning("no work could be claimed, trying again: %s", error)
             await asyncio.sleep(1)
             return []
@@ -165,11 +165,12 @@ class Shift:
         """A claim that was cut off may have succeeded all the same: what nobody runs goes back to the queue."""
         runner, store = self._runner, self._runner.open_store
         try:
-            for rollout in await store.query_rollouts(status_in=["preparing"]):
-                attempt = await store.get_latest_attempt(rollout.rollout_id)
-                if attempt is not None and attempt.worker_id == runner.worker_name:
-                    await store.update_rollout(rollout.rollout_id, status="requeuing")
-        except SharpenError as error:
+            async with asyncio.timeout(HAND_BACK_SECONDS):
+                for rollout in await store.query_rollouts(status_in=["preparing"]):
+                    attempt = await store.get_latest_attempt(rollout.rollout_id)
+                    if attempt is not None and attempt.worker_id == runner.worker_name:
+                        await store.update_rollout(rollout.rollout_id, status="requeuing")
+        except (SharpenError, TimeoutError) as error:
             log.warning("rollouts that were claimed in the last moment could not be handed back: %s", error)
 
 

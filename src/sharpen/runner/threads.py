@@ -8,16 +8,20 @@ import asyncio
 import contextlib
 import contextvars
 import ctypes
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AgentCancelledError
-
 Call = Callable[[], Any]
+TOLD_EVERY_SECONDS = 1.0
+
+
+class AgentAbandoned(BaseException):
+    """Raised inside a sync agent that nobody waits for any more. No `Exception`, which agents catch and try again."""
 
 
 class RunnerWornOut(Exception):
@@ -33,9 +37,8 @@ class AgentThreads:
 
     @property
     def abandoned(self) -> int:
-        """How many threads hang in agents that nobody waits for."""
-        self._left = [thread for thread in self._left if thread.is_alive()]
-        return len(self._left)
+        """How many threads hang in agents that nobody waits for; may be asked from any thread."""
+        return sum(thread.is_alive() for thread in self._left)
 
     async def call(self, function: Call) -> Any:
         """Run the function in a thread, in a copy of this context; cancelled, it leaves the thread to itself."""
@@ -45,7 +48,7 @@ class AgentThreads:
             outcome = await future
         except asyncio.CancelledError:
             thread.abandon()
-            self._left.append(thread)
+            self._left = [*(each for each in self._left if each.is_alive()), thread]
             raise
         self._idle.append(thread)
         if isinstance(outcome, _Raised):
@@ -90,14 +93,19 @@ class _Thread:
     def abandon(self) -> None:
         self._is_abandoned = True
         self.end()
-        if self._is_busy:
-            raise_in(self._thread, AgentCancelledError)
+        threading.Thread(target=self._tell, name="sharpen-abandoned", daemon=True).start()
+
+    def _tell(self) -> None:
+        """An agent may catch it, or be deep in a call: tell it again while it goes on."""
+        while self._is_busy and self._thread.is_alive():
+            raise_in(self._thread, AgentAbandoned)
+            self._thread.join(TOLD_EVERY_SECONDS)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, context, function = job
             self._is_busy = True
-            outcome = _outcome(context, function)
+            outcome = None if self._is_abandoned else _outcome(context, function)
             self._is_busy = False
             if self._is_abandoned:
                 return
@@ -109,10 +117,19 @@ class _Thread:
 
 
 def _outcome(context: contextvars.Context, function: Call) -> Any:
+    process = os.getpid()
     try:
         return context.run(function)
     except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+        end_fork(process, error)
         return _Raised(error)
+
+
+def end_fork(process: int, error: BaseException) -> None:
+    """An agent may fork; a fork that ends by an error or by `sys.exit` must not go on as a second runner."""
+    if os.getpid() != process:
+        code = error.code if isinstance(error, SystemExit) else 1
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _set(future: "asyncio.Future[Any]", outcome: Any) -> None:
@@ -136,7 +153,8 @@ class _Job:
     future: "Future[Any]"
 
     def run(self) -> None:
-        self._settle(_outcome(self.context, self.function))
+        if self.future.set_running_or_notify_cancel():  # otherwise nobody waits for it any more
+            self._settle(_outcome(self.context, self.function))
 
     async def run_async(self) -> None:
         try:
@@ -145,12 +163,11 @@ class _Job:
             self._settle(_Raised(error))
 
     def _settle(self, outcome: Any) -> None:
-        if self.future.cancelled():
-            return
-        if isinstance(outcome, _Raised):
-            self.future.set_exception(outcome.error)
-        else:
-            self.future.set_result(outcome)
+        with contextlib.suppress(InvalidStateError):  # cancelled in this moment
+            if isinstance(outcome, _Raised):
+                self.future.set_exception(outcome.error)
+            else:
+                self.future.set_result(outcome)
         if isinstance(outcome, _Raised) and isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error
 

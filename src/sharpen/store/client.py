@@ -160,8 +160,8 @@ class LightningStoreClient(LightningStore):
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
-            for old in [each for each in self._by_loop if each.is_closed()]:
-                del self._by_loop[old]
+            for old in [each for each in list(self._by_loop) if each.is_closed()]:
+                self._by_loop.pop(old, None)
             found = self._by_loop[loop] = Connections(self.url, self._headers)
         return found
 

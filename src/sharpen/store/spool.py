@@ -8,6 +8,7 @@ Every entry can be sent twice: writes carry the caller's ids.
 import fcntl
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,12 @@ def default_folder() -> Path:
     """Where spools lie: `SHARPEN_SPOOL`, else the user's state folder."""
     if folder := os.environ.get("SHARPEN_SPOOL"):
         return Path(folder)
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "sharpen" / "spool"
+    if state := os.environ.get("XDG_STATE_HOME"):
+        return Path(state) / "sharpen" / "spool"
+    try:
+        return Path.home() / ".local" / "state" / "sharpen" / "spool"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"sharpen-{os.getuid()}" / "spool"
 
 
 def key_of(store_id: str | None, url: str) -> str:

@@ -25,7 +25,7 @@ from ..errors import InvalidInputError, SharpenError, StoreError, StoreFileError
 from .base import LightningStoreCapabilities
 from .ledger import Events, Ledger
 from .local import LocalStore
-from .sqlite_schema import check_file, connect, parse_path, prepare
+from .sqlite_schema import check_file, connect, open_files, parse_path, prepare
 from .sqlite_tables import SQLiteTables, WorkerTimes
 
 log = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class SQLiteStore(LocalStore):
             except BaseException:
                 self._connection.close()  # leaves nothing beside a file that is refused
                 raise
+        self._open_file = open_files.add(self.path)
         self._watchdog.start()
 
     def _prepare(self) -> None:
@@ -171,7 +172,8 @@ class SQLiteStore(LocalStore):
         try:
             yield ledger
         finally:
-            tables.connection.execute("COMMIT")
+            if tables.connection.in_transaction:  # an error may have ended it already
+                tables.connection.execute("COMMIT")
             tables.forget()
             self._readers.append((tables, ledger))
             if self._is_closed:
@@ -412,6 +414,7 @@ class SQLiteStore(LocalStore):
             self._is_closed = True
             self._close_readers()
             self._connection.close()
+            open_files.remove(self._open_file)
 
     def _close_readers(self) -> None:
         while self._readers:

@@ -6,7 +6,9 @@ Nothing is changed in a file that is not ours, is corrupt, may not be written or
 import os
 import sqlite3
 import stat
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,6 +167,40 @@ def parse_path(database_url: str | os.PathLike[str]) -> Path:
     return Path(text)
 
 
+class OpenFiles:
+    """The store files that this process has open.
+
+    POSIX drops all locks of a process on a file when the process closes any descriptor of it: such a file may be read
+    through SQLite only, or another process would take it for abandoned and remove its log.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[int, int]] = Counter()
+
+    def has(self, path: Path) -> bool:
+        found = path.stat()
+        with self._lock:
+            return self._counts[found.st_dev, found.st_ino] > 0
+
+    def add(self, path: Path) -> tuple[int, int]:
+        """From now on it is open; gives what `remove` wants."""
+        found = path.stat()
+        key = (found.st_dev, found.st_ino)
+        with self._lock:
+            self._counts[key] += 1
+        return key
+
+    def remove(self, key: tuple[int, int]) -> None:
+        with self._lock:
+            self._counts[key] -= 1
+            if self._counts[key] <= 0:
+                del self._counts[key]
+
+
+open_files = OpenFiles()
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that cannot become a store, before anything touches it."""
     if not path.parent.is_dir():
@@ -179,6 +215,8 @@ def check_file(path: Path) -> None:
         raise StoreFileError(f"{str(path)!r} is not a file")
     if not os.access(path, os.R_OK | os.W_OK):
         raise StoreFileError(f"{str(path)!r} may not be read and written by this user")
+    if open_files.has(path):
+        return  # checked when it was opened
     with path.open("rb") as file:
         head = file.read(100)
     if not head:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, in_words
 from ..types import Attributes, Event, ParallelWorkerBase, Span, SpanCoreFields, TraceStatus
 from .content import event_without_content, without_content
 from .operation import Operation, PlainOperation
@@ -210,7 +210,7 @@ class Tracer(ParallelWorkerBase):
             yield operation
         except Exception as error:
             operation.record_exception(error)
-            operation.set_status("ERROR", f"{type(error).__name__}: {error}")
+            operation.set_status("ERROR", in_words(error))
             raise
         finally:
             _parent_id.reset(token)

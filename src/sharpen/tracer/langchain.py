@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..errors import MissingExtraError
+from ..errors import MissingExtraError, in_words
 from .plain import plain
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class LangChainHandler(BaseCallbackHandler):
         with self._tracer.operation_context(name, {**attributes, **found}, start_time) as operation:
             if error is not None:
                 operation.record_exception(error)
-                operation.set_status("ERROR", f"{type(error).__name__}: {error}")
+                operation.set_status("ERROR", in_words(error))
 
 
 def _said(role: str, content: Any) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """One operation of an agent while it runs: a span that has started and not ended."""
 
 import time
-from traceback import format_exception
+from traceback import format_exception, format_tb
 from typing import Any, Protocol
 
+from ..errors import text_of
 from ..types import Attributes, Event, TraceStatus
 from ..types.spans import StatusCode
 from .plain import plain_attributes, plain_text
@@ -45,6 +46,13 @@ def exception_attributes(exception: BaseException) -> Attributes:
     is_builtin = kind.__module__ == "builtins"
     return {
         "exception.type": kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}",
-        "exception.message": plain_text(str(exception)),
-        "exception.stacktrace": plain_text("".join(format_exception(exception))),
+        "exception.message": text_of(exception),
+        "exception.stacktrace": plain_text("".join(_traceback(exception))),
     }
+
+
+def _traceback(exception: BaseException) -> list[str]:
+    try:
+        return format_exception(exception)
+    except Exception:  # noqa: BLE001 - its own text fails
+        return format_tb(exception.__traceback__)

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link as OtelLink, SpanKind, TraceState
 from opentelemetry.trace.status import StatusCode as OtelStatusCode
 
+from ..errors import in_words
 from ..types import Attributes, SpanCoreFields
 from ..types.spans import StatusCode
 from .collector import Collector
@@ -206,7 +207,7 @@ class Sdk:
             yield operation
         except Exception as error:
             operation.record_exception(error)
-            operation.set_status("ERROR", f"{type(error).__name__}: {error}")
+            operation.set_status("ERROR", in_words(error))
             raise
         finally:
             otel_context.detach(token)
