@@ -36,7 +36,7 @@ def save_state(path: str | os.PathLike[str], tree: Any) -> None:
 
 def load_state(path: str | os.PathLike[str]) -> Any:
     """The tree that was saved. Tensors come back on the CPU."""
-    source = Path(path)
+    source = Path(path).resolve()  # a link to the latest may move while it is read
     if not source.is_file():
         raise StateFileError(f"there is no state file at {str(path)!r}")
     try:
