@@ -25,6 +25,8 @@ TESTED = {
     "demo",  # in test_docs.py
     "dev_mode",
     "hooks",
+    "rl_cartpole",  # in rl/test_rl_examples.py
+    "rl_order_execution",
     "roles_apart",
     "shared_memory",
 }

@@ -1,0 +1,137 @@
+"""What SAC reaches on Pendulum-v1 and DQN on CartPole-v1, with the step budgets of Stable-Baselines3's zoo.
+
+    python benchmarks/rl_learning.py                        # both, 3 seeds: several minutes
+    python benchmarks/rl_learning.py --task dqn --seeds 1
+    python benchmarks/rl_learning.py --peer-python PATH     # Stable-Baselines3 beside ours, in another environment
+
+The zoo's own figures are a mean return of -157 (standard deviation 89) for SAC and 500 for DQN. After training, 100
+deterministic episodes are played. Each line is JSON.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+# The zoo: mean over many episodes, and twice the standard error of a mean over 100 of them.
+LEVELS = {"sac": (-157.0, 17.7), "dqn": (500.0, 0.0)}
+BUDGET = {"sac": 20_000, "dqn": 50_000}
+ENVS = {"sac": "Pendulum-v1", "dqn": "CartPole-v1"}
+
+
+def policy_of(task: str, seed: int) -> Any:
+    import gymnasium as gym
+    import torch
+
+    from sharpen.rl import DQN, SAC
+    from sharpen.rl.policies import MLP
+
+    torch.manual_seed(seed)
+    env = gym.make(ENVS[task])
+    if task == "sac":
+        network = MLP(env.observation_space, (256, 256), activation="relu")
+        return SAC(network, env.observation_space, env.action_space, lr=1e-3, learning_starts=400, seed=seed)
+    return DQN(
+        MLP(env.observation_space, (128, 128), activation="tanh"),
+        env.observation_space,
+        env.action_space,
+        lr=2.3e-3,
+        target_update_freq=128,
+        clip_loss_grad=True,
+        eps_end=0.04,
+        exploration_steps=4_000,
+        learning_starts=1_000,
+        updates_per_step=0.5,
+        seed=seed,
+    )
+
+
+def ours(task: str, seed: int, budget: int) -> dict[str, Any]:
+    """Train through the trainer until the budget of steps is spent, then play 100 episodes."""
+    from gym_vessel import gym_vessel
+
+    from sharpen.rl import Callback, Trainer
+
+    class Spend(Callback):
+        steps = 0
+
+        def on_iter_end(self, trainer: Any, vessel: Any) -> None:
+            self.steps += len(vessel.last_batch)
+            trainer.should_stop = self.steps >= budget
+
+    spend, vessel = Spend(), gym_vessel(ENVS[task], policy_of(task, seed), episode_per_iter=1 if task == "sac" else 2)
+    trainer = Trainer(callbacks=[spend], finite_env_type="dummy", concurrency=100, seed=seed)
+    start = time.perf_counter()
+    trainer.fit(vessel)
+    seconds = time.perf_counter() - start
+    trainer.test(vessel)
+    return {"steps": spend.steps, "seconds": round(seconds, 1), "mean_return": round(trainer.metrics["reward"], 1)}
+
+
+def sb3(task: str, seed: int, budget: int) -> dict[str, Any]:
+    """Stable-Baselines3 with the settings of its zoo."""
+    import gymnasium as gym
+    from stable_baselines3 import DQN, SAC  # type: ignore[import-not-found]
+    from stable_baselines3.common.evaluation import evaluate_policy  # type: ignore[import-not-found]
+
+    if task == "sac":
+        model = SAC("MlpPolicy", gym.make(ENVS[task]), learning_rate=1e-3, seed=seed, device="cpu")
+    else:
+        zoo: dict[str, Any] = {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99}
+        zoo |= {"learning_starts": 1_000, "target_update_interval": 10, "train_freq": 256, "gradient_steps": 128}
+        zoo |= {"exploration_fraction": 0.16, "exploration_final_eps": 0.04, "policy_kwargs": {"net_arch": [256, 256]}}
+        model = DQN("MlpPolicy", gym.make(ENVS[task]), seed=seed, device="cpu", **zoo)
+    start = time.perf_counter()
+    model.learn(budget)
+    seconds = time.perf_counter() - start
+    mean, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=100)
+    return {"steps": model.num_timesteps, "seconds": round(seconds, 1), "mean_return": round(float(mean), 1)}
+
+
+def apart(python: str, lib: str, task: str, seed: int, steps: int) -> dict[str, Any]:
+    command = [python, __file__, "--one", lib, "--task", task, "--seed", str(seed), "--steps", str(steps)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{lib} failed:\n{done.stderr[-3000:]}")
+    line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(line), flush=True)
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=["sac", "dqn"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=0, help="instead of the zoo's budget")
+    parser.add_argument("--peer-python", help="an interpreter that has Stable-Baselines3")
+    parser.add_argument("--one", choices=["ours", "sb3"], help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        import torch
+
+        torch.set_num_threads(1)
+        run = ours if given.one == "ours" else sb3
+        found = run(given.task, given.seed, given.steps or BUDGET[given.task])
+        print(json.dumps({"lib": given.one, "task": given.task, "seed": given.seed, **found}))
+        return
+    pythons = {"ours": sys.executable} | ({"sb3": given.peer_python} if given.peer_python else {})
+    for task in [given.task] if given.task else ["sac", "dqn"]:
+        returns: dict[str, list[float]] = {lib: [] for lib in pythons}
+        for seed in range(given.seeds):
+            for lib, python in pythons.items():
+                returns[lib].append(apart(python, lib, task, seed, given.steps)["mean_return"])
+        level, noise = LEVELS[task]
+        line: dict[str, Any] = {
+            "measure": f"{task} on {ENVS[task]}, mean return over 100 episodes",
+            "zoo": LEVELS[task],
+        }
+        line |= {lib: {"median": statistics.median(found), "all": found} for lib, found in returns.items()}
+        print(json.dumps(line | {"reached": statistics.median(returns["ours"]) >= level - noise}))
+
+
+if __name__ == "__main__":
+    main()

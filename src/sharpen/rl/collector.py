@@ -1,0 +1,159 @@
+"""`Collector`: plays episodes with a policy and keeps them, in the order of their numbers.
+
+Each round the policy acts on all running episodes at once. Steps are kept as they come, one row of slots per round;
+at the end the rows are gathered episode by episode, so nothing depends on who finished first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidInputError
+from .episodes import EpisodeBatch
+from .finite_env import FiniteVectorEnv
+from .noise import EpisodeNoise
+from .policy import Actor
+from .trees import Array, Tree, concatenate, map_tree, rows
+
+ROWS = 64  # rounds that a buffer holds at first, at least
+
+
+class Collector:
+    """Plays episodes of a vector environment with a policy."""
+
+    def __init__(self, policy: Actor, env: FiniteVectorEnv, *, buffer_size: int = 20000) -> None:
+        self.policy, self.env = policy, env
+        self._buffer_rounds = max(ROWS, buffer_size // len(env))
+
+    def collect(self, n_episode: int | None = None, *, deterministic: bool = False) -> EpisodeBatch:
+        """Play exactly `n_episode` episodes (or all that there are), and return them."""
+        buffer = _Buffer(len(self.env), self._buffer_rounds)
+        self._play(n_episode, deterministic, buffer)
+        return buffer.episodes()
+
+    def play(self, n_episode: int | None = None, *, deterministic: bool = True) -> int:
+        """Play them without keeping anything but what the loggers hear; the number of episodes."""
+        return self._play(n_episode, deterministic, None)
+
+    def _play(self, n_episode: int | None, deterministic: bool, buffer: "_Buffer | None") -> int:
+        env, policy, count = self.env, self.policy, 0
+        env.open_collection(each_step=False, limit=n_episode)
+        noise = EpisodeNoise(env.entropy, len(env))
+        was_running = np.zeros(len(env), bool)
+        ids, action_N = np.zeros(0, np.int64), None
+        while True:
+            reward_N, terminated_N, truncated_N = env.round(ids, action_N)
+            if len(ids):
+                done_N = terminated_N | truncated_N
+                count += int(np.count_nonzero(done_N))
+                was_running[:] = False
+                was_running[ids[~done_N]] = True
+                if buffer is not None:
+                    buffer.put_result(ids, reward_N, terminated_N, truncated_N)
+                    buffer.put_ends(ids[done_N], env)
+            ids = env.running()
+            if not len(ids):
+                if env.is_over:
+                    break
+                continue  # all episodes ended together: the next round only begins others
+            begun = ids[~was_running[ids]]
+            if len(begun):
+                noise.begin(begun, env.k_N[begun])
+            obs_N = rows(env.obs, ids)
+            actions = policy.act(obs_N, rng=noise.select(ids), deterministic=deterministic)
+            action_N = actions.action_N
+            if buffer is not None:
+                buffer.put_step(ids, begun, obs_N, action_N, actions.extras)
+        env.close_collection()
+        return count
+
+
+class _Buffer:
+    """Steps of all slots: arrays of (round, slot, …), which grow when they are full."""
+
+    def __init__(self, n: int, rounds: int) -> None:
+        self._n, self._rounds, self._t = n, rounds, -1
+        self._start_N = np.zeros(n, np.int64)
+        self._store: dict[str, Tree] = {}
+        self._ends: list[tuple[Array, Array, Array, int]] = []  # k, slot, first round, round after the last
+        self._last_obs: list[Tree] = []
+
+    def put_step(self, ids: Array, begun: Array, obs_N: Tree, action_N: Tree, extras: Mapping[str, Array]) -> None:
+        """What the policy saw and chose in this round."""
+        self._t += 1
+        if self._t == self._rounds:
+            self._grow()
+        self._start_N[begun] = self._t
+        self._put("obs", ids, obs_N)
+        self._put("action", ids, action_N)
+        for name, values_N in extras.items():
+            self._put(f"extra:{name}", ids, values_N)
+
+    def put_result(self, ids: Array, reward_N: Array, terminated_N: Array, truncated_N: Array) -> None:
+        """What came of it."""
+        self._put("reward", ids, reward_N)
+        self._put("terminated", ids, terminated_N)
+        self._put("truncated", ids, truncated_N)
+
+    def put_ends(self, slots: Array, env: FiniteVectorEnv) -> None:
+        """These slots have ended their episodes."""
+        if len(slots):
+            self._ends.append((env.k_N[slots], slots, self._start_N[slots], self._t + 1))
+            self._last_obs.append(rows(env.obs, slots))
+
+    def _put(self, name: str, ids: Array, values_N: Tree) -> None:
+        if name not in self._store:
+            self._store[name] = map_tree(self._empty, values_N)
+        place = self._store[name]
+        if isinstance(place, np.ndarray):
+            place[self._t, ids] = values_N
+        else:
+            map_tree(lambda array, values: array.__setitem__((self._t, ids), values), place, values_N)
+
+    def _empty(self, values_N: Any) -> Array:
+        like = np.asarray(values_N)
+        return np.empty((self._rounds, self._n, *like.shape[1:]), like.dtype)
+
+    def _grow(self) -> None:
+        def doubled(array: Array) -> Array:
+            larger = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+            larger[: len(array)] = array
+            return larger
+
+        self._store = {name: map_tree(doubled, tree) for name, tree in self._store.items()}
+        self._rounds *= 2
+
+    def episodes(self) -> EpisodeBatch:
+        """The finished episodes in the order of k."""
+        if not self._ends:
+            raise InvalidInputError("no episode was played: are there initial states?")
+        k_E = np.concatenate([each[0] for each in self._ends])
+        order = np.argsort(k_E, kind="stable")
+        slot_E = np.concatenate([each[1] for each in self._ends])[order]
+        start_E = np.concatenate([each[2] for each in self._ends])[order]
+        stop_E = np.concatenate([np.full(len(each[1]), each[3]) for each in self._ends])[order]
+        lengths_E = stop_E - start_E
+        place_T = self._places(slot_E, start_E, lengths_E)
+        found = {name: self._gather(tree, place_T) for name, tree in self._store.items()}
+        extras = {name.partition(":")[2]: array for name, array in found.items() if name.startswith("extra:")}
+        return EpisodeBatch(
+            obs_T=found["obs"],
+            action_T=found["action"],
+            reward_T=found["reward"],
+            terminated_T=found["terminated"],
+            truncated_T=found["truncated"],
+            last_obs_E=rows(concatenate(self._last_obs), order),
+            lengths_E=lengths_E,
+            extras=extras,
+        )
+
+    def _places(self, slot_E: Array, start_E: Array, lengths_E: Array) -> Array:
+        """Where each step of each episode lies in the arrays, when rounds and slots are one axis."""
+        ends_E = np.cumsum(lengths_E)
+        within_T = np.arange(ends_E[-1]) - np.repeat(ends_E - lengths_E, lengths_E)
+        place_T: Array = (np.repeat(start_E, lengths_E) + within_T) * self._n + np.repeat(slot_E, lengths_E)
+        return place_T
+
+    def _gather(self, tree: Tree, place_T: Array) -> Tree:
+        return map_tree(lambda array: array.reshape(-1, *array.shape[2:])[place_T], tree)

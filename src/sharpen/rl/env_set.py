@@ -1,0 +1,196 @@
+"""Several environments in one process, stepped together into shared rows.
+
+This is the one place where environments are called, in the trainer's process and in workers alike. What a step has to
+say beyond its row (logs, infos, an episode's end) is a `Note`; most steps have none.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from ..loggers import LogLevel
+from .env_wrapper import EnvWrapper
+from .errors import EpisodeError, RewardError
+from .log_collector import Logs
+from .rows import Rows
+from .spaces import row_writer
+
+PERIODIC = int(LogLevel.PERIODIC)
+SHOWN = 500  # characters of an initial state in an error
+
+
+class Begin(NamedTuple):
+    """An episode to begin: its slot, its number, where its random numbers come from, and its initial state."""
+
+    slot: int
+    k: int
+    entropy: tuple[int, ...]
+    has_initial: bool
+    initial: Any
+
+
+class Note(NamedTuple):
+    """What an environment says beside its row."""
+
+    slot: int
+    exhausted: bool = False
+    info: Any = None
+    rewards: list[float] | None = None  # of a finished episode
+    logs: list[tuple[int, Logs]] = []  # step and logs, where a step logged more than its reward
+
+
+class Settings(NamedTuple):
+    """How one collection is logged."""
+
+    min_loglevel: int
+    each_step: bool  # infos at every step, and not only at an episode's end
+
+
+class _Slot:
+    __slots__ = ("begin", "env", "is_wrapper", "logs", "rewards", "step")
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.env = env
+        self.step: Callable[[Any], tuple[Any, Any, bool, bool, Any]] = env.step
+        self.is_wrapper = isinstance(env, EnvWrapper)
+        self.begin: Begin | None = None
+        self.rewards: list[float] = []
+        self.logs: list[tuple[int, Logs]] = []
+
+
+class EnvSet:
+    """The environments of one process."""
+
+    def __init__(self, factories: Iterable[Callable[[], gym.Env[Any, Any]]], rows: Rows) -> None:
+        self._slots = [_Slot(factory()) for factory in factories]
+        self._rows = rows
+        self._write_obs = row_writer(rows.obs)
+        self._settings = Settings(PERIODIC, each_step=True)
+        self.infos: list[Any] = [{} for _ in self._slots]
+
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        return [slot.env for slot in self._slots]
+
+    def open(self, settings: Settings) -> None:
+        """Begin a collection."""
+        self._settings = settings
+        for slot in self._slots:
+            if isinstance(slot.env, EnvWrapper):
+                slot.env.logger.set_min_loglevel(settings.min_loglevel)
+
+    def exchange(self, begins: Sequence[Begin], slots: Sequence[int], actions: Sequence[Any]) -> list[Note]:
+        """Begin some episodes and step others by one action each."""
+        notes: list[Note] = []
+        for begin in begins:
+            self._begin(begin, notes)
+        if len(slots):
+            self._step(slots, actions, notes)
+        return notes
+
+    def _begin(self, begin: Begin, notes: list[Note]) -> None:
+        slot = self._slots[begin.slot]
+        slot.begin, slot.rewards, slot.logs = begin, [], []
+        try:
+            obs, info = _reset(slot.env, begin)
+            self._write_obs(begin.slot, obs)
+        except StopIteration as error:
+            if begin.has_initial:
+                raise _failure(begin, error) from error
+            notes.append(Note(begin.slot, exhausted=True))
+            return
+        except Exception as error:
+            raise _failure(begin, error) from error
+        self.infos[begin.slot] = info
+        if self._settings.each_step and _has_news(info):
+            notes.append(Note(begin.slot, info=info))
+
+    def _step(self, slots: Sequence[int], actions: Sequence[Any], notes: list[Note]) -> None:
+        every, all_slots, write, infos = self._settings.each_step, self._slots, self._write_obs, self.infos
+        rewards_N, terminated_N, truncated_N = self._rows.reward, self._rows.terminated, self._rows.truncated
+        slot = all_slots[0]
+        try:
+            for number, action in zip(slots, actions, strict=True):
+                slot = all_slots[number]
+                obs, reward, terminated, truncated, info = slot.step(action)
+                write(number, obs)
+                rewards_N[number] = reward
+                terminated_N[number] = terminated
+                truncated_N[number] = truncated
+                slot.rewards.append(reward)
+                infos[number] = info
+                if slot.is_wrapper:
+                    is_news = len(info["log"]) > 1 or info["aux_info"]
+                else:
+                    is_news = every and _has_news(_checked(reward, info))
+                if terminated or truncated:
+                    self._end(number, slot, info, notes)
+                elif is_news:
+                    self._tell(number, slot, info, notes)
+        except Exception as error:
+            raise _failure(slot.begin, error) from error
+
+    def _tell(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
+        """A step that logged more than its reward: told at once, or kept until the end of its episode."""
+        if self._settings.each_step:
+            notes.append(Note(number, info=info))
+        elif len(info["log"]) > 1:
+            slot.logs.append((len(slot.rewards) - 1, info["log"]))
+
+    def _end(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
+        steps = len(slot.rewards)
+        logs = info.get("log")
+        if not slot.is_wrapper and self._settings.min_loglevel <= PERIODIC:
+            own = {"reward": (PERIODIC, slot.rewards[-1]), "steps_per_episode": (PERIODIC, steps)}
+            self.infos[number] = info = {**info, "log": {**own, **(logs or {})}}
+        slot.logs.append((steps - 1, info.get("log") or {}))
+        shown = info if self._settings.each_step else None
+        notes.append(Note(number, info=shown, rewards=slot.rewards, logs=slot.logs))
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.env.close()
+
+
+def _reset(env: gym.Env[Any, Any], begin: Begin) -> tuple[Any, Any]:
+    if isinstance(env, EnvWrapper):
+        return env.begin(begin.initial, begin.entropy) if begin.has_initial else env.reset(seed=_number(begin))
+    options = {"initial_state": begin.initial} if begin.has_initial else None
+    return env.reset(seed=_number(begin), options=options)
+
+
+def _number(begin: Begin) -> int:
+    return int(np.random.SeedSequence(begin.entropy).generate_state(1)[0])
+
+
+def _checked(reward: Any, info: Any) -> Any:
+    """The info of an environment that is not ours; a reward that is no number is refused."""
+    if reward != reward:  # noqa: PLR0124 - the quickest test for NaN
+        raise RewardError(f"the reward is {reward}: it must be a number")
+    return info
+
+
+def _has_news(info: Any) -> bool:
+    """Whether an info says anything that the row does not."""
+    return any(info[key] for key in info if key != "log") or len(info.get("log", ())) > 1
+
+
+def _failure(begin: Begin | None, error: Exception) -> EpisodeError:
+    """The error with the episode that it happened in."""
+    if isinstance(error, EpisodeError):
+        return error
+    where = "an episode that has not begun" if begin is None else f"episode {begin.k}{_shown(begin)}"
+    failure = EpisodeError(f"{where} failed with {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _shown(begin: Begin) -> str:
+    if not begin.has_initial:
+        return f" (random numbers from {begin.entropy})"
+    try:
+        text = repr(begin.initial)
+    except Exception as error:  # noqa: BLE001 - a value that cannot be shown must not hide the error that matters
+        text = f"<{type(begin.initial).__name__}, whose repr fails with {type(error).__name__}>"
+    return f" with the initial state {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"

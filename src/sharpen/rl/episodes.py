@@ -1,0 +1,110 @@
+"""What one collect gathered: whole episodes, one after the other, in order of k.
+
+Axis letters: T counts the steps of all episodes together, E the episodes. Nothing here depends on which worker played
+an episode or when.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .trees import Array, Tree, map_tree, rows
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeBatch:
+    """Episodes as arrays.
+
+    `obs_T` is what the policy saw before each step, `last_obs_E` what followed an episode's last step. An episode ends
+    with `terminated_T` (the task is over: nothing follows) or `truncated_T` (it was cut: `last_obs_E` has a value).
+    `extras` holds what the policy wanted kept (`Actions.extras`).
+    """
+
+    obs_T: Tree
+    action_T: Tree
+    reward_T: Array
+    terminated_T: Array
+    truncated_T: Array
+    last_obs_E: Tree
+    lengths_E: Array
+    extras: Mapping[str, Array]
+
+    def __len__(self) -> int:
+        """The number of steps."""
+        return len(self.reward_T)
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self.lengths_E)
+
+    @cached_property
+    def offsets_E(self) -> Array:
+        """Where each episode begins."""
+        return np.concatenate([[0], np.cumsum(self.lengths_E)[:-1]]).astype(np.int64)
+
+    @cached_property
+    def last_E(self) -> Array:
+        """The index of each episode's last step."""
+        return self.offsets_E + self.lengths_E - 1
+
+    @cached_property
+    def is_last_T(self) -> Array:
+        """True at the last step of each episode."""
+        is_last_T = np.zeros(len(self), bool)
+        is_last_T[self.last_E] = True
+        return is_last_T
+
+    @cached_property
+    def next_obs_T(self) -> Tree:
+        """What followed each step."""
+
+        def shifted(obs_T: Array, last_obs_E: Array) -> Array:
+            next_T = np.empty_like(obs_T)
+            next_T[:-1] = obs_T[1:]
+            next_T[self.last_E] = last_obs_E
+            return next_T
+
+        return map_tree(shifted, self.obs_T, self.last_obs_E)
+
+    @cached_property
+    def returns_E(self) -> Array:
+        """The sum of rewards of each episode."""
+        if not self.n_episodes:
+            return np.zeros(0)
+        return np.add.reduceat(self.reward_T, self.offsets_E)
+
+    def episode(self, number: int) -> "EpisodeBatch":
+        """One episode as a batch of its own."""
+        start = int(self.offsets_E[number])
+        steps = slice(start, start + int(self.lengths_E[number]))
+        one = slice(number, number + 1)
+        return EpisodeBatch(
+            obs_T=rows(self.obs_T, steps),
+            action_T=rows(self.action_T, steps),
+            reward_T=self.reward_T[steps],
+            terminated_T=self.terminated_T[steps],
+            truncated_T=self.truncated_T[steps],
+            last_obs_E=rows(self.last_obs_E, one),
+            lengths_E=self.lengths_E[one],
+            extras={name: array[steps] for name, array in self.extras.items()},
+        )
+
+    def episodes(self) -> Iterator["EpisodeBatch"]:
+        """Each episode in turn."""
+        return map(self.episode, range(self.n_episodes))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arrays by name, for code that wants a plain mapping."""
+        return {
+            "obs": self.obs_T,
+            "act": self.action_T,
+            "rew": self.reward_T,
+            "terminated": self.terminated_T,
+            "truncated": self.truncated_T,
+            "done": self.terminated_T | self.truncated_T,
+            "obs_next": self.next_obs_T,
+            **self.extras,
+        }

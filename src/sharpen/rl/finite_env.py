@@ -1,0 +1,349 @@
+"""Finite vector environments: many episodes side by side, each initial state exactly once.
+
+All kinds play the same schedule: in one *round* every running episode makes one step, and every idle environment
+begins its next episode. So what a policy sees together does not depend on the kind, nor on who was faster. When the
+seeds have run out an environment is *retired*; that is a flag, and no observation has a special meaning.
+"""
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+
+from ..errors import ConfigError, InvalidInputError
+from ..loggers import LogLevel
+from .env_set import PERIODIC, Begin, EnvSet, Note, Settings
+from .env_wrapper import EnvWrapper, SeedsExhausted
+from .errors import GymSpaceValidationError
+from .log_writer import LogWriter
+from .rows import Rows
+from .seeds import Seeds, fresh_entropy
+from .trees import Array, Tree, copied, map_tree, rows
+
+FiniteEnvType: TypeAlias = Literal["dummy", "subproc", "shmem"]
+EnvFactory: TypeAlias = Callable[[], gym.Env[Any, Any]]
+
+
+class FiniteVectorEnv(abc.ABC):
+    """What all kinds share.
+
+    `with venv.collector_guard():` opens a collection, tells the loggers and ends it when all environments are retired.
+    Inside it, `reset` and `step` work on all environments or on those in `id`; a retired one answers with zeros.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        n: int,
+        logger: LogWriter | Sequence[LogWriter] = (),
+    ) -> None:
+        if n < 1:
+            raise ConfigError(f"concurrency is {n}: use 1 or more")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.loggers = [logger] if isinstance(logger, LogWriter) else list(logger)
+        self._n = n
+        self._all = np.arange(n)
+        self._rows = self._make_rows(n)
+        self._alive = np.ones(n, bool)
+        self._seeds = Seeds(None, entropy=fresh_entropy())
+        self._settings = Settings(PERIODIC, each_step=True)
+        self._episodes: list[Begin | None] = [None] * n
+        self._is_running = np.zeros(n, bool)
+        self.k_N = np.zeros(n, np.int64)
+        """The number of the episode that each environment plays, or played last."""
+        self._infos: list[Any] = [{} for _ in range(n)]
+
+    def _make_rows(self, n: int) -> Rows:
+        return Rows.of(self.observation_space, self.action_space, n)
+
+    # -- what the kinds differ in --------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
+        """Begin episodes, and step those in `ids` with the actions in the rows; results are in the rows."""
+
+    @abc.abstractmethod
+    def _open(self, settings: Settings) -> None:
+        """Tell the environments how this collection is logged."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End: afterwards no process and no shared memory is left."""
+
+    def __enter__(self) -> "FiniteVectorEnv":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- a collection --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def entropy(self) -> tuple[int, ...]:
+        """Where the random numbers of this collection's episodes come from, together with their number."""
+        return self._seeds.entropy
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all environments are retired."""
+        return not self._alive.any()
+
+    @property
+    def alive(self) -> Array:
+        """Which environments are not retired."""
+        return self._alive.copy()
+
+    def bind(self, initial_states: Iterable[Any] | None, *, entropy: tuple[int, ...] = (0,)) -> None:
+        """Play these initial states in the next collection, with random numbers from `entropy`."""
+        self._seeds = Seeds(initial_states, entropy=entropy)
+
+    @contextmanager
+    def collector_guard(self) -> Iterator["FiniteVectorEnv"]:
+        """One collection: loggers hear of its beginning and its end, and running out of seeds ends it silently."""
+        self.open_collection(each_step=True)
+        with suppress(SeedsExhausted):
+            yield self
+        self.close_collection()
+
+    def open_collection(self, *, each_step: bool, limit: int | None = None) -> None:
+        """Begin a collection of at most `limit` episodes; infos of each step are asked for by `each_step`."""
+        self._seeds.limit_to(limit)
+        self._alive[:] = True
+        self._is_running[:] = False
+        least = min((int(each.loglevel) for each in self.loggers), default=PERIODIC)
+        every = each_step or any(each.wants_steps for each in self.loggers)
+        self._settings = Settings(least, every)
+        self._open(self._settings)
+        for logger in self.loggers:
+            logger.on_env_all_ready()
+
+    def close_collection(self) -> None:
+        for logger in self.loggers:
+            logger.on_env_all_done()
+
+    # -- one round, as the collector uses it ---------------------------------------------------------
+
+    @property
+    def obs(self) -> Tree:
+        """The newest observation of each environment; overwritten by the next round."""
+        return self._rows.obs
+
+    def round(self, ids: Array, action_N: Tree) -> tuple[Array, Array, Array]:
+        """Step the episodes in `ids`, and begin one in each idle environment.
+
+        Returns rewards, terminated and truncated of `ids`. Afterwards `running()` has a new observation.
+        """
+        begins = self._draw((self._alive & ~self._is_running).nonzero()[0].tolist())
+        if len(ids):
+            self._put_actions(ids, action_N)
+        notes = self._exchange(begins, ids)
+        self._after(begins, ids, notes)
+        found = self._rows
+        return found.reward[ids], found.terminated[ids], found.truncated[ids]
+
+    def running(self) -> Array:
+        """The environments that wait for an action."""
+        return self._is_running.nonzero()[0]
+
+    def _draw(self, slots: Iterable[int]) -> list[Begin]:
+        begins = []
+        for slot in slots:
+            begin = self._seeds.draw(slot)
+            if begin is None:
+                self._alive[slot] = False
+            else:
+                begins.append(begin)
+        return begins
+
+    def _put_actions(self, ids: Array, action_N: Tree) -> None:
+        if len(ids) == self._n:
+            ids = slice(None)  # type: ignore[assignment]
+
+        def put(place: Array, action: Any) -> None:
+            action = np.asarray(action)
+            if action.dtype != place.dtype and not np.can_cast(action.dtype, place.dtype, "same_kind"):
+                words = f"actions are {action.dtype}, but the action space has {place.dtype}"
+                raise GymSpaceValidationError(words, self.action_space, action)
+            place[ids] = action
+
+        if isinstance(self._rows.action, np.ndarray):
+            put(self._rows.action, action_N)
+        else:
+            map_tree(put, self._rows.action, action_N)
+
+    def _after(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+        """Keep the books of a round, and tell the loggers."""
+        for begin in begins:
+            self._episodes[begin.slot], self._is_running[begin.slot], self.k_N[begin.slot] = begin, True, begin.k
+        if self._settings.each_step:
+            self._take_infos(begins, ids, notes)
+        for note in notes:
+            if note.exhausted:
+                self._alive[note.slot] = self._is_running[note.slot] = False
+        if self.loggers:
+            self._tell_loggers(begins, ids, notes)
+        for note in notes:
+            if note.rewards is not None:
+                self._is_running[note.slot] = False
+
+    def _take_infos(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+        """What environments said that are elsewhere; of those that had no news it is known what they said."""
+        for begin in begins:
+            self._infos[begin.slot] = {"log": {}, "aux_info": {}}
+        for i, reward in zip(ids.tolist(), self._rows.reward[ids].tolist(), strict=True):
+            logs = {"reward": (PERIODIC, reward)} if self._settings.min_loglevel <= PERIODIC else {}
+            self._infos[i] = {"log": logs, "aux_info": {}}
+        for note in notes:
+            if note.info is not None:
+                self._infos[note.slot] = note.info
+
+    def _tell_loggers(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+        for logger in self.loggers:
+            if logger.wants_steps:
+                self._tell_steps(logger, begins, ids)
+                continue
+            for note in notes:
+                if note.rewards is not None:
+                    logger.on_env_episode(note.slot, note.rewards, note.logs)
+
+    def _tell_steps(self, logger: LogWriter, begins: Sequence[Begin], ids: Array) -> None:
+        found = self._rows
+        for begin in begins:
+            if self._is_running[begin.slot]:
+                logger.on_env_reset(begin.slot, rows(found.obs, begin.slot))
+        for i in ids.tolist():
+            done = bool(found.terminated[i] or found.truncated[i])
+            logger.on_env_step(i, rows(found.obs, i), float(found.reward[i]), done, self._infos[i])
+
+    # -- the face that people know -------------------------------------------------------------------
+
+    def reset(self, id: int | Sequence[int] | Array | None = None) -> tuple[Tree, list[Any]]:
+        """Begin the next episode in these environments; raises `SeedsExhausted` when all are retired."""
+        ids = self._ids(id)
+        begins = self._draw(slot for slot in ids.tolist() if self._alive[slot])
+        notes = self._exchange(begins, self._all[:0]) if begins else []
+        self._after(begins, self._all[:0], notes)
+        if not self._alive.any():
+            raise SeedsExhausted("every initial state has been used")
+        self._clear_retired()
+        return rows(self._rows.obs, ids), [self._infos[i] for i in ids.tolist()]
+
+    def step(
+        self, action: Any, id: int | Sequence[int] | Array | None = None
+    ) -> tuple[Tree, Array, Array, Array, list[Any]]:
+        """Step these environments: observations, rewards, terminated, truncated, infos."""
+        ids = self._ids(id)
+        if self._alive.all():
+            live, chosen = ids, action
+        else:
+            keep = self._alive[ids]
+            live, chosen = ids[keep], map_tree(lambda each: np.asarray(each)[keep], action)
+        if not self._is_running[live].all():
+            idle = live[~self._is_running[live]].tolist()
+            raise InvalidInputError(f"environments {idle} have no running episode: reset them before the next step")
+        self._put_actions(live, chosen)
+        self._after((), live, self._exchange((), live))
+        found = self._rows
+        if id is None:
+            infos = list(self._infos)
+            return copied(found.obs), found.reward.copy(), found.terminated.copy(), found.truncated.copy(), infos
+        infos = [self._infos[i] for i in ids.tolist()]
+        return rows(found.obs, ids), found.reward[ids], found.terminated[ids], found.truncated[ids], infos
+
+    def _ids(self, id: int | Sequence[int] | Array | None) -> Array:
+        if id is None:
+            return self._all
+        return np.atleast_1d(np.asarray(id, dtype=np.int64))
+
+    def _clear_retired(self) -> None:
+        """A retired environment shows zeros."""
+        retired = ~self._alive
+        if retired.any():
+            found = self._rows
+            for array in found.outputs():
+                array[retired] = None if array.dtype == object else 0
+            for i in np.flatnonzero(retired).tolist():
+                self._infos[i] = {"log": {}, "aux_info": {}}
+
+
+class FiniteDummyVectorEnv(FiniteVectorEnv):
+    """All environments in this process, one after the other."""
+
+    def __init__(self, env_factories: Sequence[EnvFactory], logger: LogWriter | Sequence[LogWriter] = ()) -> None:
+        envs = [factory() for factory in env_factories]
+        if not envs:
+            raise ConfigError("there is no environment: concurrency must be 1 or more")
+        super().__init__(envs[0].observation_space, envs[0].action_space, len(envs), logger)
+        self._set = EnvSet([lambda env=env: env for env in envs], self._rows)  # type: ignore[misc]
+        self._seeds = seeds_of(envs[0])
+        self._infos = self._set.infos
+
+    def _take_infos(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+        """They are here already."""
+
+    def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
+        found = self._rows.action
+        # Copies: a row is overwritten by the next round.
+        actions = list(found[ids]) if isinstance(found, np.ndarray) else [_own_action(found, i) for i in ids.tolist()]
+        return self._set.exchange(begins, ids.tolist(), actions)
+
+    def _open(self, settings: Settings) -> None:
+        self._set.open(settings)
+
+    def close(self) -> None:
+        self._set.close()
+
+
+def _own_action(action_N: Tree, i: int) -> Tree:
+    return map_tree(lambda array: array[i].copy(), action_N)
+
+
+def seeds_of(env: gym.Env[Any, Any]) -> Seeds:
+    """The seeds that an environment was made with; they are drawn here, for all environments together."""
+    return Seeds(env.seed_iterator if isinstance(env, EnvWrapper) else None, entropy=fresh_entropy())
+
+
+def vectorize_env(
+    env_factory: EnvFactory | Sequence[EnvFactory],
+    env_type: FiniteEnvType,
+    concurrency: int,
+    logger: LogWriter | Sequence[LogWriter] = (),
+    *,
+    processes: int | None = None,
+) -> FiniteVectorEnv:
+    """`concurrency` environments of one factory as a finite vector environment.
+
+    "dummy" runs them in this process, "subproc" and "shmem" in worker processes (`processes`; by default one per
+    environment, but not more than there are cores), where "shmem" passes observations through shared memory.
+    A `VectorSimulator` runs in this process, whatever the type.
+    """
+    from .vector_simulator import FiniteVectorSimulatorEnv, VectorSimulator
+    from .worker_env import FiniteShmemVectorEnv, FiniteSubprocVectorEnv
+
+    kinds = {"subproc": FiniteSubprocVectorEnv, "shmem": FiniteShmemVectorEnv}
+    if env_type != "dummy" and env_type not in kinds:
+        raise ConfigError(f"finite_env_type is {env_type!r}: use 'dummy', 'subproc' or 'shmem'")
+    factories = [env_factory] * concurrency if callable(env_factory) else list(env_factory)
+    if isinstance(env_factory, type) and issubclass(env_factory, VectorSimulator):
+        return FiniteVectorSimulatorEnv(env_factory, concurrency, logger)
+    if env_type == "dummy":
+        return FiniteDummyVectorEnv(factories, logger)
+    return kinds[env_type](factories, logger, processes=processes)
+
+
+__all__ = [
+    "EnvFactory",
+    "FiniteDummyVectorEnv",
+    "FiniteEnvType",
+    "FiniteVectorEnv",
+    "LogLevel",
+    "seeds_of",
+    "vectorize_env",
+]

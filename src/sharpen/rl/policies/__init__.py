@@ -1,0 +1,52 @@
+"""Policies that learn: PPO, DQN and SAC, each in one file, and adapters for policies of others.
+
+torch is loaded when the first of these names is used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dqn import DQN as DQN
+    from .module import ModulePolicy as ModulePolicy
+    from .networks import MLP as MLP
+    from .ppo import PPO as PPO
+    from .replay import ReplayBuffer as ReplayBuffer
+    from .sac import SAC as SAC
+    from .stable_baselines3 import SB3Policy as SB3Policy
+    from .tianshou import Tianshou04Policy as Tianshou04Policy
+
+_MODULE_OF = {
+    "DQN": "dqn",
+    "MLP": "networks",
+    "ModulePolicy": "module",
+    "PPO": "ppo",
+    "ReplayBuffer": "replay",
+    "SAC": "sac",
+    "SB3Policy": "stable_baselines3",
+    "Tianshou04Policy": "tianshou",
+}
+__all__ = [
+    "DQN",
+    "MLP",
+    "PPO",
+    "SAC",
+    "ModulePolicy",
+    "ReplayBuffer",
+    "SB3Policy",
+    "Tianshou04Policy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    from ...errors import MissingExtraError
+
+    try:
+        import_module("torch")
+    except ImportError as error:
+        raise MissingExtraError.of("torch", extra="rl", feature=f"sharpen.rl.{name}") from error
+    value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    return value

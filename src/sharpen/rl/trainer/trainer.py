@@ -1,0 +1,293 @@
+"""`Trainer`: trains a policy in iterations of *collect*: gather episodes, update the policy, now and then validate.
+
+The order of one iteration: metrics cleared, on_iter_start, on_train_start, train, on_train_end, when due
+on_validate_start, validate, on_validate_end; then the iteration is counted, and on_iter_end. Worker processes live
+from the first collect to the end of `fit`. With the same seed a run gives the same numbers, also when it was killed
+and resumed, and whichever kind of environment it uses.
+"""
+
+import os
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ...callbacks import Callback, named, restore_rng, rng_state, run_hook
+from ...callbacks.state_file import load_state
+from ...errors import ConfigError
+from ...loggers import FinishStatus, LogLevel
+from ..env_pool import EnvPool
+from ..finite_env import FiniteEnvType, FiniteVectorEnv
+from ..log_writer import LogBuffer, LogWriter
+from ..seed import SeedIterator
+from .vessel import TrainingVesselBase
+
+Stage: TypeAlias = Literal["train", "val", "test"]
+STAGES: dict[str, int] = {"train": 0, "val": 1, "test": 2}
+Vessel: TypeAlias = TrainingVesselBase[Any, Any, Any, Any, Any]
+
+
+class Trainer:
+    """Trains and tests vessels.
+
+    `max_iters=None` runs until a callback sets `should_stop`. `loggers` are `LogWriter`s, which hear of every episode,
+    and loggers of `sharpen.loggers`, which get the metrics of every iteration. `fast_dev_run` uses so many episodes
+    and initial states only. `seed` makes the run repeatable: it seeds Python, NumPy and torch as well.
+    """
+
+    should_stop: bool
+    metrics: dict[str, float]
+    current_iter: int
+    current_episode: int
+    current_stage: str
+
+    def __init__(
+        self,
+        *,
+        max_iters: int | None = None,
+        val_every_n_iters: int | None = None,
+        loggers: Any = None,
+        callbacks: Sequence[Callback] | None = None,
+        finite_env_type: FiniteEnvType = "subproc",
+        concurrency: int = 2,
+        fast_dev_run: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        _check_positive(
+            max_iters=max_iters, val_every_n_iters=val_every_n_iters, concurrency=concurrency, fast_dev_run=fast_dev_run
+        )
+        self.max_iters, self.val_every_n_iters = max_iters, val_every_n_iters
+        given = [] if loggers is None else list(loggers) if isinstance(loggers, list | tuple) else [loggers]
+        self.loggers: list[Any] = [*given, LogBuffer(self._metrics_callback, LogLevel.PERIODIC)]
+        self.callbacks = list(callbacks or ())
+        self.finite_env_type, self.concurrency, self.fast_dev_run = finite_env_type, concurrency, fast_dev_run
+        self._is_seeded = seed is not None
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.vessel: Vessel | None = None
+        self._pool = EnvPool(finite_env_type, concurrency)
+        self._stop_is_limit = False
+        self._reset_state()
+
+    def _reset_state(self) -> None:
+        self.should_stop, self.current_iter, self.current_episode = False, 0, 0
+        self.current_stage = "train"
+        self.metrics = {}
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def initialize(self) -> None:
+        """Begin a run from nothing."""
+        self._reset_state()
+        self._stop_is_limit = False
+        if self._is_seeded:
+            _seed_everything(self.seed)
+
+    def initialize_iter(self) -> None:
+        """Begin an iteration: only its own metrics count."""
+        self.metrics = {}
+
+    def fit(self, vessel: Vessel, ckpt_path: str | os.PathLike[str] | None = None) -> None:
+        """Train until `max_iters` or `should_stop`; with `ckpt_path`, go on where that checkpoint was written."""
+        self.vessel = vessel
+        vessel.assign_trainer(self)
+        saved = None if ckpt_path is None else load_state(ckpt_path)
+        if saved is None:
+            self.initialize()
+        else:
+            self._load(saved)
+        with self._closing():
+            self._log_config()
+            self._call("on_fit_start")
+            if saved is not None:
+                _load_named(self.named_callbacks(), saved["callbacks"])
+            self._stop_at_limit()
+            while not self.should_stop:
+                self._iterate()
+            self._call("on_fit_end")
+
+    def _iterate(self) -> None:
+        self.initialize_iter()
+        self._call("on_iter_start")
+        self._run_stage("train")
+        if self.val_every_n_iters is not None and (self.current_iter + 1) % self.val_every_n_iters == 0:
+            self._run_stage("val")
+        self.current_iter += 1
+        self._stop_at_limit()
+        for logger in self.metric_loggers():
+            logger.log_metrics(self.metrics, self.current_iter)
+        self._call("on_iter_end")
+
+    def _stop_at_limit(self) -> None:
+        if self.max_iters is not None and self.current_iter >= self.max_iters and not self.should_stop:
+            self.should_stop = self._stop_is_limit = True
+
+    def test(self, vessel: Vessel) -> None:
+        """Play every test state once; the metrics are in `metrics`."""
+        self.vessel = vessel
+        vessel.assign_trainer(self)
+        with self._closing():
+            self.initialize_iter()
+            self._run_stage("test")
+
+    def _run_stage(self, stage: Stage) -> None:
+        vessel = self._bound()
+        self.current_stage = stage
+        hook = "validate" if stage == "val" else stage
+        self._call(f"on_{hook}_start")
+        iterators = {
+            "train": vessel.train_seed_iterator,
+            "val": vessel.val_seed_iterator,
+            "test": vessel.test_seed_iterator,
+        }
+        with _opened(iterators[stage]()) as iterator:
+            result = getattr(vessel, hook)(self.venv_from_iterator(iterator))
+        self._add_metrics(result or {})
+        self._call(f"on_{hook}_end")
+
+    def venv_from_iterator(self, iterator: Iterable[Any]) -> FiniteVectorEnv:
+        """A vector environment of the vessel that plays these initial states; its workers are kept between calls."""
+        venv = self._pool.env_for(self._bound(), self._writers())
+        # A validation is the same each time, so that iterations can be compared; training never repeats itself.
+        place = self.current_iter if self.current_stage == "train" else 0
+        venv.bind(iterator, entropy=(self.seed, STAGES[self.current_stage], place))
+        return venv
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Whatever happens, no worker is left, and the loggers know how it ended."""
+        status: FinishStatus = "failed"
+        try:
+            yield
+            status = "succeeded"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            self._pool.close()
+            for logger in self.metric_loggers():
+                logger.finish(status)
+
+    def _bound(self) -> Vessel:
+        if self.vessel is None:
+            raise ConfigError("the trainer has no vessel yet: call fit or test")
+        return self.vessel
+
+    def _call(self, hook: Any) -> None:
+        run_hook(self.callbacks, hook, self, self._bound())
+
+    # -- metrics -------------------------------------------------------------------------------------
+
+    def _metrics_callback(self, on_episode: bool, on_collect: bool, log_buffer: LogBuffer) -> None:
+        if on_episode:
+            self.current_episode = log_buffer.global_episode
+            self._add_metrics(log_buffer.episode_metrics())
+        elif on_collect:
+            self._add_metrics(log_buffer.collect_metrics())
+
+    def _add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Validation has a name space of its own, so that it hides nothing of training."""
+        prefix = "val/" if self.current_stage == "val" else ""
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
+        self.metrics.update({prefix + name: float(value) for name, value in numbers.items()})
+
+    def _writers(self) -> list[LogWriter]:
+        return [each for each in self.loggers if isinstance(each, LogWriter)]
+
+    def metric_loggers(self) -> list[Any]:
+        """The loggers that take metrics of iterations."""
+        return [each for each in self.loggers if not isinstance(each, LogWriter)]
+
+    def _min_loglevel(self) -> int:
+        """The least level that anybody wants; nothing below it leaves a worker."""
+        return min(int(each.loglevel) for each in self._writers())
+
+    def _log_config(self) -> None:
+        settings = {
+            "max_iters": self.max_iters,
+            "val_every_n_iters": self.val_every_n_iters,
+            "finite_env_type": self.finite_env_type,
+            "concurrency": self.concurrency,
+            "fast_dev_run": self.fast_dev_run,
+            "seed": self.seed,
+        }
+        for logger in self.metric_loggers():
+            logger.log_config(settings)
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def named_callbacks(self) -> dict[str, Callback]:
+        """The callbacks by their class name in lower case, numbered where it repeats."""
+        return named(self.callbacks)
+
+    def named_loggers(self) -> dict[str, Any]:
+        """The loggers by their class name in lower case, numbered where it repeats."""
+        return named(self.loggers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on as if nothing had happened."""
+        return {
+            "vessel": {} if self.vessel is None else self.vessel.state_dict(),
+            "callbacks": {name: each.state_dict() for name, each in self.named_callbacks().items()},
+            "loggers": {name: each.state_dict() for name, each in self.named_loggers().items()},
+            # Reaching max_iters is no reason to stop for a run that is resumed with more of them.
+            "should_stop": self.should_stop and not self._stop_is_limit,
+            "current_iter": self.current_iter,
+            "current_episode": self.current_episode,
+            "current_stage": self.current_stage,
+            "metrics": dict(self.metrics),
+            "seed": self.seed,
+            "rng": rng_state(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, the callbacks' too."""
+        self._load(state_dict)
+        _load_named(self.named_callbacks(), state_dict["callbacks"])
+
+    def _load(self, state: dict[str, Any]) -> None:
+        """All but the callbacks: they are restored after `on_fit_start`, which would make them forget."""
+        self.seed = state["seed"]
+        self._bound().load_state_dict(state["vessel"])
+        _load_named(self.named_loggers(), state["loggers"])
+        self.should_stop, self._stop_is_limit = state["should_stop"], False
+        self.current_iter, self.current_episode = state["current_iter"], state["current_episode"]
+        self.current_stage, self.metrics = state["current_stage"], dict(state["metrics"])
+        restore_rng(state["rng"])
+
+    @staticmethod
+    def get_policy_state_dict(ckpt_path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The state of the policy in a checkpoint."""
+        policy: dict[str, Any] = load_state(ckpt_path)["vessel"]["policy"]
+        return policy
+
+
+def _check_positive(**settings: int | None) -> None:
+    for name, value in settings.items():
+        if value is not None and (not isinstance(value, int) or value < (0 if name == "max_iters" else 1)):
+            raise ConfigError(f"{name} is {value!r}: use a whole number from 1 on, or None")
+
+
+def _load_named(things: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Callbacks and loggers that are new in this run keep what they have."""
+    for name, thing in things.items():
+        if name in states:
+            thing.load_state_dict(states[name])
+
+
+@contextmanager
+def _opened(iterator: SeedIterator[Any]) -> Iterator[Iterable[Any]]:
+    if isinstance(iterator, AbstractContextManager):
+        with iterator as opened:
+            yield opened
+    else:
+        yield iterator
+
+
+def _seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)

@@ -1,0 +1,20 @@
+"""Paths that people know from before; everything here lives elsewhere."""
+
+from .data_queue import DataQueue
+from .env_wrapper import EnvWrapper, EnvWrapperStatus
+from .finite_env import FiniteEnvType, vectorize_env
+from .log import ConsoleWriter, CsvWriter, LogBuffer, LogCollector, LogLevel, LogWriter
+
+__all__ = [
+    "ConsoleWriter",
+    "CsvWriter",
+    "DataQueue",
+    "EnvWrapper",
+    "EnvWrapperStatus",
+    "FiniteEnvType",
+    "LogBuffer",
+    "LogCollector",
+    "LogLevel",
+    "LogWriter",
+    "vectorize_env",
+]

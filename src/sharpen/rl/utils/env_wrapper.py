@@ -1,0 +1,5 @@
+"""`EnvWrapper`, under the path that people know."""
+
+from ..env_wrapper import EnvWrapper, EnvWrapperStatus, InfoDict
+
+__all__ = ["EnvWrapper", "EnvWrapperStatus", "InfoDict"]

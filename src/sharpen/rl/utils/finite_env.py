@@ -1,0 +1,16 @@
+"""Finite vector environments, under the path that people know."""
+
+from ..finite_env import FiniteDummyVectorEnv, FiniteEnvType, FiniteVectorEnv, vectorize_env
+from ..spaces import check_nan_observation, generate_nan_observation
+from ..worker_env import FiniteShmemVectorEnv, FiniteSubprocVectorEnv
+
+__all__ = [
+    "FiniteDummyVectorEnv",
+    "FiniteEnvType",
+    "FiniteShmemVectorEnv",
+    "FiniteSubprocVectorEnv",
+    "FiniteVectorEnv",
+    "check_nan_observation",
+    "generate_nan_observation",
+    "vectorize_env",
+]

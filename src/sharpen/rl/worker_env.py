@@ -1,0 +1,186 @@
+"""Finite vector environments whose environments live in worker processes.
+
+A worker holds several environments. A round costs one message to each busy worker and one back: a header and the rows,
+or, with shared memory, the header alone. Only what is rare (initial states, logs, errors) is pickled, beside it.
+Workers live until `close`, over as many collections as there are.
+"""
+
+import itertools
+import os
+import pickle
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ConfigError
+from .env_set import SHOWN, Begin, Note, Settings
+from .errors import WorkerDiedError
+from .finite_env import EnvFactory, FiniteVectorEnv, seeds_of
+from .log_writer import LogWriter
+from .rows import Rows, check_fixed, map_shared, new_shared_file
+from .trees import Array
+from .worker_link import OPEN, ROUND, Opening, Work
+from .worker_process import WorkerProcess, pack
+
+
+class _WorkerVectorEnv(FiniteVectorEnv):
+    env_type: str
+    is_shared = False
+
+    def __init__(
+        self,
+        env_factories: Sequence[EnvFactory],
+        logger: LogWriter | Sequence[LogWriter] = (),
+        *,
+        processes: int | None = None,
+    ) -> None:
+        if not env_factories:
+            raise ConfigError("there is no environment: concurrency must be 1 or more")
+        probe = env_factories[0]()
+        check_fixed(probe.observation_space, "observation", self.env_type)
+        check_fixed(probe.action_space, "action", self.env_type)
+        self._shared: int | None = None
+        super().__init__(probe.observation_space, probe.action_space, len(env_factories), logger)
+        self._seeds, seed_iterator = seeds_of(probe), getattr(probe, "seed_iterator", None)
+        probe.close()
+        self._bounds = _bounds(self._n, processes)
+        self._masks = np.zeros(self._n, np.uint8)
+        self._workers: list[WorkerProcess] = []
+        self._waits_for_start = True
+        weakref.finalize(self, _kill, self._workers)
+        self._start(env_factories, seed_iterator)
+
+    def _start(self, factories: Sequence[EnvFactory], seed_iterator: object) -> None:
+        """Start all workers at once; they are waited for when they are needed."""
+        try:
+            for number in range(len(self._bounds)):
+                self._workers.append(WorkerProcess(number, self._shared))
+            for worker, (start, stop) in zip(self._workers, self._bounds, strict=True):
+                spaces = (self.observation_space, self.action_space)
+                own = list(factories[start:stop])
+                worker.give(pack(Work(worker.number, *spaces, self._n, start, stop, own), seed_iterator))
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            if self._shared is not None:
+                os.close(self._shared)
+
+    def _wait_for_start(self) -> None:
+        for worker, (start, stop) in zip(self._workers, self._bounds, strict=True):
+            worker.receive()
+            own, mask = self._rows.part(start, stop), self._masks[start:stop]
+            worker.link.fix(
+                sent=[mask] if self.is_shared else [mask, *own.inputs()],
+                received=[] if self.is_shared else own.outputs(),
+            )
+        self._waits_for_start = False
+
+    def _open(self, settings: Settings) -> None:
+        if not self._workers:
+            raise ConfigError("this vector environment is closed: make a new one")
+        opening = pickle.dumps(Opening(settings, self._seeds.entropy))
+        try:
+            if self._waits_for_start:
+                self._wait_for_start()
+            for worker in self._workers:
+                worker.send(OPEN, opening)
+            for worker in self._workers:
+                worker.receive()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
+        if not self._workers:
+            raise ConfigError("this vector environment is closed: make a new one")
+        try:
+            return self._round(begins, ids)
+        except WorkerDiedError as error:
+            playing = self._playing(begins)
+            self.kill()
+            raise WorkerDiedError(f"{error}; {playing}") from None
+        except BaseException:
+            self.kill()  # the workers are in the middle of a round that nobody waits for
+            raise
+
+    def _round(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
+        masks = self._masks
+        masks[:] = 0
+        masks[ids] = 1
+        busy: list[tuple[WorkerProcess, int]] = []
+        for worker, (start, stop) in zip(self._workers, self._bounds, strict=True):
+            own = (
+                [each._replace(slot=each.slot - start) for each in begins if start <= each.slot < stop]
+                if begins
+                else ()
+            )
+            if own or len(ids) == self._n or masks[start:stop].any():
+                self._dying = worker
+                worker.send(ROUND, pickle.dumps(own, 5) if own else b"")
+                busy.append((worker, start))
+        notes: list[Note] = []
+        for worker, start in busy:
+            self._dying = worker
+            notes += [note._replace(slot=note.slot + start) for note in worker.receive()]
+        return notes
+
+    def _playing(self, begins: Sequence[Begin]) -> str:
+        """What the worker that has died was busy with."""
+        start, stop = self._bounds[self._dying.number]
+        episodes = [each for each in self._episodes if each is not None and self._is_running[each.slot]]
+        now = {each.slot: each for each in [*episodes, *begins]}
+        words = [
+            f"episode {each.k} with {each.initial!r:.{SHOWN}}" for slot, each in now.items() if start <= slot < stop
+        ]
+        return f"it played {', '.join(words)}" if words else "it played nothing"
+
+    def kill(self) -> None:
+        """End at once."""
+        _kill(self._workers)
+
+    def close(self) -> None:
+        workers = list(self._workers)
+        self._workers.clear()
+        for worker in workers:
+            worker.hang_up()
+        for worker in workers:
+            worker.end()
+
+
+def _bounds(n: int, processes: int | None) -> list[tuple[int, int]]:
+    """Which slots belong to which worker."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes is not None and processes < 1:
+        raise ConfigError(f"processes is {processes}: use 1 or more")
+    count = min(n, processes or cores)
+    edges = [n * number // count for number in range(count + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def _kill(workers: list[WorkerProcess]) -> None:
+    gone = list(workers)
+    workers.clear()
+    for worker in gone:
+        worker.kill()
+    for worker in gone:
+        worker.end()
+
+
+class FiniteSubprocVectorEnv(_WorkerVectorEnv):
+    """Environments in worker processes; rows travel through sockets."""
+
+    env_type = "subproc"
+
+
+class FiniteShmemVectorEnv(_WorkerVectorEnv):
+    """Environments in worker processes; rows lie in memory that all of them share."""
+
+    env_type = "shmem"
+    is_shared = True
+
+    def _make_rows(self, n: int) -> Rows:
+        plain = super()._make_rows(n)
+        self._shared = new_shared_file(plain.size_bytes())
+        return plain.in_memory(map_shared(self._shared, plain.size_bytes()))

@@ -1,0 +1,212 @@
+"""Policies of others behind the protocol: a plain module, tianshou 0.4's shape, and Stable-Baselines3."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from sharpen.errors import ConfigError
+from sharpen.rl.policies import ModulePolicy, SB3Policy, Tianshou04Policy
+from sharpen.rl.policies.tianshou import Batch, EpisodeBuffer
+from sharpen.rl.policy import Policy
+
+from .toys import SIGN_OBS, TWO, UNIT, play, same, sign_reward
+
+
+class Reinforce(nn.Module):
+    """A policy as one writes it for tianshou 0.4: forward, process_fn, learn, and the base's update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+        self.optim = torch.optim.Adam(self.parameters(), lr=0.05)
+
+    def forward(self, batch: Any, state: Any = None, **_: Any) -> Any:
+        logits = self.net(torch.as_tensor(batch.obs))
+        act = torch.distributions.Categorical(logits=logits).sample() if self.training else logits.argmax(-1)
+        return Batch(act=act, state=state, logits=logits)
+
+    def process_fn(self, batch: Any, buffer: Any, indices: Any) -> Any:
+        batch.returns = np.asarray(batch.rew, np.float32).copy()
+        for index in indices[::-1]:
+            after = buffer.next(np.array([index]))[0]
+            if after != index:
+                batch.returns[index] += 0.5 * batch.returns[after]
+        return batch
+
+    def learn(self, batch: Any, batch_size: int, repeat: int) -> dict[str, Any]:
+        losses = []
+        for _ in range(repeat):
+            for part in batch.split(batch_size, merge_last=True):
+                log_prob = torch.log_softmax(self(part).logits, -1)[np.arange(len(part)), part.act]
+                loss = -(log_prob * torch.as_tensor(part.returns - batch.returns.mean())).mean()
+                self.optim.zero_grad()
+                loss.backward()
+                self.optim.step()
+                losses.append(loss.item())
+        return {"loss": losses}
+
+    def update(self, sample_size: int, buffer: Any, **kwargs: Any) -> dict[str, Any]:
+        batch, indices = buffer.sample(sample_size)
+        return self.learn(self.process_fn(batch, buffer, indices), **kwargs)
+
+
+def tianshou() -> Tianshou04Policy:
+    torch.manual_seed(0)
+    return Tianshou04Policy(Reinforce())
+
+
+def test_a_tianshou_policy_learns() -> None:
+    policy, rng = tianshou(), np.random.default_rng(0)
+    np.random.seed(0)
+    for _ in range(25):
+        metrics = policy.learn(play(policy, rng, sign_reward), batch_size=32, repeat=2)
+    assert set(metrics) == {"loss"}
+    assert play(policy, rng, sign_reward, episodes=64, deterministic=True).reward_T.mean() > 0.9
+
+
+def test_a_tianshou_policy_draws_from_the_given_stream() -> None:
+    policy, obs = tianshou(), np.zeros((50, 2), np.float32)
+    first, again, other = (
+        policy.act(obs, rng=np.random.default_rng(seed), deterministic=False).action_N.tolist() for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_tianshou_policy_goes_on_from_its_state() -> None:
+    policy, rng = tianshou(), np.random.default_rng(0)
+    np.random.seed(0)
+    policy.learn(play(policy, rng, sign_reward), batch_size=64, repeat=1)
+    other = tianshou()
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    batch = play(policy, rng, sign_reward)
+    for each in (policy, other):
+        np.random.seed(1)
+        each.learn(batch, batch_size=64, repeat=2)
+    assert same(policy.state_dict(), other.state_dict())
+
+
+def test_the_buffer_knows_where_episodes_begin_and_end() -> None:
+    buffer = EpisodeBuffer(play(tianshou(), np.random.default_rng(0), sign_reward, episodes=2, length=3))
+    steps = np.arange(6)
+    assert buffer.next(steps).tolist() == [1, 2, 2, 4, 5, 5]
+    assert buffer.prev(steps).tolist() == [0, 0, 1, 3, 3, 4]
+    assert buffer.done.tolist() == [False, False, True] * 2
+    assert buffer.unfinished_index().tolist() == []
+    assert len(buffer.sample(4)[0]) == 4
+    batch, _ = buffer.sample(0)
+    assert np.array_equal(batch.obs_next[:2], batch["obs"][1:3])
+
+
+def test_a_batch_splits_into_all_its_rows() -> None:
+    batch = Batch(obs={"a": np.arange(10)}, info=None)
+    assert [part.obs.a.tolist() for part in batch.split(4, shuffle=False)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    merged = [part.obs.a.tolist() for part in batch.split(4, shuffle=True, merge_last=True)]
+    assert [len(part) for part in merged] == [4, 6]
+    assert sorted(row for part in merged for row in part) == list(range(10))
+
+
+def test_a_plain_module_acts() -> None:
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[0.0, 0.0], [100.0, 0.0]]))
+        module.bias.zero_()
+    policy, rng = ModulePolicy(module, TWO), np.random.default_rng(0)
+    assert play(policy, rng, sign_reward, deterministic=True).reward_T.mean() == 1.0
+    assert play(policy, rng, sign_reward).reward_T.mean() > 0.9
+    assert policy.learn(play(policy, rng, sign_reward)) == {}
+
+
+def test_the_actions_of_a_module_stay_in_the_box() -> None:
+    policy = ModulePolicy(nn.Linear(2, 1), UNIT)
+    actions = policy.act(1e3 * np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)).action_N
+    assert all(UNIT.contains(each) for each in actions)
+    with pytest.raises(ConfigError, match="Discrete and Box"):
+        ModulePolicy(nn.Linear(2, 1), spaces.MultiBinary(2))
+
+
+def test_a_module_may_bring_its_own_rule() -> None:
+    seen = []
+    policy = ModulePolicy(
+        nn.Linear(2, 2), TWO, learn=lambda module, batch, rate: seen.append(rate) or {"n": len(batch)}
+    )
+    assert policy.learn(play(policy, np.random.default_rng(0), sign_reward), rate=3) == {"n": 64}
+    assert seen == [3]
+
+
+class FakeSB3:
+    """What a Stable-Baselines3 off-policy model shows of itself."""
+
+    def __init__(self) -> None:
+        self.policy = nn.Linear(2, 2)
+        self.policy.optimizer = torch.optim.Adam(self.policy.parameters(), lr=0.1)  # type: ignore[assignment]
+        self.replay_buffer: Any = self
+        self.batch_size = 16
+        self.added: list[Any] = []
+        self.trained: list[tuple[int, int]] = []
+
+    def predict(self, obs: Any, deterministic: bool = False) -> tuple[Any, None]:
+        logits = self.policy(torch.as_tensor(obs))
+        drawn = logits.argmax(-1) if deterministic else torch.distributions.Categorical(logits=logits).sample()
+        return drawn.numpy(), None
+
+    def add(self, *transition: Any) -> None:
+        self.added.append(transition)
+
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        self.trained.append((gradient_steps, batch_size))
+
+
+def test_an_sb3_model_is_fed_transitions_that_tell_cut_from_terminated() -> None:
+    model = FakeSB3()
+    policy = SB3Policy(model)
+    batch = play(policy, np.random.default_rng(0), sign_reward, episodes=2, length=2)
+    assert policy.learn(batch) == {}
+    assert model.trained == [(4, 16)]
+    done = [bool(each[4][0]) for each in model.added]
+    cut = [each[5][0]["TimeLimit.truncated"] for each in model.added]
+    assert done == [False, True, False, True]
+    assert cut == [False, False, False, True]
+    assert np.array_equal(model.added[0][1][0], model.added[1][0][0])
+
+
+def test_an_sb3_model_without_a_replay_buffer_only_acts() -> None:
+    model = FakeSB3()
+    model.replay_buffer = None
+    policy = SB3Policy(model)
+    with pytest.raises(ConfigError, match="keeps no replay buffer"):
+        policy.learn(play(policy, np.random.default_rng(0), sign_reward))
+    with pytest.raises(ConfigError, match="has no predict"):
+        SB3Policy(object())
+
+
+def test_a_real_sb3_model_is_trained() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
+    import gymnasium as gym
+
+    class Toy(gym.Env[Any, Any]):
+        observation_space, action_space = SIGN_OBS, TWO
+
+        def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros(2, np.float32), {}
+
+    model = sb3.DQN("MlpPolicy", Toy(), learning_rate=1e-2, gamma=0.5, seed=0, device="cpu", buffer_size=2000)
+    model._setup_learn(1)
+    policy, rng = SB3Policy(model), np.random.default_rng(0)
+    model.exploration_rate = 1.0
+    for _ in range(6):
+        policy.learn(play(policy, rng, sign_reward), repeat=60)
+    assert play(policy, rng, sign_reward, episodes=64, deterministic=True).reward_T.mean() > 0.9
+
+
+@pytest.mark.parametrize("policy", [tianshou(), ModulePolicy(nn.Linear(2, 2), TWO), SB3Policy(FakeSB3())])
+def test_every_adapter_is_a_policy(policy: Any) -> None:
+    assert isinstance(policy, Policy)
+    state = copy.deepcopy(policy.state_dict())
+    policy.load_state_dict(state)
+    assert same(policy.state_dict(), state)

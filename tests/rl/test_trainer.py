@@ -1,0 +1,467 @@
+"""The trainer: the order of its hooks, its metrics, and going on after a crash as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sharpen.callbacks import load_state
+from sharpen.errors import ConfigError
+from sharpen.loggers import Logger
+from sharpen.rl import (
+    Actions,
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    EpisodeError,
+    LogLevel,
+    LogWriter,
+    Reward,
+    SeedIteratorNotAvailable,
+    Trainer,
+    TrainingVessel,
+    backtest,
+    train,
+)
+from tests.rl.toys import (
+    Countdown,
+    Guess,
+    GuessReward,
+    GuessState,
+    InitialAsReward,
+    Left,
+    SoftmaxPolicy,
+    Two,
+    VectorCartPole,
+    Zeros,
+)
+
+
+def guess(policy: Any, **settings: Any) -> TrainingVessel[Any, Any, Any, Any, Any]:
+    given = {"train_initial_states": range(50), "val_initial_states": range(20), "episode_per_iter": 13} | settings
+    return TrainingVessel(
+        simulator_fn=Guess,
+        state_interpreter=GuessState(),
+        action_interpreter=Two(),
+        policy=policy,
+        reward=GuessReward(),
+        **given,
+    )
+
+
+def countdown(policy: Any, **settings: Any) -> TrainingVessel[Any, Any, Any, Any, Any]:
+    return TrainingVessel(
+        simulator_fn=Countdown,
+        state_interpreter=Left(),
+        action_interpreter=Two(),
+        policy=policy,
+        reward=InitialAsReward(),
+        **settings,
+    )
+
+
+HOOKS = [f"on_{when}_{edge}" for when in ("fit", "iter", "train", "validate", "test") for edge in ("start", "end")]
+
+
+class Recorder(Callback):
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        for name in HOOKS:
+            setattr(self, name, self._hook(name))
+
+    def _hook(self, name: str) -> Any:
+        def hook(trainer: Trainer, vessel: Any) -> None:
+            assert trainer.vessel is vessel
+            assert vessel.trainer is trainer
+            self.calls.append((name, trainer.current_iter))
+
+        return hook
+
+
+def test_hooks_come_in_the_stated_order_and_iterations_are_counted_before_their_end() -> None:
+    recorder = Recorder()
+    Trainer(max_iters=2, val_every_n_iters=2, finite_env_type="dummy", callbacks=[recorder]).fit(guess(SoftmaxPolicy()))
+    assert recorder.calls == [
+        ("on_fit_start", 0),
+        ("on_iter_start", 0),
+        ("on_train_start", 0),
+        ("on_train_end", 0),
+        ("on_iter_end", 1),
+        ("on_iter_start", 1),
+        ("on_train_start", 1),
+        ("on_train_end", 1),
+        ("on_validate_start", 1),
+        ("on_validate_end", 1),
+        ("on_iter_end", 2),
+        ("on_fit_end", 2),
+    ]
+
+
+def test_a_small_policy_learns_and_validation_has_names_of_its_own() -> None:
+    trainer = Trainer(max_iters=25, val_every_n_iters=25, finite_env_type="dummy", concurrency=4, seed=3)
+    trainer.fit(guess(SoftmaxPolicy()))
+    assert trainer.metrics["val/reward"] > 7.5  # of 8; chance is 4
+    assert trainer.metrics["val/reward"] > trainer.metrics["reward"] > 4.5
+    assert {"loss", "steps_per_episode", "val/steps_per_episode"} <= set(trainer.metrics)
+    assert "val/loss" not in trainer.metrics
+    assert trainer.current_episode == 25 * 13 + 20
+
+
+@pytest.mark.parametrize("kind", ["subproc", "shmem"])
+def test_every_kind_of_environment_gives_the_same_numbers(kind: Any) -> None:
+    def run(kind: Any) -> tuple[dict[str, float], Any]:
+        policy = SoftmaxPolicy()
+        trainer = Trainer(max_iters=4, val_every_n_iters=2, finite_env_type=kind, concurrency=3, seed=5)
+        trainer.fit(guess(policy))
+        return trainer.metrics, policy.weights
+
+    metrics, weights = run(kind)
+    expected_metrics, expected = run("dummy")
+    assert metrics == expected_metrics
+    assert np.array_equal(weights, expected)
+
+
+def test_workers_live_across_iterations() -> None:
+    pids: list[float] = []
+
+    class Pids(Callback):
+        def on_train_end(self, loop: Any, trained: Any) -> None:
+            pids.append(loop.metrics["pid"])
+
+    vessel = guess(SoftmaxPolicy())
+    vessel.reward = PidReward()
+    trainer = Trainer(max_iters=3, val_every_n_iters=1, finite_env_type="subproc", concurrency=1, callbacks=[Pids()])
+    trainer.fit(vessel)
+    assert len(pids) == 3
+    assert len(set(pids)) == 1
+    assert pids[0] != os.getpid()
+
+
+class PidReward(GuessReward):
+    def reward(self, simulator_state: Any) -> float:
+        self.log("pid", os.getpid())
+        return 1.0
+
+
+def test_a_reward_that_a_callback_changes_reaches_the_workers() -> None:
+    class Scaled(GuessReward):
+        scale = 1.0
+
+        def reward(self, simulator_state: Any) -> float:
+            return self.scale
+
+    class Raise(Callback):
+        def on_iter_start(self, loop: Any, trained: Any) -> None:
+            trained.reward.scale = 1.0 + loop.current_iter
+
+    seen = []
+
+    class See(Callback):
+        def on_train_end(self, loop: Any, trained: Any) -> None:
+            seen.append(loop.metrics["reward"])
+
+    vessel = guess(SoftmaxPolicy())
+    vessel.reward = Scaled()
+    Trainer(max_iters=2, finite_env_type="subproc", callbacks=[Raise(), See()]).fit(vessel)
+    assert seen == [8.0, 16.0]
+
+
+def test_an_average_counts_only_the_episodes_that_logged_the_metric() -> None:
+    class Sometimes(InitialAsReward):
+        def reward(self, simulator_state: float) -> float:
+            assert self.env is not None
+            if self.env.status["initial_state"] == 4 and simulator_state == 0:
+                self.log("rare", 10.0)
+            return 1.0
+
+    vessel = countdown(Zeros(), test_initial_states=[1, 2, 3, 4])
+    vessel.reward = Sometimes()
+    trainer = Trainer(finite_env_type="dummy")
+    trainer.test(vessel)
+    assert trainer.metrics["rare"] == 10.0
+    assert trainer.metrics["reward"] == 2.5
+
+
+def test_training_uses_every_state_equally_often_over_iterations() -> None:
+    policy = Zeros()
+    vessel = countdown(policy, train_initial_states=[1, 2, 3, 4, 5, 6], episode_per_iter=4)
+    Trainer(max_iters=3, finite_env_type="dummy", seed=1).fit(vessel)
+    played = [length for batch in policy.batches for length in batch.lengths_E.tolist()]
+    assert sorted(played) == sorted([1, 2, 3, 4, 5, 6] * 2)
+    assert [batch.n_episodes for batch in policy.batches] == [4, 4, 4]
+
+
+def test_fast_dev_run_uses_few_episodes_and_states() -> None:
+    policy = Zeros()
+    states = list(range(1, 40))
+    vessel = countdown(
+        policy, train_initial_states=states, val_initial_states=states, test_initial_states=states, episode_per_iter=100
+    )
+    heard = Episodes()
+    trainer = Trainer(max_iters=2, val_every_n_iters=1, finite_env_type="dummy", fast_dev_run=3, loggers=heard, seed=1)
+    trainer.fit(vessel)
+    assert [batch.n_episodes for batch in policy.batches] == [3, 3]
+    assert sorted(policy.batches[0].lengths_E.tolist()) == sorted(policy.batches[1].lengths_E.tolist())
+    assert heard.count == 2 * (3 + 3)
+    heard.count = 0
+    trainer.test(vessel)
+    assert heard.count == 3
+
+
+class Episodes(LogWriter):
+    count = 0
+
+    def log_episode(self, length: int, rewards: list[float], contents: list[dict[str, Any]]) -> None:
+        self.count += 1
+
+
+def test_the_callers_lists_are_never_changed_and_the_least_level_is_found() -> None:
+    callbacks: list[Callback] = [Callback()]
+    loggers = [Episodes(LogLevel.INFO), Episodes(LogLevel.DEBUG)]
+    trainer = Trainer(max_iters=1, loggers=loggers, callbacks=callbacks)
+    assert len(loggers) == 2
+    assert len(callbacks) == 1
+    assert trainer._min_loglevel() == LogLevel.DEBUG
+    assert Trainer()._min_loglevel() == LogLevel.PERIODIC
+    assert list(trainer.named_loggers()) == ["episodes", "episodes1", "logbuffer"]
+
+
+class Kept(Logger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[Any] = []
+
+    def log_config(self, config: Any) -> None:
+        self.lines.append(("config", config["seed"]))
+
+    def log_metrics(self, metrics: Any, step: int) -> None:
+        self.lines.append((step, set(metrics)))
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        self.lines.append((name, text, step))
+
+    def finish(self, status: Any = "succeeded") -> None:
+        self.lines.append(status)
+
+
+def test_loggers_of_every_loop_get_each_iteration_and_the_end() -> None:
+    kept = Kept()
+
+    class Says(Callback):
+        def on_train_end(self, loop: Any, trained: Any) -> None:
+            trained.log("temperature", 0.5)
+
+    trainer = Trainer(
+        max_iters=2, val_every_n_iters=2, finite_env_type="dummy", loggers=[kept], callbacks=[Says()], seed=9
+    )
+    trainer.fit(guess(SoftmaxPolicy()))
+    train_names = {"reward", "steps_per_episode", "loss"}
+    assert kept.lines == [
+        ("config", 9),
+        ("train", "temperature: 0.5000", 0),
+        (1, train_names),
+        ("train", "temperature: 0.5000", 1),
+        (2, train_names | {"val/reward", "val/steps_per_episode"}),
+        "succeeded",
+    ]
+
+
+def test_a_failed_run_leaves_no_worker_and_tells_the_loggers() -> None:
+    class Fails(Reward[Any]):
+        def reward(self, simulator_state: Any) -> float:
+            raise ArithmeticError("bad luck")
+
+    kept, vessel = Kept(), guess(SoftmaxPolicy())
+    vessel.reward = Fails()
+    with pytest.raises(EpisodeError, match="bad luck"):
+        Trainer(max_iters=1, finite_env_type="subproc", loggers=[kept]).fit(vessel)
+    assert kept.lines[-1] == "failed"
+    found = subprocess.run(
+        ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
+    )
+    assert "sharpen.rl.worker" not in found.stdout
+
+
+def test_missing_states_are_a_clear_error() -> None:
+    with pytest.raises(SeedIteratorNotAvailable, match="give it train_initial_states"):
+        Trainer(max_iters=1, finite_env_type="dummy").fit(guess(SoftmaxPolicy(), train_initial_states=None))
+    with pytest.raises(SeedIteratorNotAvailable, match="give it val_initial_states"):
+        Trainer(max_iters=1, val_every_n_iters=1, finite_env_type="dummy").fit(
+            guess(SoftmaxPolicy(), val_initial_states=None)
+        )
+    with pytest.raises(SeedIteratorNotAvailable, match="give it test_initial_states"):
+        Trainer(finite_env_type="dummy").test(guess(SoftmaxPolicy()))
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="concurrency is 0"):
+        Trainer(concurrency=0)
+    with pytest.raises(ConfigError, match="episode_per_iter is 0"):
+        guess(SoftmaxPolicy(), episode_per_iter=0)
+    with pytest.raises(ConfigError, match="ModulePolicy"):
+        guess(object())
+    with pytest.raises(ConfigError, match="only a VectorSimulator has none"):
+        TrainingVessel(simulator_fn=Guess, policy=SoftmaxPolicy())
+
+
+def test_train_and_backtest_return_their_metrics() -> None:
+    policy = SoftmaxPolicy()
+    settings = {"max_iters": 20, "finite_env_type": "dummy", "seed": 1}
+    metrics = train(Guess, GuessState(), Two(), range(30), policy, GuessReward(), {"episode_per_iter": 16}, settings)
+    assert metrics["reward"] > 5
+    heard = Episodes()
+    after = backtest(Guess, GuessState(), Two(), range(30), policy, heard, GuessReward(), finite_env_type="dummy")
+    assert after["reward"] > 7.5
+    assert heard.count == 30
+
+
+def test_a_vector_simulator_is_trained_like_any_other() -> None:
+    policy = SoftmaxPolicy(4, lr=0.1)
+    vessel: Any = TrainingVessel(
+        simulator_fn=VectorCartPole,
+        policy=policy,
+        train_initial_states=range(1000),
+        val_initial_states=range(40),
+        episode_per_iter=100,
+    )
+    trainer = Trainer(max_iters=2, val_every_n_iters=2, finite_env_type="dummy", concurrency=64, seed=1)
+    trainer.fit(vessel)
+    assert policy.seen == 200
+    assert trainer.current_episode == 240
+    assert trainer.metrics["steps_per_episode"] == trainer.metrics["reward"] > 5
+
+
+class ActsOnly:
+    def act(self, obs_N: Any, *, rng: Any, deterministic: bool) -> Actions:
+        assert deterministic
+        return Actions(np.zeros(len(obs_N), np.int64))
+
+
+def test_a_backtest_needs_only_something_that_acts() -> None:
+    metrics = backtest(Countdown, Left(), Two(), [2, 4, 6], ActsOnly(), [], InitialAsReward(), "dummy")
+    assert metrics["initial"] == 4.0
+
+
+# -- state -------------------------------------------------------------------------------------------
+
+
+def test_state_can_be_taken_after_a_test_alone(tmp_path: Path) -> None:
+    trainer = Trainer(finite_env_type="dummy")
+    trainer.test(countdown(Zeros(), test_initial_states=[1, 2]))
+    state = trainer.state_dict()
+    assert state["current_stage"] == "test"
+    assert state["metrics"]["reward"] == 1.5
+
+
+def run(folder: Path, max_iters: int, kind: Any = "dummy", resume: Path | None = None, **settings: Any) -> Any:
+    policy = SoftmaxPolicy()
+    stopping = EarlyStopping(monitor="val/reward", patience=1000)
+    checkpoint = Checkpoint(folder, every_n_iters=1)
+    callbacks = [stopping, checkpoint]
+    trainer = Trainer(
+        max_iters=max_iters, val_every_n_iters=2, finite_env_type=kind, concurrency=3, callbacks=callbacks, **settings
+    )
+    trainer.fit(guess(policy), ckpt_path=resume)
+    return trainer, policy, stopping
+
+
+def test_a_finished_run_can_be_extended_and_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
+    random.seed(1)
+    run(tmp_path / "a", 4, seed=11)
+    np.random.seed(99)  # whatever happens in between
+    extended, policy, stopping = run(tmp_path / "a", 8, resume=tmp_path / "a" / "latest.pth")
+    whole, expected, expected_stopping = run(tmp_path / "b", 8, seed=11)
+    assert extended.metrics == whole.metrics
+    assert np.array_equal(policy.weights, expected.weights)
+    assert policy.seen == expected.seen
+    assert extended.current_episode == whole.current_episode
+    assert stopping.state_dict().keys() == expected_stopping.state_dict().keys()
+    assert Trainer.get_policy_state_dict(tmp_path / "a" / "latest.pth")["seen"] == expected.seen
+
+
+def test_early_stopping_keeps_its_memory_and_a_stopped_run_stays_stopped(tmp_path: Path) -> None:
+    def stopped(max_iters: int, resume: Path | None = None) -> Trainer:
+        stopping = EarlyStopping(monitor="val/reward", min_delta=100.0, patience=2)
+        trainer = Trainer(
+            max_iters=max_iters,
+            val_every_n_iters=1,
+            finite_env_type="dummy",
+            callbacks=[stopping, Checkpoint(tmp_path, every_n_iters=1)],
+            seed=1,
+        )
+        trainer.fit(guess(SoftmaxPolicy()), ckpt_path=resume)
+        return trainer
+
+    first = stopped(2)
+    assert first.current_iter == 2
+    at = stopped(50, tmp_path / "latest.pth").current_iter
+    assert 2 < at < 6  # it had been waiting already
+    assert stopped(50, tmp_path / "latest.pth").current_iter == at
+
+
+def test_best_weights_come_back_at_the_end() -> None:
+    class Worse(SoftmaxPolicy):
+        def learn(self, batch: Any, **update_kwargs: Any) -> dict[str, float]:
+            metrics = super().learn(batch)
+            if self.seen > 13 * 6:
+                self.weights = -abs(self.weights) * [[-1, 1], [0, 0]]  # says the opposite from here on
+            return metrics
+
+    policy = Worse()
+    stopping = EarlyStopping(monitor="val/reward", patience=2, restore_best_weights=True)
+    trainer = Trainer(max_iters=30, val_every_n_iters=1, finite_env_type="dummy", callbacks=[stopping], seed=2)
+    vessel = guess(policy, test_initial_states=range(40))
+    trainer.fit(vessel)
+    assert trainer.current_iter < 30
+    trainer.test(vessel)
+    assert trainer.metrics["reward"] > 6
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.rl.test_trainer import run
+folder = Path(sys.argv[1])
+resume = folder / "latest.pth"
+run(folder, 12, sys.argv[2], resume=resume if resume.exists() else None, seed=21)
+print("finished", flush=True)
+"""
+
+
+def iterations_in(path: Path) -> int:
+    return int(load_state(path.resolve())["current_iter"]) if path.exists() else 0
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc"])
+def test_a_killed_run_resumes_to_the_same_numbers(kind: str, tmp_path: Path, repository: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(root=str(repository)))
+    latest, rng, kills = tmp_path / "latest.pth", random.Random(kind), 0
+    command = [sys.executable, str(program), str(tmp_path), kind]
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=repository)
+        goal = iterations_in(latest) + rng.randint(1, 4)
+        while process.poll() is None and iterations_in(latest) < goal:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.01)  # anywhere in an iteration
+        if process.poll() is None and kills < 3:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        output, _ = process.communicate()
+        if "finished" in output:
+            break
+    assert kills >= 1
+    trainer, policy, _ = run(tmp_path / "whole", 12, kind, seed=21)
+    state = load_state(latest)
+    assert state["metrics"] == trainer.metrics
+    assert np.array_equal(state["vessel"]["policy"]["weights"], policy.weights)
+    assert np.array_equal(state["vessel"]["policy"]["momentum"], policy.momentum)
+    assert state["current_episode"] == trainer.current_episode
