@@ -1,6 +1,7 @@
 """Bundles for the tests: an algorithm that enqueues tasks, and a runner that does what each task says."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -75,6 +76,14 @@ class Work:
     def do_start(self, _: None) -> None:
         started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         self.note(f"started-{started.pid}")
+
+    def do_fork(self, _: None) -> None:
+        """Start a fork and terminate it before it has done anything; how it ended is noted."""
+        fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,))
+        fork.start()
+        fork.terminate()
+        fork.join()
+        self.note(f"fork-{fork.exitcode}")
 
     def do_print(self, words: str) -> None:
         print(words)

@@ -201,6 +201,28 @@ def test_the_rollout_of_a_killed_runner_fails_where_its_rule_allows_no_retry(sto
     assert algorithm.statuses == ["failed", "succeeded"]
 
 
+def test_a_rollout_whose_last_attempt_was_lost_fails_at_once_with_the_reason(store):
+    config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"], unresponsive_seconds=60)
+    algorithm = Enqueue({"kill": SIGKILL}, config=config)
+    execute(algorithm, Work(), store)
+    assert algorithm.statuses == ["failed"]
+    assert algorithm.seconds[0] < 30
+    attempts = asyncio.run(store.query_attempts(algorithm.rollouts[0].rollout_id))
+    assert [attempt.status for attempt in attempts] == ["unresponsive"] * 2
+    reason = {"error_type": "RunnerDied", "error": "its runner process ended: killed by SIGKILL"}
+    assert [attempt.metadata for attempt in attempts] == [reason] * 2
+
+
+def test_a_fork_of_an_agent_dies_of_sigterm_and_its_runner_goes_on(store, tmp_path):
+    algorithm = Enqueue("fork", "fork", "after")
+    execute(algorithm, Work(folder=tmp_path), store)
+    assert algorithm.statuses == ["succeeded"] * 3
+    assert notes(tmp_path, "fork") == ["-15"]
+    assert len(notes(tmp_path, "start")) == 1
+    assert not notes(tmp_path, "cancelled")
+    assert statistics(store)["total_attempts"] == 3
+
+
 def test_what_an_agent_started_ends_with_its_runner(store, tmp_path):
     execute(Enqueue("start", {"kill once": SIGKILL}), Work(folder=tmp_path), store)
     (pid,) = notes(tmp_path, "started")
@@ -367,6 +389,23 @@ def test_stop_ends_a_run_from_another_thread(store, tmp_path):
     strategy.execute(Enqueue({"sleep": 600}), Work(folder=tmp_path), store)
     stopping.join()
     assert statistics(store)["queue_length"] == 1
+
+
+def test_an_algorithm_that_never_ends_is_given_up_inside_a_running_loop(store, caplog):
+    strategy, release = ClientServerExecutionStrategy(graceful_timeout=0.1, terminate_timeout=5), threading.Event()
+
+    async def deaf(store, event) -> None:
+        strategy.stop()
+        release.wait(30)
+
+    async def cell() -> None:
+        strategy.execute(deaf, Work(), store)
+
+    began = time.monotonic()
+    asyncio.run(cell())
+    assert time.monotonic() - began < 20
+    release.set()
+    assert "the thread of the algorithm is left to itself" in caplog.text
 
 
 def test_an_event_tells_the_algorithm_that_the_run_ends(store):

@@ -33,6 +33,15 @@ def test_the_fifth_failed_start_in_a_row_is_an_error(failure):
     assert failure.traceback in str(caught.value)
 
 
+def test_a_failure_in_the_middle_of_an_attempt_is_a_death_and_no_failed_start():
+    restarts, failure = Restarts(0), end("failed", traceback="Traceback: interrupted")
+    for _ in range(10):
+        restarts.after(failure, lost=1)
+    with pytest.raises(RunError, match=r"11 times(.|\n)*Traceback: interrupted") as caught:
+        restarts.after(failure, lost=1)
+    assert not isinstance(caught.value, RunnerStartError)
+
+
 def test_a_finished_rollout_ends_the_row():
     restarts = Restarts(0)
     for _ in range(20):

@@ -1,14 +1,16 @@
 """Roles that are started apart, each as a program of its own."""
 
 import os
+import pwd
 import signal
 import stat
+import tempfile
 import threading
 
 import pytest
 
 from sharpen.execution import ClientServerExecutionStrategy, apart
-from sharpen.execution.tokens import left_in_file, read_token, token_file
+from sharpen.execution.tokens import given_token, left_in_file, read_token, token_file
 from sharpen.store import InMemoryLightningStore
 from sharpen.store.listening import listen
 
@@ -77,6 +79,49 @@ def test_a_wrong_token_is_a_clear_error(tmp_path, surroundings):
         assert "SHARPEN_TOKEN" in runner.errors
 
 
+def test_a_runner_goes_on_with_the_next_algorithm_and_its_token(tmp_path, surroundings):
+    with role("runner", tmp_path, 0, surroundings) as runner:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            with role("algorithm", tmp_path / name, 5, surroundings) as algorithm:
+                assert algorithm.wait() == 0, algorithm.errors + runner.errors
+                assert algorithm.output.split() == ["succeeded"] * 5
+        runner.send(signal.SIGINT)
+        assert runner.wait() == 0, runner.errors
+    assert len(notes(tmp_path, "start")) == 1
+
+
+def test_an_agent_on_the_main_thread_goes_on_with_the_next_algorithm_too(tmp_path, surroundings, port):
+    strategy = ClientServerExecutionStrategy("runner", server_port=port, main_process="runner", graceful_timeout=1)
+    ends = []
+
+    def serve() -> None:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            with role("algorithm", tmp_path / name, 3, surroundings) as algorithm:
+                algorithm.wait()
+                ends.append(algorithm.output.split())
+        strategy.stop()
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    strategy.execute(Enqueue(), Work(folder=tmp_path), InMemoryLightningStore())
+    serving.join()
+    assert ends == [["succeeded"] * 3] * 2
+    assert len(notes(tmp_path, "start")) == 1
+
+
+def test_a_next_algorithm_with_another_token_of_the_users_own_ends_the_runners(tmp_path, surroundings):
+    first, second = ({**surroundings, "SHARPEN_TOKEN": token} for token in ("first", "second"))
+    with role("runner", tmp_path, 0, first) as runner:
+        with role("algorithm", tmp_path, 1, first) as algorithm:
+            assert algorithm.wait() == 0, algorithm.errors
+        with role("algorithm", tmp_path, 1, second):
+            assert runner.wait() == 1
+        assert "AccessDeniedError: the store server at" in runner.errors
+        assert "refuses the token in SHARPEN_TOKEN" in runner.errors
+
+
 def test_a_runner_that_still_waits_for_its_server_can_be_stopped(surroundings, port, caplog):
     strategy = ClientServerExecutionStrategy("runner", server_port=port)
 
@@ -122,3 +167,50 @@ def test_a_token_that_cannot_be_left_is_said_and_the_run_goes_on(tmp_path, caplo
         assert "SHARPEN_TOKEN" in caplog.text
     assert "secret" not in caplog.text
     assert os.listdir(tmp_path) == ["tokens"]
+
+
+def test_white_space_around_a_token_of_the_users_own_does_not_count(monkeypatch):
+    monkeypatch.setenv("SHARPEN_TOKEN", " mine\n")
+    assert given_token() == "mine"
+    monkeypatch.setenv("SHARPEN_TOKEN", " \n")
+    assert given_token() is None
+
+
+@pytest.fixture
+def no_home(tmp_path, monkeypatch):
+    """A user whom the system does not know, with a temporary directory."""
+
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_STATE_HOME", "SHARPEN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"sharpen-{os.getuid()}"
+
+
+def test_without_a_home_the_token_lies_in_a_temporary_folder_of_this_user_alone(no_home):
+    path = token_file("127.0.0.1", 4747)
+    with left_in_file(path, "secret"):
+        assert read_token(path) == "secret"
+        assert no_home in path.parents
+        assert stat.S_IMODE(no_home.stat().st_mode) == 0o700
+
+
+def test_a_temporary_folder_that_others_can_write_to_holds_no_token(no_home, caplog):
+    no_home.mkdir()
+    no_home.chmod(0o777)
+    path = token_file("127.0.0.1", 4747)
+    with left_in_file(path, "secret"):
+        assert "SHARPEN_TOKEN" in caplog.text
+        assert not path.exists()
+    (no_home / "tokens" / path.name).write_text("somebody else's")
+    assert read_token(path) is None
+
+
+def test_a_token_of_the_users_own_needs_no_folder(no_home, monkeypatch):
+    monkeypatch.setenv("SHARPEN_TOKEN", "mine")
+    served = apart.ServedApart("127.0.0.1", 4747)
+    assert (served.token, served.token_file) == ("mine", None)
+    assert not no_home.exists()

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 import threading
 import time
 
@@ -122,6 +124,57 @@ def test_a_worn_out_runner_is_replaced_at_once(store, caplog):
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["succeeded"] * 2
     assert "worn out" in caplog.text
+
+
+def test_a_runner_that_fails_at_its_work_again_and_again_is_no_failed_start(store):
+    config = RolloutConfig(max_attempts=6, retry_condition=["unresponsive"], unresponsive_seconds=60)
+    algorithm = Enqueue({"raise": "out of luck"}, config=config)
+    execute(algorithm, Work(), store)
+    assert algorithm.statuses == ["failed"]
+    attempts = asyncio.run(store.query_attempts(algorithm.rollouts[0].rollout_id))
+    assert attempts[-1].metadata["error"] == "its runner thread ended: ValueError: out of luck"
+
+
+@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
+def test_a_fork_of_an_agent_dies_of_sigterm(store, tmp_path, main_thread):
+    algorithm = Enqueue("fork", "after")
+    execute(algorithm, Work(folder=tmp_path), store, main_thread=main_thread)
+    assert algorithm.statuses == ["succeeded"] * 2
+    assert notes(tmp_path, "fork") == ["-15"]
+
+
+def answer_of_a_fork(ask) -> int:
+    fork = os.fork()
+    if fork == 0:
+        os._exit(ask())
+    return os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+
+
+def test_a_fork_has_the_handlers_of_its_user_and_keeps_its_own(store):
+    seen = []
+
+    def mine(number, frame) -> None:
+        """What the user does at SIGTERM."""
+
+    def own(number, frame) -> None:
+        """What the fork does."""
+
+    def look() -> int:
+        """1 where the user's handler is back, and 2 more where a fork of the fork has the fork's own."""
+        is_back = signal.getsignal(signal.SIGTERM) is mine
+        signal.signal(signal.SIGTERM, own)
+        return is_back + answer_of_a_fork(lambda: 2 * (signal.getsignal(signal.SIGTERM) is own))
+
+    async def algorithm(store, event) -> None:
+        seen.append(answer_of_a_fork(look))
+        seen.append(signal.getsignal(signal.SIGTERM) is mine)
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        execute(algorithm, Work(), store, main_thread="algorithm")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [3, False]
 
 
 async def broken(store, worker_id, event) -> None:

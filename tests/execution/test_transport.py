@@ -6,7 +6,9 @@ import sys
 import textwrap
 import threading
 import types
+import weakref
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import pytest
@@ -14,11 +16,14 @@ import pytest
 from sharpen.errors import TransportError
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.execution.transport import pack, unpack
+from sharpen.litagent import LitAgent, rollout
 from sharpen.store import InMemoryLightningStore
 
 from . import agents_by_name
 
 LOCK = threading.Lock()
+POOL = ThreadPoolExecutor()
+POOLS = {"first": POOL}
 
 
 class Bundle:
@@ -39,6 +44,18 @@ def by_value(function):
 def uses_lock(task):
     with LOCK:
         return 1.0
+
+
+def uses_pool(task):
+    return POOL.submit(len, task)
+
+
+def uses_pools(task):
+    return POOLS["first"]
+
+
+def uses_default(task, *, pool=POOL):
+    return pool
 
 
 def uses_nothing(task):
@@ -87,6 +104,39 @@ def test_the_attribute_of_an_agent_is_named():
 
     with pytest.raises(TransportError, match=r"the agent \(Agent\).*the attribute 'connection' of Agent"):
         pack(Bundle(Agent()))
+
+
+INNERMOST = r"the attribute '_work_queue' of ThreadPoolExecutor is a _?SimpleQueue: TypeError: cannot pickle"
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (uses_pool, rf"the global 'POOL' used by 'uses_pool' is a ThreadPoolExecutor, .* \({INNERMOST}"),
+        (uses_pools, rf"the global 'POOLS' used by 'uses_pools' is a dict, .* \({INNERMOST}"),
+        (uses_default, rf"the default of 'pool' in 'uses_default' is a ThreadPoolExecutor, .* \({INNERMOST}"),
+    ],
+)
+def test_the_outermost_thing_that_the_user_wrote_is_named_with_the_innermost_reason(agent, words):
+    copy = by_value(agent)
+    copy.__kwdefaults__ = agent.__kwdefaults__
+    for each in (copy, rollout(copy)):
+        with pytest.raises(TransportError, match=words):
+            pack(Bundle(each))
+
+
+def test_an_agent_that_says_itself_that_it_cannot_travel_is_not_looked_into():
+    class Agent(LitAgent):
+        def __reduce__(self):
+            raise RuntimeError("not by this road")
+
+    agent = Agent()
+    agent._trainer_ref = weakref.ref(Agent)
+    with pytest.raises(
+        TransportError, match=r"the agent \(Agent\) cannot .*: RuntimeError: not by this road; "
+    ) as caught:
+        pack(Bundle(agent))
+    assert "_trainer_ref" not in str(caught.value)
 
 
 def test_a_function_as_a_bundle_is_named_too():

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sharpen import InMemoryLightningStore, rollout
+from sharpen import InMemoryLightningStore, RolloutConfig, rollout
 from sharpen.runner import MainThread, Runner, agents_on
 from sharpen.tracer import DummyTracer
 
@@ -105,3 +105,27 @@ async def test_several_slots_use_threads_of_their_own_unless_the_place_was_asked
 
     done = await run_on(place, agent, [0, 1], concurrency=2)
     assert [each.status for each in done] == ["succeeded", "succeeded"]
+
+
+async def test_an_agent_that_hangs_on_a_thread_nobody_asked_for_holds_up_no_other():
+    place, release = MainThread(is_asked_for=False), threading.Event()
+    thread = threading.Thread(target=place.pump)
+    thread.start()
+
+    @rollout
+    def agent(task):
+        return float(release.wait(60)) if task == "hang" else 1.0
+
+    store, event = InMemoryLightningStore(), threading.Event()
+    brief = RolloutConfig(timeout_seconds=0.3)
+    queued = [await store.enqueue_rollout(task, config=brief) for task in ("well", "hang", "well", "well")]
+    runner = Runner(tracer=DummyTracer())
+    with agents_on(place), runner.run_context(agent=agent, store=store):
+        task = asyncio.create_task(runner.iter(event=event))
+        done = await finished(store, queued)
+        event.set()
+        await task
+    release.set()
+    place.stop()
+    await asyncio.to_thread(thread.join, 20)
+    assert [each.status for each in done] == ["succeeded", "failed", "succeeded", "succeeded"]

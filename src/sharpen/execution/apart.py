@@ -1,16 +1,21 @@
-"""The store as runners see it that were started apart: they wait for its server, and end when it has gone for good."""
+"""The store as runners see it that were started apart: they wait for its server, and end when it has gone for good.
+
+Runners may outlive the algorithm that serves the store. The next one on the same address brings a token of its own,
+which is found where the first was.
+"""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ..errors import AccessDeniedError, StoreUnavailableError
 from ..store import LightningStore
 from ..store.listening import address
+from .lives import End
 from .serving import client_of
 from .tokens import given_token, read_token, token_file
 
@@ -27,57 +32,79 @@ class ServedApart:
 
     def __init__(self, host: str, port: int) -> None:
         self.url = address(host, port)
-        self.token: str | None = None
-        self._file: Path = token_file(host, port)
+        self.token = given_token()
+        self.token_file: Path | None = token_file(host, port) if self.token is None else None
+        self._is_refused = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
         """Wait until the server answers; how long that takes is not for us to say."""
-        pause, said, refused_since = FIRST_PAUSE_SECONDS, "", 0.0
+        pause, is_said = FIRST_PAUSE_SECONDS, False
         while True:
-            self.token = given_token() or read_token(self._file)
             try:
                 await self._ask(seconds=0)
                 break
             except StoreUnavailableError:
-                words, refused_since = f"waiting for a store server at {self.url}", 0.0
-            except AccessDeniedError as error:
-                words = f"waiting for the token of the store server at {self.url} in {self._file}"
-                refused_since = refused_since or time.monotonic()
-                self._check_refusal(refused_since, error)
-            if words != said:
-                log.warning("%s", words)
-                said = words
+                if not is_said:
+                    log.warning("waiting for a store server at %s", self.url)
+                    is_said = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         log.info("connected to the store server at %s", self.url)
         self._looking = asyncio.create_task(self._look(on_end))
 
     async def _ask(self, *, seconds: float) -> None:
-        async with client_of(self.url, self.token, retry_seconds=seconds) as store:
-            await store.statistics()
+        """Ask once, with the token of the server that is there now; a token that stays wrong is an error."""
+        refused_since = 0.0
+        while True:
+            if self.token_file is not None:
+                self.token = read_token(self.token_file)
+            try:
+                async with client_of(self.url, self.token, retry_seconds=seconds) as store:
+                    await store.statistics()
+                return
+            except AccessDeniedError as error:
+                self._check_refusal(refused_since or time.monotonic(), error)
+                if not refused_since:
+                    log.warning("waiting for the token of the store server at %s in %s", self.url, self.token_file)
+                    refused_since = time.monotonic()
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
     def _check_refusal(self, since: float, error: AccessDeniedError) -> None:
-        if given_token() is not None:
+        if self.token_file is None:
             raise AccessDeniedError(
                 f"the store server at {self.url} refuses the token in SHARPEN_TOKEN: give both sides the same one"
             ) from error
         if time.monotonic() - since > TOKEN_SECONDS:
             raise AccessDeniedError(
-                f"the store server at {self.url} wants another token than the one in {self._file}: set SHARPEN_TOKEN "
-                "to the token of the side that serves the store"
+                f"the store server at {self.url} wants another token than the one in {self.token_file}: set "
+                "SHARPEN_TOKEN to the token of the side that serves the store"
             ) from error
 
     async def _look(self, on_end: Callable[[BaseException | None], None]) -> None:
         """Ask now and then: a server that has not answered for a minute is not coming back."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_refused.wait(), LOOK_SECONDS)
+            self._is_refused.clear()
             try:
                 await self._ask(seconds=PATIENCE_SECONDS)
             except StoreUnavailableError as error:
                 log.warning("the store has gone, and the runners end: %s", error)
                 on_end(None)
                 return
+            except AccessDeniedError as error:
+                on_end(error)
+                return
+
+    def is_over(self, end: End) -> bool:
+        """Whether a runner that ended like this has no work left: its store has gone."""
+        if end.kind == "AccessDeniedError":
+            self._is_refused.set()  # the store is asked at once: with a new token the runner goes on
+        if end.kind != "StoreUnavailableError":
+            return False
+        log.warning("the store has gone, and the runner ends: %s", end.reason)
+        return True
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -89,4 +116,16 @@ class ServedApart:
         """It is somebody else's."""
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return client_of(self.url, self.token)
+        if self.token_file is None:
+            return client_of(self.url, self.token)
+        return self._renewing(self.token_file)
+
+    @contextlib.asynccontextmanager
+    async def _renewing(self, file: Path) -> AsyncIterator[LightningStore]:
+        from .renewing_client import RenewingClient
+
+        client = RenewingClient(self.url, self.token, file)
+        try:
+            yield client
+        finally:
+            await client.close()

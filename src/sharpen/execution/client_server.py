@@ -99,9 +99,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         token = given_token() or new_token()
         served = self._serve(store, token)
         run = Run(served, _no_runner, 0, algorithm, grace_seconds=self.graceful_timeout)
-        leaves_file = given_token() is None and served.token == token
-        file = left_in_file(token_file(self.server_host, self.server_port or 0), token)
-        with file if leaves_file else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if given_token() is None and served.token == token:
+                stack.enter_context(left_in_file(token_file(self.server_host, self.server_port or 0), token))
             log.info("runners connect to %s", served.url)
             self._runs.execute(run)
 
@@ -110,7 +110,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         from .apart import ServedApart
 
         payload = self._pack(runner)
-        self._run(ServedApart(self.server_host, self.server_port or PORT_APART), None, runner, payload)
+        served = ServedApart(self.server_host, self.server_port or PORT_APART)
+        self._run(served, None, runner, payload, is_over=served.is_over)
 
     def _serve(self, store: LightningStore, token: str) -> "Served":
         from .serving import serve
@@ -123,7 +124,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         return b"" if self.main_process == "runner" else pack(runner)
 
-    def _run(self, served: "Served", algorithm: AlgorithmBundle | None, runner: RunnerBundle, payload: bytes) -> None:
+    def _run(
+        self,
+        served: "Served",
+        algorithm: AlgorithmBundle | None,
+        runner: RunnerBundle,
+        payload: bytes,
+        *,
+        is_over: Callable[[End], bool] = lambda _: False,
+    ) -> None:
         from ..runner import MainThread
         from .run import Run
 
@@ -136,36 +145,33 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             algorithm,
             place=place,
             grace_seconds=self.graceful_timeout,
-            is_over=_has_lost_the_store if algorithm is None else _never,
+            is_over=is_over,
             start_ahead=lambda: self._start_ahead(served) if place is None else None,
         )
         self._runs.execute(run)
 
     def _begin_here(self, served: "Served", runner: RunnerBundle, place: "MainThread") -> Begin:
-        from .runner_thread import RunnerThread
+        from .runner_thread import in_threads
 
-        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
-            return RunnerThread(
-                runner,
-                served.connect,
-                worker_id,
-                finished_before,
-                on_ready=on_ready,
-                graceful_delay=self.graceful_timeout,
-                join_timeout=self.terminate_timeout,
-                place=place,
-            )
-
-        return begin
+        return in_threads(
+            runner,
+            served.connect,
+            graceful_delay=self.graceful_timeout,
+            join_timeout=self.terminate_timeout,
+            place=place,
+        )
 
     def _begin_process(self, served: "Served", payload: bytes) -> Begin:
+        from .apart import ServedApart
         from .jobs import RunnerJob
         from .runner_process import Graces, RunnerProcess
 
+        file = served.token_file if isinstance(served, ServedApart) else None
+        token_file = None if file is None else str(file)
         graces = Graces(self.graceful_timeout, self.terminate_timeout, self.allowed_exit_codes)
 
         def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
-            job = RunnerJob(served.url, served.token, worker_id, finished_before)
+            job = RunnerJob(served.url, served.token, worker_id, finished_before, token_file)
             return RunnerProcess(job, payload, graces, on_ready=on_ready)
 
         return begin
@@ -180,15 +186,3 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
 def _no_runner(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
     raise ConfigError("this role has no runners")
-
-
-def _has_lost_the_store(end: End) -> bool:
-    """A store that did not answer within the patience of its client has gone, and the work with it."""
-    if end.kind != "StoreUnavailableError":
-        return False
-    log.warning("the store has gone, and the runner ends: %s", end.reason)
-    return True
-
-
-def _never(end: End) -> bool:
-    return False

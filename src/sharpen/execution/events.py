@@ -1,6 +1,7 @@
 """Events: how the parts of a run are told to stop."""
 
 import threading
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 
@@ -18,7 +19,7 @@ class ThreadingEvent:
     """A flag for the threads of one process."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._event: ExecutionEvent = threading.Event()
 
     def set(self) -> None:
         self._event.set()
@@ -34,7 +35,7 @@ class ThreadingEvent:
         return self._event.wait(timeout)
 
 
-class MultiprocessingEvent:
+class MultiprocessingEvent(ThreadingEvent):
     """A flag for processes that were started with `multiprocessing`."""
 
     def __init__(self) -> None:
@@ -42,15 +43,26 @@ class MultiprocessingEvent:
 
         self._event = multiprocessing.Event()
 
-    def set(self) -> None:
-        self._event.set()
 
-    def clear(self) -> None:
-        self._event.clear()
+class RunnerEvent(ThreadingEvent):
+    """The flag of one runner: it also carries how many rollouts the runner has finished.
 
-    def is_set(self) -> bool:
-        return self._event.is_set()
+    `stop` is a flag to share, and `tell` hears the count whenever it grows.
+    """
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether the flag was set within the time."""
-        return self._event.wait(timeout)
+    def __init__(
+        self,
+        finished_before: int,
+        *,
+        stop: ThreadingEvent | None = None,
+        tell: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__()
+        if stop is not None:
+            self._event = stop
+        self.finished_before, self._tell = finished_before, tell
+        self.count = 0
+
+    def finished(self, count: int) -> None:
+        self.count = count
+        self._tell(count)

@@ -8,9 +8,9 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from . import forks
+from .forks import SIGNALS, Handlers
 
 
 class Interrupts:
@@ -19,7 +19,7 @@ class Interrupts:
     def __init__(self, tell: Callable[[int, bool], None]) -> None:
         self._tell = tell
         self._count = 0
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: Handlers = {}
         self.may_raise = False
         self._is_forced = False
 
@@ -31,14 +31,18 @@ class Interrupts:
                 if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._receive)
+        if self._before:
+            forks.begin(self._before)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.may_raise = False
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        if self._before:
+            for number, before in self._before.items():
+                signal.signal(number, before)
+            forks.end(self._before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if not self._is_forced:

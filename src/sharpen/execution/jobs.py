@@ -49,12 +49,13 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class RunnerJob:
-    """Run a bundle against the store at `url`."""
+    """Run a bundle against the store at `url`; a new token of its server is found in `token_file`."""
 
     url: str
     token: str | None
     worker_id: int
     finished_before: int
+    token_file: str | None = None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class End:
     reason: str
     kind: str = ""
     traceback: str = ""
+    place: Literal["process", "thread"] = "process"
 
 
 class Life(Protocol):

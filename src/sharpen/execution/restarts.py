@@ -19,28 +19,31 @@ class Restarts:
         self._deaths: list[str] = []
         self._pause = FIRST_PAUSE_SECONDS
 
-    def after(self, end: End) -> float:
-        """The seconds to wait before the next life; an error when there should be none."""
+    def after(self, end: End, *, lost: int = 0) -> float:
+        """The seconds to wait before the next life; an error when there should be none.
+
+        `lost` is the number of attempts that ended with the runner: with any, it had got past its start.
+        """
         self.finished += end.finished
         if end.finished:
             self._failed_starts, self._deaths, self._pause = 0, [], FIRST_PAUSE_SECONDS
         if end.how == "worn_out":
             return 0.0
         self._deaths.append(end.reason)
-        is_start = not end.finished and (end.how == "failed" or not end.is_ready)
+        is_start = not end.finished and not lost and (end.how == "failed" or not end.is_ready)
         self._failed_starts = self._failed_starts + 1 if is_start else 0
         self._check(end)
         pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         return pause
 
     def _check(self, end: End) -> None:
+        words = f"\n{end.traceback}" if end.traceback else ""
         if self._failed_starts >= MAX_STARTS:
-            words = f"\n{end.traceback}" if end.traceback else ""
             raise RunnerStartError(
                 f"runner {self._worker_id} failed at its start {MAX_STARTS} times in a row; last: {end.reason}{words}"
             )
         if len(self._deaths) > MAX_DEATHS:
             raise RunError(
                 f"runner {self._worker_id} ended {len(self._deaths)} times without finishing a rollout in between; "
-                f"last: {', '.join(self._deaths[-3:])}"
+                f"last: {', '.join(self._deaths[-3:])}{words}"
             )

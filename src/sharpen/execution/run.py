@@ -24,6 +24,7 @@ from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 AHEAD_SECONDS = 1.5
+TIDY_SECONDS = 1.0  # for the last steps of a thread whose work is done
 
 
 class Run:
@@ -58,12 +59,14 @@ class Run:
         self._supervisor: Supervisor | None = None
         self._ending, self._algorithm_ended, self._main_thread_free = (asyncio.Event() for _ in range(3))
         self._reason: BaseException | None = None
-        self._is_killed = False
+        self._is_killed = self._is_beside = False
 
     # -- the calling thread --------------------------------------------------------------------------
 
     def execute(self) -> None:
         """Run to the end, and raise what ended the run if it was an error."""
+        # Then the algorithm runs on a thread beside the calling one, which can be left to itself.
+        self._is_beside = self._place is not None or _has_running_loop()
         with self._interrupts:
             self._thread.start()
             try:
@@ -80,7 +83,8 @@ class Run:
             if _has_running_loop():
                 thread = threading.Thread(target=self._work_here, name="sharpen-main", daemon=True)
                 thread.start()
-                thread.join()
+                self._thread.join()  # it ends when the other has ended or was given up
+                thread.join(TIDY_SECONDS)
             else:
                 self._interrupts.may_raise = True
                 self._work_here()
@@ -224,10 +228,12 @@ class Run:
             return
         log.warning("the algorithm has not ended within %g s of being cancelled", self._grace_seconds)
         self._interrupts.force()
-        if not await _happens(self._algorithm_ended, self._grace_seconds) and self._place is not None:
-            log.error("the thread of the algorithm is left to itself")
+        if await _happens(self._algorithm_ended, self._grace_seconds):
             return
-        await self._algorithm_ended.wait()
+        if self._is_beside:
+            log.error("the thread of the algorithm is left to itself")
+        else:
+            await self._algorithm_ended.wait()
 
     def _interrupt(self, number: int, is_again: bool) -> None:
         name = signal.Signals(number).name

@@ -3,11 +3,13 @@
 import asyncio
 import signal
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runner import RunnerWornOut, worker_name
 from ..store.client import LightningStoreClient
-from .events import ThreadingEvent
+from . import forks
+from .events import RunnerEvent
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
@@ -17,24 +19,14 @@ if TYPE_CHECKING:
     from .child import Parent
 
 
-class _RunnerEvent(ThreadingEvent):
-    """The runner's event: it also carries how many rollouts this worker has finished."""
-
-    def __init__(self, parent: "Parent", finished_before: int) -> None:
-        self._event = parent.stop._event
-        self._parent = parent
-        self.finished_before = finished_before
-
-    def finished(self, count: int) -> None:
-        self._parent.tell(finished=count, surely=False)
-
-
 def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[int]) -> int:
     """Run the bundle to its end; the exit code."""
     job = RunnerJob(**header)
     bundle = unpack(payload)
     parent.tell(ready=worker_name(job.worker_id))
-    event = _RunnerEvent(parent, job.finished_before)
+    event = RunnerEvent(
+        job.finished_before, stop=parent.stop, tell=lambda count: parent.tell(finished=count, surely=False)
+    )
     signals = _Signals()
     try:
         run_to_end(_work(bundle, job, event, signals))
@@ -57,7 +49,8 @@ class _Signals:
 
     def cancel(self, task: "asyncio.Task[Any]") -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        forks.begin({number: signal.getsignal(number) for number in forks.SIGNALS})
+        for number in forks.SIGNALS:
             loop.add_signal_handler(number, self._receive, number, task)
 
     def _receive(self, number: int, task: "asyncio.Task[Any]") -> None:
@@ -65,12 +58,20 @@ class _Signals:
         task.cancel()
 
 
-async def _work(bundle: Any, job: RunnerJob, event: _RunnerEvent, signals: _Signals) -> None:
+async def _work(bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signals) -> None:
     task = asyncio.current_task()
     assert task is not None
     signals.cancel(task)
-    store = LightningStoreClient(job.url, job.token)
+    store = _client(job)
     try:
         await bundle(store, job.worker_id, event)
     finally:
         await store.close()
+
+
+def _client(job: RunnerJob) -> LightningStoreClient:
+    if job.token_file is None:
+        return LightningStoreClient(job.url, job.token)
+    from .renewing_client import RenewingClient
+
+    return RenewingClient(job.url, job.token, Path(job.token_file))

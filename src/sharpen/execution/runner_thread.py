@@ -10,23 +10,36 @@ from collections.abc import Callable
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
 from ..store import LightningStore
 from .base import RunnerBundle
-from .events import ThreadingEvent
-from .lives import End, How
+from .events import RunnerEvent
+from .lives import Begin, End, How, Life
 from .loops import run_to_end
 
 log = logging.getLogger(__name__)
 
 
-class RunnerEvent(ThreadingEvent):
-    """The event of one runner: it also carries how many rollouts the runner has finished."""
+def in_threads(
+    bundle: RunnerBundle,
+    open_store: Callable[[], contextlib.AbstractAsyncContextManager[LightningStore]],
+    *,
+    graceful_delay: float,
+    join_timeout: float,
+    place: MainThread | None,
+) -> Begin:
+    """How the runners of a run begin as threads of this process."""
 
-    def __init__(self, finished_before: int) -> None:
-        super().__init__()
-        self.finished_before = finished_before
-        self.count = 0
+    def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+        return RunnerThread(
+            bundle,
+            open_store,
+            worker_id,
+            finished_before,
+            on_ready=on_ready,
+            graceful_delay=graceful_delay,
+            join_timeout=join_timeout,
+            place=place,
+        )
 
-    def finished(self, count: int) -> None:
-        self.count = count
+    return begin
 
 
 class RunnerThread:
@@ -73,7 +86,8 @@ class RunnerThread:
             how, kind, words = "failed", type(error).__name__, traceback.format_exc()
             reason = words.strip().splitlines()[-1]
         name = worker_name(self._worker_id)
-        end = End(how, self._event.count, True, name, how not in ("done", "stopped"), reason or how, kind, words)
+        leaves_work = how not in ("done", "stopped")
+        end = End(how, self._event.count, True, name, leaves_work, reason or how, kind, words, "thread")
         with contextlib.suppress(RuntimeError):  # given up: nobody waits any more
             self._supervising.call_soon_threadsafe(self._settle, end)
 
@@ -112,7 +126,8 @@ class RunnerThread:
 
     def _give_up(self, reason: str) -> None:
         log.error("the thread of runner %d is left to itself: %s", self._worker_id, reason)
-        self._settle(End("died", self._event.count, True, worker_name(self._worker_id), True, reason))
+        name = worker_name(self._worker_id)
+        self._settle(End("died", self._event.count, True, name, True, reason, place="thread"))
 
     def kill(self) -> None:
         self._is_asked = True

@@ -8,7 +8,6 @@ from typing import Literal
 from ..store import LightningStore
 from . import settings
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .lives import Life
 from .runs import Runs
 
 MainRole = Literal["algorithm", "runner"]
@@ -46,23 +45,18 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         from ..runner import MainThread
         from .run import Run
-        from .runner_thread import RunnerThread
+        from .runner_thread import in_threads
 
         place = MainThread(is_asked_for=self._is_asked_for) if self.main_thread == "runner" else None
         served = SharedStore(store, managed=self.managed_store)
 
-        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
-            return RunnerThread(
-                runner,
-                served.connect,
-                worker_id,
-                finished_before,
-                on_ready=on_ready,
-                graceful_delay=self.graceful_delay,
-                join_timeout=self.join_timeout,
-                place=place,
-            )
-
+        begin = in_threads(
+            runner,
+            served.connect,
+            graceful_delay=self.graceful_delay,
+            join_timeout=self.join_timeout,
+            place=place,
+        )
         run = Run(served, begin, self.n_runners, algorithm, place=place, grace_seconds=self.join_timeout)
         self._runs.execute(run)
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from ..errors import InvalidInputError, RunnersExhaustedError, StoreError
+from ..errors import FinishedError, InvalidInputError, RunnersExhaustedError, StoreError
 from ..store import LightningStore
 from ..types import Attempt
 from .lives import Begin, End, Life
@@ -84,11 +84,10 @@ class Supervisor:
             end = await self._live(worker_id, restarts.finished)
             if end is None or end.how == "done" or self._is_over(end):
                 return
-            if end.leaves_work:
-                await self._mark_lost(worker_id, end)
+            lost = await self._mark_lost(worker_id, end) if end.leaves_work else 0
             if end.how == "stopped" or self._stopping.is_set():
                 return
-            pause = restarts.after(end)
+            pause = restarts.after(end, lost=lost)
             _tell(worker_id, end, pause)
             await self._pause(pause)
 
@@ -116,11 +115,11 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    async def _mark_lost(self, worker_id: int, end: End) -> None:
-        """The attempts of a dead worker are nobody's: their rule decides at once what becomes of them."""
+    async def _mark_lost(self, worker_id: int, end: End) -> int:
+        """The attempts of a dead worker are nobody's: their rule decides at once what becomes of them. How many."""
         if end.worker_name is None:
-            return
-        marking = asyncio.create_task(self._mark(worker_id, end.worker_name))
+            return 0
+        marking = asyncio.create_task(self._mark(worker_id, end.worker_name, end))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([marking, stopping], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait([marking], timeout=MARK_SECONDS)  # a run that ends does not wait for a store that is away
@@ -129,15 +128,23 @@ class Supervisor:
         await asyncio.gather(marking, stopping, return_exceptions=True)
         if marking.cancelled():
             log.warning("the rollouts of the lost runner %d could not be marked: the store is away", worker_id)
+            return 0
+        if (error := marking.exception()) is not None:
+            log.error("the rollouts of the lost runner %d could not be marked", worker_id, exc_info=error)
+            return 0
+        return marking.result()
 
-    async def _mark(self, worker_id: int, worker_name: str) -> None:
+    async def _mark(self, worker_id: int, worker_name: str, end: End) -> int:
+        count = 0
         try:
             async with self._connect() as store:
                 for attempt in await _open_attempts(store, worker_name):
-                    await store.update_attempt(attempt.rollout_id, attempt.attempt_id, status="unresponsive")
+                    count += 1
+                    await _lose(store, attempt, end)
                     log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
         except (StoreError, InvalidInputError) as error:
             log.warning("the rollouts of the lost runner %d could not be marked: %s", worker_id, error)
+        return count
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -178,7 +185,29 @@ class _Turn:
 async def _open_attempts(store: LightningStore, worker_name: str) -> list[Attempt]:
     rollouts = await store.query_rollouts(status_in=["preparing", "running"])
     latest = await asyncio.gather(*(store.get_latest_attempt(rollout.rollout_id) for rollout in rollouts))
-    return [each for each in latest if each is not None and each.worker_id == worker_name and each.end_time is None]
+    # One whose lease has run out is waited for once more, unless its worker is known to be dead.
+    return [
+        each
+        for each in latest
+        if each is not None
+        and each.worker_id == worker_name
+        and (each.end_time is None or each.status == "unresponsive")
+    ]
+
+
+async def _lose(store: LightningStore, attempt: Attempt, end: End) -> None:
+    """The attempt is suspended. Where nobody will try again it has no lease to come back in: its runner is dead."""
+    rollout_id, attempt_id = attempt.rollout_id, attempt.attempt_id
+    reason = {"error_type": "RunnerDied", "error": f"its runner {end.place} ended: {end.reason}"}
+    metadata = {**(attempt.metadata or {}), **reason}
+    await store.update_attempt(rollout_id, attempt_id, status="unresponsive", metadata=metadata)
+    rollout = await store.get_rollout_by_id(rollout_id)
+    latest = await store.get_latest_attempt(rollout_id)
+    # A rollout that was queued may have been claimed again already: then another attempt is the latest.
+    is_ours = latest is not None and latest.attempt_id == attempt_id and latest.status == "unresponsive"
+    if is_ours and rollout is not None and rollout.status in ("preparing", "running"):
+        with contextlib.suppress(FinishedError):  # somebody has ended it meanwhile
+            await store.update_rollout(rollout_id, status="failed")
 
 
 def _tell(worker_id: int, end: End, pause: float) -> None:

@@ -8,6 +8,8 @@ import contextlib
 import logging
 import os
 import re
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,19 +20,42 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}
 
 def given_token() -> str | None:
     """The token that the user has set."""
-    return os.environ.get(VARIABLE) or None
+    return os.environ.get(VARIABLE, "").strip() or None
 
 
 def token_file(host: str, port: int) -> Path:
     """Where the token of a server on this machine lies, whatever name its host is called by."""
-    state = os.environ.get("XDG_STATE_HOME")
-    folder = (Path(state) if state else Path.home() / ".local" / "state") / "sharpen" / "tokens"
+    folder = _folder() / "tokens"
     name = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
     return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', name)}-{port}"
 
 
+def _folder() -> Path:
+    if state := os.environ.get("XDG_STATE_HOME"):
+        return Path(state) / "sharpen"
+    try:
+        return Path.home() / ".local" / "state" / "sharpen"
+    except RuntimeError:  # a user without a home, as in some containers
+        return _folder_without_home()
+
+
+def _folder_without_home() -> Path:
+    return Path(tempfile.gettempdir()) / f"sharpen-{os.getuid()}"
+
+
+def _check_folder(path: Path) -> None:
+    """Anybody may make a folder in a temporary directory: one that is not ours alone holds no token."""
+    folder = _folder_without_home()
+    if folder not in path.parents:
+        return
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+
+
 def read_token(path: Path) -> str | None:
     try:
+        _check_folder(path)
         return path.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
@@ -52,7 +77,9 @@ def left_in_file(path: Path, token: str) -> Iterator[None]:
 
 def _write(path: Path, token: str) -> None:
     """Whole or not at all, and never readable by others."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    _check_folder(path)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

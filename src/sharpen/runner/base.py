@@ -265,9 +265,18 @@ class Runner(ParallelWorkerBase, Generic[T]):
                 return await _guarded(method(*arguments))
             return await self._place.call(lambda: _guarded(method(*arguments)), is_async=True)
         method = getattr(agent, f"{prefix}_rollout")
-        place: AgentThreads | MainThread = self._place or self._threads
-        result = await place.call(lambda: method(*arguments))
+        result = await self._call_sync(lambda: method(*arguments))
         return await _guarded(result) if inspect.isawaitable(result) else result
+
+    async def _call_sync(self, function: Any) -> Any:
+        if self._place is None:
+            return await self._threads.call(function)
+        try:
+            return await self._place.call(function)
+        except asyncio.CancelledError:
+            if not self._place.is_asked_for:
+                self._place = None  # an agent hangs there, and the next ones must not wait for it
+            raise
 
     def _settle(self, work: Work, result: Any, trace_id: str | None) -> list[Span]:
         """The result as spans, on their way to the store."""
@@ -278,9 +287,9 @@ class Runner(ParallelWorkerBase, Generic[T]):
         return spans
 
     def _find_place(self) -> MainThread | None:
-        """A thread that was lent to agents, where somebody asked for it: there an agent that hangs cannot be left."""
+        """A thread that was lent to agents; several slots are of more use in threads of their own."""
         place = place_of_agents()
-        return place if place is not None and place.is_asked_for else None
+        return place if place is not None and (place.is_asked_for or self.concurrency == 1) else None
 
     # -- what is in hand -----------------------------------------------------------------------------
 
