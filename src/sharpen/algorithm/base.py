@@ -7,7 +7,7 @@ it travels.
 
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, MissingExtraError
@@ -32,6 +32,15 @@ class Gateway(Protocol):
     def as_resource(self) -> LLM: ...
 
 
+class IterationLoop(Protocol):
+    """What an algorithm reports its iterations to."""
+
+    should_stop: bool
+
+    def begin_iteration(self) -> None: ...
+    def report_iteration(self, metrics: Mapping[str, float], val_metrics: Mapping[str, float] | None, /) -> bool: ...
+
+
 class Algorithm(Generic[T]):
     """Override `run`, sync or async."""
 
@@ -42,6 +51,7 @@ class Algorithm(Generic[T]):
     _llm_proxy: Gateway | None = None
     _initial_resources: NamedResources | None = None
     _save: Callable[[State], None] | None = None
+    _loop: IterationLoop | None = None
 
     def run(
         self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
@@ -108,6 +118,29 @@ class Algorithm(Generic[T]):
     def _unset(self, part: str, way_out: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} has no {part}: {way_out}")
 
+    # -- iterations ----------------------------------------------------------------------------------
+
+    def set_loop(self, loop: IterationLoop | None) -> None:
+        self._loop = loop
+
+    def begin_iteration(self) -> None:
+        """Say that an iteration begins. `report_iteration` does so itself, but late: callbacks that take the time of
+        an iteration need this."""
+        if self._loop is not None:
+            self._loop.begin_iteration()
+
+    def report_iteration(self, metrics: Mapping[str, float], *, val_metrics: Mapping[str, float] | None = None) -> bool:
+        """Tell callbacks and loggers what came of an iteration; True when the algorithm should stop.
+
+        They see the metrics as `train/…` and `val/…`. Without `val_metrics`, the iteration had no validation.
+        """
+        return self._loop is not None and self._loop.report_iteration(metrics, val_metrics)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a callback has asked for the end; also of a run that is resumed after that."""
+        return self._loop is not None and self._loop.should_stop
+
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
@@ -126,5 +159,5 @@ class Algorithm(Generic[T]):
             self._save(self.state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
-        stays_behind = ("_trainer", "_store", "_save")
+        stays_behind = ("_trainer", "_store", "_save", "_loop")
         return {name: value for name, value in self.__dict__.items() if name not in stays_behind}

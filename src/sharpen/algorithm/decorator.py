@@ -13,13 +13,13 @@ from .base import Algorithm, Gateway
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound=Algorithm[Any])
-INJECTED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources")
+INJECTED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "report_iteration")
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def algo(function: Callable[..., Any]) -> "FunctionalAlgorithm":
     """Make a function an algorithm. Its parameters are given by name, any of: `store`, `train_dataset`,
-    `val_dataset`, `llm_proxy`, `adapter`, `initial_resources`."""
+    `val_dataset`, `llm_proxy`, `adapter`, `initial_resources`, `report_iteration`."""
     return FunctionalAlgorithm(function)
 
 
@@ -46,7 +46,7 @@ class FunctionalAlgorithm(Algorithm[Any]):
         return result
 
     def _part(self, name: str) -> Any:
-        return getattr(self, f"get_{name}")()
+        return self.report_iteration if name == "report_iteration" else getattr(self, f"get_{name}")()
 
 
 def _wanted_parts(function: Callable[..., Any]) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from ..errors import ConfigError
-from ..runs.screen import screen
+from ..runs.screen import show
 from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm, State
 from .datasets import Tasks
@@ -40,6 +40,8 @@ class FastAlgorithm(Algorithm[Any]):
 class Baseline(FastAlgorithm):
     """Runs the data through the agent, shows what happened, and ends with a table of rewards.
 
+    An epoch is an iteration for callbacks and loggers.
+
     Without a validation set, `train_split` divides the training set. `polling_interval` only bounds a long poll.
     The queue holds `max_queue_length` rollouts, or more where the workers take more. `span_verbosity` says what is
     logged of every span: its keys, its keys and values, or nothing.
@@ -62,7 +64,7 @@ class Baseline(FastAlgorithm):
         self.span_verbosity = span_verbosity
         self._loaded: State | None = None
         self._key, self._start, self._epoch = "", (0, 0), 0
-        self.rewards = Rewards()
+        self.rewards = self._epoch_rewards = Rewards()
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -72,14 +74,26 @@ class Baseline(FastAlgorithm):
         resources_id = await self._publish_resources()
         self.checkpoint()
         for epoch in range(self._start[0], self.n_epochs):
+            if self.should_stop:
+                break
+            self.begin_iteration()
             tasks = Tasks(train_dataset, val_dataset, train_split=self.train_split)
-            self._epoch, self._next_index = epoch, 0
+            self._epoch, self._next_index, self._epoch_rewards = epoch, 0, Rewards()
             if self.n_epochs > 1:
                 log.info("epoch %d of %d", epoch + 1, self.n_epochs)
             await self._run_epoch(tasks, resources_id)
             self._start = (epoch + 1, 0)
+            self._report_epoch()
             self.checkpoint()
-        screen().print(self.rewards.table("rewards"))
+        show(self.rewards.table("rewards"))
+
+    def _report_epoch(self) -> None:
+        by_mode = self._epoch_rewards.by_mode
+        train = by_mode.get("train") if by_mode else self._epoch_rewards.all
+        val = by_mode.get("val")
+        self.report_iteration(
+            {} if train is None else train.numbers(), val_metrics=None if val is None else val.numbers()
+        )
 
     def _check_datasets(self, train: Dataset[Any] | None, val: Dataset[Any] | None) -> None:
         if train is None and val is None:
@@ -151,7 +165,8 @@ class Baseline(FastAlgorithm):
             batch.append(self._request(index, mode, task, resources_id))  # type: ignore[arg-type]
             # A data set that takes its time must not hold back the tasks that it has given.
             is_due = time.monotonic() - last_time > PACE_SECONDS
-            if is_due or len(batch) >= min(await self._room(), MAX_BATCH):
+            room = await self._room()
+            if is_due or len(batch) >= min(room, MAX_BATCH):
                 await self._enqueue(batch)
                 batch, last_time = [], time.monotonic()
         if batch:
@@ -220,6 +235,8 @@ class Baseline(FastAlgorithm):
     async def _take_one(self, rollout: Rollout, *, is_known: bool) -> None:
         rollout = await with_last_attempt(self.get_store(), rollout)
         self.rewards.add(rollout)
+        if (rollout.metadata or {}).get("epoch", self._epoch) == self._epoch:  # a resumed run sees earlier ones again
+            self._epoch_rewards.add(rollout)
         self._outstanding.pop(rollout.rollout_id, None)
         if is_known:  # shown by an earlier life of this run
             return

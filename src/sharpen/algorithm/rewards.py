@@ -33,6 +33,14 @@ class Tally:
     def mean(self) -> float | None:
         return self.total / self.rewarded if self.rewarded else None
 
+    def numbers(self) -> dict[str, float]:
+        """By name. Without any reward there is no mean, and no least and greatest one."""
+        found: dict[str, float] = {name: getattr(self, name) for name in ("succeeded", "failed", "lost", "cancelled")}
+        found["rollouts"] = self.count
+        if self.rewarded:
+            found |= {"reward_mean": self.total / self.rewarded, "reward_min": self.low, "reward_max": self.high}
+        return found
+
     def add(self, rollout: Rollout) -> None:
         if rollout.status == "cancelled":
             self.cancelled += 1

@@ -44,6 +44,7 @@ class ConsoleLogger(Logger):
         self.metrics = metrics
         self.float_format = float_format
         self._console = console
+        self._is_shared = False
         self._clock = clock
         self._bar: _Bar | None = None
         self._shown: dict[str, float] = {}
@@ -51,6 +52,10 @@ class ConsoleLogger(Logger):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bar": None, "_console": None}
+
+    def share(self, console: "Console") -> None:
+        """Speak in plain lines on a console whose last line is somebody else's."""
+        self._console, self._is_shared = console, True
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         if self.total is None and isinstance(config.get("max_iters"), int):
@@ -94,7 +99,7 @@ class ConsoleLogger(Logger):
 
     def _is_terminal(self) -> bool:
         if self._console is not None:
-            return self._console.is_terminal
+            return self._console.is_terminal and not self._is_shared
         return sys.stderr is not None and sys.stderr.isatty()
 
     def _started_bar(self) -> "_Bar":

@@ -69,9 +69,17 @@ def _curves_in(file: Path) -> Curves:
         for name, value in row.items():
             if name not in NO_METRICS and math.isfinite(_number(value)) and math.isfinite(place):
                 curve = curves.setdefault(name, Curve(axis, [], []))
+                if _rank(axis) < _rank(curve.axis):  # steps say more than the seconds of a run's progress
+                    curve = curves[name] = Curve(axis, [], [])
+                elif axis != curve.axis:
+                    continue
                 curve.xs.append(place)
                 curve.ys.append(_number(value))
     return curves
+
+
+def _rank(axis: str) -> int:
+    return PLACES.index(axis) if axis in PLACES else len(PLACES)
 
 
 def _files_of(run: Path) -> list[Path]:

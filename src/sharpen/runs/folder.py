@@ -125,9 +125,9 @@ class RunFolder:
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         append_line(self.metrics_path, metrics)
 
-    def last_metrics(self) -> dict[str, Any]:
-        """The newest line that is whole."""
-        return last_line(self.metrics_path)
+    def last_metrics(self, is_wanted: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any]:
+        """The newest line that is whole, of those that are wanted."""
+        return last_line(self.metrics_path, is_wanted)
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         write_json(self.checkpoint_path, state)
@@ -143,8 +143,10 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
         file.write(b"\n" * is_cut + msgspec.json.encode(value) + b"\n")
 
 
-def last_line(path: Path, *, tail_bytes: int = 65536) -> dict[str, Any]:
-    """The newest whole line of a file of JSON lines; nothing where there is none."""
+def last_line(
+    path: Path, is_wanted: Callable[[dict[str, Any]], bool] | None = None, *, tail_bytes: int = 65536
+) -> dict[str, Any]:
+    """The newest whole line of a file of JSON lines, of those that are wanted; nothing where there is none."""
     if not path.exists():
         return {}
     with open(path, "rb") as file:
@@ -152,9 +154,11 @@ def last_line(path: Path, *, tail_bytes: int = 65536) -> dict[str, Any]:
         lines = file.read().split(b"\n")[:-1]  # what stands behind the last line end was cut off in a crash
     for line in reversed(lines):
         try:
-            return msgspec.json.decode(line, type=dict[str, Any])
+            found = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
             continue  # a crash cut this line off
+        if is_wanted is None or is_wanted(found):
+            return found
     return {}
 
 
@@ -183,7 +187,7 @@ def _make_next(root: Path, name: str) -> Path:
         path = (root / (name if number == 1 else f"{name}-{number}")).absolute()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
+            path.mkdir(mode=0o700)  # prompts and answers are nobody else's business
         except FileExistsError:
             if root.exists() and not root.is_dir():
                 raise ConfigError(f"runs cannot be kept in {str(root)!r}: it is not a folder") from None

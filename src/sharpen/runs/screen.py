@@ -3,6 +3,7 @@
 There is one, since a live line and what is printed above it must know of each other.
 """
 
+import contextlib
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
@@ -25,7 +26,14 @@ def is_terminal() -> bool:
 
 
 def say(text: str) -> None:
-    """One plain line, never broken by the width of the screen."""
+    """One plain line, never broken by the width of the screen. A screen that is gone ends no run."""
     if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def show(thing: object) -> None:
+    """A table, or whatever else rich can draw."""
+    with contextlib.suppress(OSError, ValueError, SystemExit):  # rich exits when its pipe is broken
+        screen().print(thing)

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
-from ..algorithm.base import Gateway, State
+from ..algorithm.base import Gateway
 from ..execution.events import ExecutionEvent
 from ..litagent import LitAgent
 from ..runner import Runner
-from ..runs.files import read_json, write_json
 from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, RolloutConfig
 from .algorithm_store import AlgorithmStore
+from .checkpoints import Checkpoints
+from .loop import LoopPlan, TrainingLoop
+from .loop_face import LoopFace
 from .own_thread import run_in_own_thread
 from .progress import Progress, ProgressPlan
 
@@ -76,12 +78,14 @@ class AlgorithmBundle:
         initial_resources: NamedResources | None = None,
         checkpoint_path: Path | None = None,
         retries: int = 0,
+        loop: LoopPlan | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
-        self.checkpoint_path, self.retries = checkpoint_path, retries
+        self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
+        self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self.on_begin: Callable[[], None] | None = None
@@ -90,7 +94,8 @@ class AlgorithmBundle:
     def parts(self) -> dict[str, object]:
         """What has to travel, by the names that people know it by."""
         names = ("algorithm", "train_dataset", "val_dataset", "adapter", "llm_proxy", "initial_resources")
-        return {name: getattr(self, name) for name in names}
+        found: dict[str, object] = {name: getattr(self, name) for name in names}
+        return found | {"callbacks": self.loop.callbacks, "loggers": self.loop.loggers}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trainer": None, "_running": None, "on_begin": None}
@@ -103,8 +108,11 @@ class AlgorithmBundle:
         if self.on_begin is not None:
             self.on_begin()
         try:
-            async with Progress(face, self.progress):
-                await self._run(face, event)
+            if self.algorithm is None:
+                async with Progress(face, self.progress):
+                    await self._serve(face, event)
+            else:
+                await self._train(self.algorithm, face)
         finally:
             self._running = None
 
@@ -115,25 +123,35 @@ class AlgorithmBundle:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
-    async def _run(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
-        if self.algorithm is None:
-            await self._serve(store, event)
-            return
-        self._equip(self.algorithm, store)
-        left = self.retries
+    async def _train(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
+        trainer = self._trainer() if self._trainer is not None else None
+        face = trainer if isinstance(trainer, LoopFace) else None
+        loop, saved = TrainingLoop(self.loop, algorithm, face), self.checkpoints.load_loop()
+        if face is not None:
+            face.follow_loop(loop)
+        with loop.opened(saved):
+            async with Progress(store, self.progress):
+                self._equip(algorithm, store, loop, trainer)
+                loop.start(saved)
+                await self._run(algorithm, store, loop)
+                loop.end()
+
+    async def _run(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop) -> None:
+        left, first = self.retries, loop.own_state()
         while True:
-            self._load_checkpoint(self.algorithm)
+            self._load_checkpoint(algorithm)
             try:
-                await self._run_once(self.algorithm, store)
+                await self._run_once(algorithm, store)
                 return
             except Exception:
-                if left <= 0 or not self._has_checkpoint():
+                if left <= 0 or loop.error is not None or not self.checkpoints.exist:
                     log.exception("the algorithm failed")
                     raise
                 left -= 1
                 log.exception(
                     "the algorithm failed; it starts again from its last checkpoint (then %d more times)", left
                 )
+                loop.restore(self.checkpoints.load_loop() or first)
 
     async def _serve(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
         """Without an algorithm, others enqueue: serve the runners until somebody stops the run."""
@@ -142,8 +160,7 @@ class AlgorithmBundle:
         while not event.is_set():
             await asyncio.to_thread(event.wait, 0.2)
 
-    def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
-        trainer = self._trainer() if self._trainer is not None else None
+    def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop, trainer: Any) -> None:
         if trainer is not None:
             algorithm.set_trainer(trainer)
         algorithm.set_store(store)
@@ -151,7 +168,9 @@ class AlgorithmBundle:
             algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
         algorithm.set_initial_resources(self.initial_resources)
-        algorithm.set_checkpointer(self._save_checkpoint if self.checkpoint_path is not None else None)
+        algorithm.set_loop(loop)
+        save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
+        algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)
 
     async def _run_once(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
         if algorithm.is_async():
@@ -162,16 +181,7 @@ class AlgorithmBundle:
         if hasattr(result, "__await__"):
             await result
 
-    # -- checkpoints ---------------------------------------------------------------------------------
-
-    def _has_checkpoint(self) -> bool:
-        return self.checkpoint_path is not None and self.checkpoint_path.exists()
-
-    def _save_checkpoint(self, state: State) -> None:
-        assert self.checkpoint_path is not None
-        write_json(self.checkpoint_path, state)
-
     def _load_checkpoint(self, algorithm: Algorithm[Any]) -> None:
-        if self._has_checkpoint():
-            assert self.checkpoint_path is not None
-            algorithm.load_state_dict(read_json(self.checkpoint_path))
+        state = self.checkpoints.load()
+        if state is not None:
+            algorithm.load_state_dict(state)

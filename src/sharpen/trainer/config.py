@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ def resolved_config(
         "components": {"algorithm": _component(algorithm, trainer.spec_of("algorithm"))}
         | {name: _component(getattr(trainer, name), trainer.spec_of(name)) for name in _PARTS},
         "hooks": [class_path(hook) for hook in trainer.hooks],
+        "callbacks": [_named(spec) for spec in trainer.callbacks],
+        "loggers": [_named(spec) for spec in trainer.loggers],
         "settings": {name: getattr(trainer, name) for name in trainer.SETTINGS},
         "rollout_config": trainer.rollout_config,
         "initial_resources": sorted(trainer.initial_resources or {}),
@@ -55,6 +58,11 @@ def _component(component: object, spec: object) -> dict[str, str] | None:
         return None
     described = {"class": class_path(component)}
     return described if spec is component or spec is None else {**described, "spec": shown(spec)}
+
+
+def _named(spec: object) -> str:
+    """A callback or a logger, which is built only in the process of the algorithm."""
+    return shown(spec) if isinstance(spec, str | Mapping) or callable(spec) else class_path(spec)
 
 
 def _dataset(dataset: Dataset[Any] | None) -> dict[str, Any] | None:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
+from ..callbacks import Callback
 from ..components import ComponentSpec, build_component
 from ..errors import ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
+from ..loggers import Logger
 from ..runner import LitAgentRunner, Runner
 from ..store import LightningStore
 from ..types import Hook, NamedResources
 from .legacy import TrainerLegacy
+from .loop_parts import spec_list
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,6 +147,14 @@ class Factories(TrainerLegacy):
             return []
         several = hooks if isinstance(hooks, Sequence) and not isinstance(hooks, str) else [hooks]
         return [build_component(each, expected_type=Hook, spec_name="hooks") for each in several]
+
+    def _normalize_callbacks(self, callbacks: Any) -> list[Any]:
+        """The specs; they are built in the process of the algorithm."""
+        return spec_list(callbacks, Callback, "callbacks")
+
+    def _normalize_loggers(self, loggers: Any) -> list[Any]:
+        """The specs; they are built in the process of the algorithm."""
+        return spec_list(loggers, Logger, "loggers")
 
     # -- settings that two parts must agree on -------------------------------------------------------
 

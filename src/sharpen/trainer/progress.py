@@ -6,6 +6,7 @@ has finished since. In a terminal one line is kept up to date; elsewhere plain l
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..algorithm.rewards import Rewards, with_last_attempt
+from ..algorithm.rewards import Rewards, why_failed, with_last_attempt
 from ..errors import StoreError
 from ..runs.folder import append_line
-from ..runs.screen import is_terminal, say, screen
+from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
 from .collector import open_collector
 from .status import open_rollouts
@@ -33,7 +34,7 @@ PLAIN_SECONDS = 5.0
 METRICS_SECONDS = 5.0
 RATE_SECONDS = 10.0
 LOOK_SECONDS = 10.0
-PAGE = 1000
+PAGE = 200
 SKIP_PAGE = 10_000
 
 
@@ -103,12 +104,16 @@ class _Watch:
         self._next_metrics = 0.0
         self._counts: deque[tuple[float, int]] = deque()
         self._statistics: LightningStoreStatistics | None = None
+        self._last_failure = "no reason was given"
         self._collector = open_collector(plan.run_dir)
 
     async def begin(self) -> None:
         """What earlier runs left in the store is not ours."""
         if self.plan.is_resumed:
             return
+        waiting = (await self._store.statistics())["queue_length"]
+        if waiting:
+            log.warning("%d rollouts that others enqueued wait in the store: this run works on them too", waiting)
         while True:
             page = await self._store.finished_rollouts(after=self._cursor, limit=SKIP_PAGE)
             self._cursor = page.cursor
@@ -139,7 +144,10 @@ class _Watch:
         if self._collector is not None:
             self._collector.close()
         if self.plan.shows_table and self._rewards.all.count:
-            screen().print(self._rewards.table("rollouts"))
+            show(self._rewards.table("rollouts"))
+        total = self._rewards.all
+        if total.count and total.failed == total.count:
+            log.warning("every one of the %d rollouts failed; the last: %s", total.count, self._last_failure)
         if self.plan.run_dir is not None:
             say(f"records: {self.plan.run_dir}")
 
@@ -149,8 +157,11 @@ class _Watch:
         self._statistics = await self._store.statistics()
         while True:
             page = await self._store.finished_rollouts(after=self._cursor, limit=PAGE)
-            for rollout in page.items:
-                self._rewards.add(await with_last_attempt(self._store, rollout))
+            # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
+            found = [await with_last_attempt(self._store, rollout) for rollout in page.items]
+            for rollout in found:
+                self._rewards.add(rollout)
+                self._last_failure = why_failed(rollout) or self._last_failure
             self._cursor = page.cursor
             if page.items:
                 self._last_finish = time.monotonic()
@@ -271,6 +282,12 @@ class _LiveLine(_Line):
     def _debug(self, *args: Any, **kwargs: Any) -> Any:
         self._is_debugging = True
         self._end_live()
+        is_plain = self._breakpointhook is sys.__breakpointhook__ and not args and not kwargs
+        if is_plain and os.environ.get("PYTHONBREAKPOINT", "") in ("", "pdb.set_trace"):
+            from pdb import Pdb
+
+            Pdb().set_trace(sys._getframe().f_back)  # where `breakpoint()` stands, not here
+            return None
         return self._breakpointhook(*args, **kwargs)
 
     def _started(self) -> "Live":
@@ -298,7 +315,7 @@ class _LiveLine(_Line):
 
         if is_last:
             self._end_live()
-            screen().print(Text(text))
+            show(Text(text))
         elif not self._is_debugging:
             self._started().update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 

@@ -8,6 +8,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..algorithm import Algorithm, Baseline
 from ..errors import SharpenError
 from ..litagent import LitAgent
@@ -16,6 +18,7 @@ from ..runs import RunFolder
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
 from .config import resolved_config
+from .loop import LoopPlan
 from .progress import ProgressPlan
 from .result import RunEnd, RunResult
 from .seeds import seed_everything
@@ -90,9 +93,10 @@ class Run:
         adapter: Any = trainer.adapter
         if self._agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
             adapter.agent_match = self._agent.trained_agents
+        config = self._config()
         if self._folder is not None:
-            self._write_config(self._folder)
-        self._bundle = self._algorithm_bundle()
+            self._folder.write_config(config)
+        self._bundle = self._algorithm_bundle(config)
         self._bundle.on_begin = self._begin
         runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks)
         log.info("%s", self._summary())
@@ -106,7 +110,7 @@ class Run:
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
 
-    def _algorithm_bundle(self) -> AlgorithmBundle:
+    def _algorithm_bundle(self, config: dict[str, Any]) -> AlgorithmBundle:
         trainer, folder = self._trainer, self._folder
         plan = ProgressPlan(
             metrics_path=None if folder is None else folder.metrics_path,
@@ -126,15 +130,22 @@ class Run:
             initial_resources=trainer.initial_resources,
             checkpoint_path=None if folder is None else folder.checkpoint_path,
             retries=trainer.algorithm_retries,
+            loop=LoopPlan(
+                callbacks=trainer.callbacks,
+                loggers=trainer.loggers,
+                config=msgspec.to_builtins(config, enc_hook=str),
+                run_dir=None if folder is None else folder.path,
+                metrics_path=None if folder is None else folder.metrics_path,
+            ),
         )
 
-    def _write_config(self, folder: RunFolder) -> None:
+    def _config(self) -> dict[str, Any]:
         config = resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
-        if self._is_resumed:
-            before = folder.read_config()
+        if self._is_resumed and self._folder is not None:
+            before = self._folder.read_config()
             resumed = [*before.get("resumed", []), config["started"]]
             config |= {"started": before.get("started"), "resumed": resumed}
-        folder.write_config(config)
+        return config
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -155,9 +166,13 @@ class Run:
         return result
 
     def _metrics(self) -> dict[str, Any]:
-        """The last line of metrics, less what is of interest only while the run goes on."""
-        found = {} if self._folder is None else self._folder.last_metrics()
-        return {name: value for name, value in found.items() if name not in ("time", "queued", "running", "done")}
+        """The last iteration, and over it the counts of all rollouts, less what passes with the run."""
+        if self._folder is None:
+            return {}
+        iteration = self._folder.last_metrics(_is_iteration)
+        counts = self._folder.last_metrics(lambda line: "step" not in line)
+        passing = ("step", "time", "queued", "running", "done")
+        return {name: value for name, value in (iteration | counts).items() if name not in passing}
 
     def _end(self, error: BaseException | None) -> RunEnd:
         if self._is_stopped and self._algorithm is not None:
@@ -176,6 +191,11 @@ class Run:
         except (SharpenError, RuntimeError, TimeoutError) as error:
             log.debug("the latest resources could not be read: %s", error)
             return None
+
+
+def _is_iteration(line: dict[str, Any]) -> bool:
+    """Whether a line holds metrics of a step, and no settings, text or end."""
+    return "step" in line and not line.keys() & {"config", "text", "status"}
 
 
 async def _finish(executing: Any) -> None:

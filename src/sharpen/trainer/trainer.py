@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
+from ..callbacks import Callback
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
 from ..execution import ExecutionStrategy
 from ..litagent import as_agent
+from ..loggers import Logger
 from ..runner import Runner
 from ..runs import RunFolder
 from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, RolloutConfig, SizedDataset
 from .factories import Factories, is_runner_only, log
+from .loop_face import LoopFace
 from .result import RunResult
 from .run import Run
 from .status import RunStatus, snapshot
@@ -33,13 +36,17 @@ Resume = str | os.PathLike[str] | None
 DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
 
 
-class Trainer(Factories):
+class Trainer(LoopFace, Factories):
     """Connects an algorithm, a store and runners. Every component takes a spec: an instance, a class, a factory, a
     name, an import path, or a dict with `type`.
 
     `rollout_config` is for rollouts that are enqueued without one. `run_dir` is the folder of the run, `name` a part
     of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
     When nothing has finished for `stall_seconds` although there is work, the log says so.
+
+    `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
+    one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and
+    the algorithm is what is trained.
     """
 
     SETTINGS: ClassVar = ("is_dev", "n_runners", "max_rollouts", "port", "seed", "algorithm_retries")
@@ -60,6 +67,8 @@ class Trainer(Factories):
         algorithm: ComponentSpec[Algorithm[Any]] = None,
         llm_proxy: ComponentSpec[Any] = None,
         hooks: Hook | Sequence[Any] | None = None,
+        callbacks: ComponentSpec[Callback] | Sequence[ComponentSpec[Callback]] = None,
+        loggers: ComponentSpec[Logger] | Sequence[ComponentSpec[Logger]] = None,
         rollout_config: RolloutConfig | Mapping[str, Any] | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         name: str | None = None,
@@ -81,7 +90,10 @@ class Trainer(Factories):
         self._is_folder_new = False
         self._is_store_in_folder = False
         self._run: Run | None = None
+        self._reset_loop()
         self.hooks = self._normalize_hooks(hooks)
+        self.callbacks = self._normalize_callbacks(callbacks)
+        self.loggers = self._normalize_loggers(loggers)
         self.tracer = self._make_tracer(tracer)
         self.adapter = self._make_adapter(adapter)
         self.strategy = self._make_strategy(strategy)
@@ -188,6 +200,7 @@ class Trainer(Factories):
             raise ConfigError("this Trainer has a run under way: wait for its end, or make another Trainer")
         try:
             self._open_folder(resume, algorithm)
+            self._reset_loop()
             datasets = (train_dataset, val_dataset)
             self._run = Run(self, self._folder, lit_agent, algorithm, *datasets, is_resumed=resume is not None)
             if is_unwanted():

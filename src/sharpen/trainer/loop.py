@@ -1,0 +1,216 @@
+"""`TrainingLoop`: the iterations of an algorithm, as callbacks and loggers see them.
+
+It lives in the process of the algorithm, and builds its parts there. An algorithm that reports an iteration has the
+hooks called in their one order, and the loggers told. What a callback or a logger raises ends the run, also where the
+algorithm catches it.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..algorithm import Algorithm
+from ..callbacks import Callback, Hook, named, restore_rng, rng_state, run_hook
+from ..callbacks.base import State
+from ..loggers import FinishStatus, JsonlLogger, Logger
+from ..loggers.metrics import as_numbers
+from .loop_parts import make_callbacks, make_loggers
+
+log = logging.getLogger(__name__)
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """What a loop is made of, in a form that travels."""
+
+    callbacks: Sequence[Any] = ()
+    """Specs."""
+    loggers: Sequence[Any] = ()
+    """Specs."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    run_dir: Path | None = None
+    metrics_path: Path | None = None
+
+
+class TrainingLoop:
+    """A `Loop`. Hooks get the trainer in its place, where that is in the same process."""
+
+    def __init__(self, plan: LoopPlan, algorithm: Algorithm[Any] | None = None, trainer: Any = None) -> None:
+        self.plan, self.algorithm = plan, algorithm
+        self.callbacks: list[Callback] = []
+        self.loggers: list[Logger] = []
+        self.error: BaseException | None = None
+        """What a callback or a logger raised."""
+        self._trainer = None if trainer is None else weakref.ref(trainer)
+        self._records: JsonlLogger | None = None
+        self._is_in_iteration = False
+        self.metrics: dict[str, float] = {}
+        self.current_iter = 0
+        self.current_stage = "train"
+        self.should_stop = False
+
+    # -- from the beginning to the end ---------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, saved: State | None) -> Iterator[None]:
+        """Everything is built and knows the settings; at the end, the loggers know how it ended."""
+        status: FinishStatus = "failed"
+        try:
+            self._open(saved)
+            yield
+            status = "succeeded"
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            status = "interrupted"
+            raise
+        finally:
+            self._finish(status)
+
+    def _open(self, saved: State | None) -> None:
+        plan = self.plan
+        self.callbacks = make_callbacks(plan.callbacks, plan.run_dir)
+        self.loggers = make_loggers(plan.loggers, plan.run_dir)
+        self._records = self._make_records()
+        if saved is not None:
+            self._load(saved)
+            restore_rng(saved["rng"])
+        elif self._records is not None:
+            self._records.load_state_dict({"step": 0, "is_begun": True})  # nothing is rewritten while the run goes on
+        for logger in self.loggers:
+            logger.log_config(plan.config)
+
+    def _make_records(self) -> JsonlLogger | None:
+        """The metrics of the run's folder; not twice, where a logger writes there as well."""
+        path = self.plan.metrics_path
+        if path is None or any(isinstance(each, JsonlLogger) and each.path == path for each in self.loggers):
+            return None
+        return JsonlLogger(path.parent, path.name)
+
+    def _finish(self, status: FinishStatus) -> None:
+        for logger in self.loggers:
+            try:
+                logger.finish(status)
+            except Exception:  # the others must hear of the end, too, and the run is over
+                log.exception("%s could not finish", type(logger).__name__)
+
+    def start(self, saved: State | None) -> None:
+        """Before the algorithm runs."""
+        self._call("on_fit_start")
+        if saved is not None:
+            _load_named(self.callbacks, saved["callbacks"])  # on_fit_start makes them forget
+
+    def end(self) -> None:
+        """After the algorithm has run."""
+        if self.error is not None:
+            raise self.error
+        self._call("on_fit_end")
+
+    # -- iterations ----------------------------------------------------------------------------------
+
+    def begin_iteration(self) -> None:
+        if self._is_in_iteration:
+            return
+        self._is_in_iteration = True
+        self.metrics, self.current_stage = {}, "train"
+        self._call("on_iter_start")
+        self._call("on_train_start")
+
+    def report_iteration(self, metrics: Metrics, val_metrics: Metrics | None) -> bool:
+        train = _in_namespace("train", metrics)
+        val = None if val_metrics is None else _in_namespace("val", val_metrics)
+        self.begin_iteration()
+        self.metrics.update(train)
+        self._call("on_train_end")
+        if val is not None:
+            self._validate(val)
+        self.current_iter += 1
+        self._is_in_iteration = False
+        self._log_metrics()
+        self._call("on_iter_end")
+        return self.should_stop
+
+    def _validate(self, metrics: Metrics) -> None:
+        self.current_stage = "val"
+        self._call("on_validate_start")
+        self.metrics.update(metrics)
+        self._call("on_validate_end")
+
+    def _log_metrics(self) -> None:
+        with self._noting_errors():
+            for logger in [*([] if self._records is None else [self._records]), *self.loggers]:
+                logger.log_metrics(self.metrics, self.current_iter)
+
+    def _call(self, hook: Hook) -> None:
+        loop: Any = self._trainer() if self._trainer is not None else None
+        algorithm: Any = self.algorithm
+        with self._noting_errors():
+            run_hook(self.callbacks, hook, self if loop is None else loop, algorithm)
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Everything that is needed to go on, the state of the algorithm included."""
+        return {"algorithm": {} if self.algorithm is None else self.algorithm.state_dict(), **self.own_state()}
+
+    def load_state_dict(self, state_dict: State, /) -> None:
+        if self.algorithm is not None:
+            self.algorithm.load_state_dict(state_dict["algorithm"])
+        self.restore(state_dict)
+        restore_rng(state_dict["rng"])
+
+    def own_state(self) -> State:
+        """The same without the algorithm."""
+        return {
+            "callbacks": {name: each.state_dict() for name, each in named(self.callbacks).items()},
+            "loggers": {name: each.state_dict() for name, each in named(self.loggers).items()},
+            "records": None if self._records is None else self._records.state_dict(),
+            "should_stop": self.should_stop,
+            "current_iter": self.current_iter,
+            "current_stage": self.current_stage,
+            "metrics": dict(self.metrics),
+            "rng": rng_state(),
+        }
+
+    def restore(self, saved: State) -> None:
+        """Go back to what `own_state` gave. Random generators go on: a second try is another one."""
+        self._load(saved)
+        _load_named(self.callbacks, saved["callbacks"])
+
+    def _load(self, saved: State) -> None:
+        _load_named(self.loggers, saved["loggers"])
+        if self._records is not None and saved["records"] is not None:
+            self._records.load_state_dict(saved["records"])
+        self.should_stop, self.current_iter = saved["should_stop"], saved["current_iter"]
+        self.current_stage, self.metrics = saved["current_stage"], dict(saved["metrics"])
+        self._is_in_iteration = False
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether there is anything worth keeping."""
+        return bool(self.callbacks or self.loggers or self.current_iter)
+
+
+def _in_namespace(name: str, metrics: Metrics) -> dict[str, float]:
+    """Every metric under `name/`, where it is not there already."""
+    found = as_numbers(metrics)
+    return {key if key.startswith(f"{name}/") else f"{name}/{key}": value for key, value in found.items()}
+
+
+def _load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
+    """Callbacks and loggers that are new in this run keep what they have."""
+    for name, thing in named(things).items():
+        if name in states:
+            thing.load_state_dict(states[name])
