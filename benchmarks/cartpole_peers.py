@@ -14,9 +14,9 @@ Run = Callable[[int, int, Any], dict[str, Any]]
 
 def sb3(seed: int, max_steps: int, attempt_class: Any) -> dict[str, Any]:
     import gymnasium as gym
-    from stable_baselines3 import PPO  # type: ignore[import-not-found]
-    from stable_baselines3.common.callbacks import BaseCallback  # type: ignore[import-not-found]
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor  # type: ignore[import-not-found]
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
     env = VecMonitor(DummyVecEnv([lambda: gym.make("CartPole-v1")] * ENVS))
     model = PPO(
@@ -35,7 +35,7 @@ def sb3(seed: int, max_steps: int, attempt_class: Any) -> dict[str, Any]:
     )
     attempt = attempt_class(lambda obs: model.predict(obs, deterministic=True)[0])
 
-    class Watch(BaseCallback):  # type: ignore[misc]
+    class Watch(BaseCallback):
         def _on_step(self) -> bool:
             return not attempt.is_solved
 

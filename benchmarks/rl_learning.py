@@ -74,8 +74,8 @@ def ours(task: str, seed: int, budget: int) -> dict[str, Any]:
 def sb3(task: str, seed: int, budget: int) -> dict[str, Any]:
     """Stable-Baselines3 with the settings of its zoo."""
     import gymnasium as gym
-    from stable_baselines3 import DQN, SAC  # type: ignore[import-not-found]
-    from stable_baselines3.common.evaluation import evaluate_policy  # type: ignore[import-not-found]
+    from stable_baselines3 import DQN, SAC
+    from stable_baselines3.common.evaluation import evaluate_policy
 
     if task == "sac":
         model = SAC("MlpPolicy", gym.make(ENVS[task]), learning_rate=1e-3, seed=seed, device="cpu")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -415,3 +416,19 @@ async def test_a_task_that_is_no_json_ends_the_run_with_the_hint(tmp_path: Any) 
 def test_baseline_is_for_trying_things_out() -> None:
     assert isinstance(Baseline(), FastAlgorithm)
     assert Baseline().is_async()
+
+
+async def test_a_data_set_that_takes_its_time_does_not_fill_the_queue() -> None:
+    class Slow:
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.025)
+            return index
+
+    store = InMemoryLightningStore()
+    running = asyncio.create_task(baseline(store, max_queue_length=4).run(Slow()))
+    await asyncio.sleep(1.0)
+    running.cancel()
+    assert (await store.statistics())["queue_length"] <= 8

@@ -16,8 +16,9 @@ import pytest
 from sharpen.algorithm import Algorithm, Baseline, algo
 from sharpen.errors import ConfigError, RunnersExhaustedError
 from sharpen.runs import RunFolder
-from sharpen.store import SQLiteStore
+from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.trainer import Trainer
+from sharpen.types import PromptTemplate
 
 from .scenes import double, small_trainer, until
 
@@ -195,6 +196,7 @@ def test_a_run_in_use_cannot_be_taken_up() -> None:
 RUN = """
 import pathlib, sys, time
 from sharpen.trainer import Trainer
+from sharpen.types import PromptTemplate
 
 def agent(task):
     with open(sys.argv[1], "a") as file:
@@ -258,3 +260,52 @@ def test_a_baseline_is_not_shared_between_runs_by_accident(caplog: pytest.LogCap
     algorithm = Baseline()
     means = [small_trainer(algorithm=algorithm).fit(double, [n]).metrics["reward_mean"] for n in (1, 2)]
     assert means == [2, 4]
+
+
+def test_a_run_goes_on_only_with_the_algorithm_that_made_it() -> None:
+    made = small_trainer(algorithm=Stumbling(failures=0)).fit(double)
+    with pytest.raises(ConfigError, match=r"was made by .*Stumbling, not by .*Baseline"):
+        small_trainer(algorithm="Baseline").fit(double, [1], resume=made.run_dir)
+
+
+def test_a_run_without_any_success_says_so_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(task: Any) -> float:
+        raise ConnectionError("no tool answers")
+
+    result = small_trainer().dev(broken, [1, 2])
+    assert result.metrics["failed"] == 2
+    assert "every one of the 2 rollouts failed" in caplog.text
+    assert "ConnectionError: no tool answers" in caplog.text
+
+
+def test_work_that_others_left_in_the_store_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+    store = InMemoryLightningStore()
+    asyncio.run(store.enqueue_rollout(1.0))
+    small_trainer(store=store).dev(double, [1.0])
+    assert "1 rollouts that others enqueued wait in the store" in caplog.text
+
+
+def test_a_reader_of_the_output_that_goes_away_ends_no_run(tmp_path: Path) -> None:
+    program = (
+        "from sharpen import Trainer\n"
+        "result = Trainer(strategy='shm', store='memory').dev(lambda task: 1.0, list(range(30)))\n"
+        "open('status', 'w').write(result.status)\n"
+    )
+    command = f'{sys.executable} -c "$PROGRAM" 2>&1 | head -1'
+    environment = {**os.environ, "PROGRAM": program}
+    subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, check=True, timeout=60)
+    assert (tmp_path / "status").read_text() == "succeeded"
+
+
+def test_initial_resources_are_there_before_any_algorithm_runs() -> None:
+    @algo
+    async def asking(store: Any) -> None:
+        queued = await store.enqueue_rollout("x")
+        (done,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
+        assert done.status == "succeeded"
+
+    def agent(task: Any, prompt_template: Any) -> float:
+        return float(prompt_template.format(task=task) == "say x")
+
+    trainer = small_trainer(algorithm=asking, initial_resources={"p": PromptTemplate("say {task}")})
+    assert trainer.fit(agent).metrics["reward_mean"] == 1.0

@@ -275,3 +275,24 @@ def test_a_debugger_ends_the_live_line(tmp_path: Path) -> None:
     assert "\x1b[?25h" in before  # which is back when the prompt appears
     assert "running 1" not in after
     assert "FileProxy" not in after
+
+
+class SlowToTell(InMemoryLightningStore):
+    """Takes its time to say why a rollout failed."""
+
+    async def get_latest_attempt(self, rollout_id: str) -> Any:
+        await asyncio.sleep(0.02)
+        return await super().get_latest_attempt(rollout_id)
+
+
+async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharpen.trainer.progress.LOOK_SECONDS", 1.0)
+    store, path = SlowToTell(), tmp_path / "metrics.jsonl"
+    async with Progress(store, ProgressPlan(metrics_path=path)):
+        for number in range(60):
+            await store.enqueue_rollout(number)
+            claimed = await store.dequeue_rollout(worker_id="worker-0")
+            assert claimed is not None
+            await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+        monkeypatch.setattr("sharpen.trainer.progress.LOOK_SECONDS", 30.0)
+    assert lines(path)[-1]["failed"] == 60

@@ -132,6 +132,7 @@ class AlgorithmBundle:
         with loop.opened(saved):
             async with Progress(store, self.progress):
                 self._equip(algorithm, store, loop, trainer)
+                await self._publish(store)
                 loop.start(saved)
                 await self._run(algorithm, store, loop)
                 loop.end()
@@ -155,10 +156,15 @@ class AlgorithmBundle:
 
     async def _serve(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
         """Without an algorithm, others enqueue: serve the runners until somebody stops the run."""
-        if self.initial_resources is not None:
-            await store.add_resources(self.initial_resources)
+        await self._publish(store)
         while not event.is_set():
             await asyncio.to_thread(event.wait, 0.2)
+
+    async def _publish(self, store: AlgorithmStore) -> None:
+        """Rollouts are bound to the latest resources: the first ones are there before anything is enqueued."""
+        is_known = self.progress.is_resumed and await store.get_latest_resources() is not None
+        if self.initial_resources is not None and not is_known:
+            await store.add_resources(self.initial_resources)
 
     def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop, trainer: Any) -> None:
         if trainer is not None:

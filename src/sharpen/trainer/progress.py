@@ -111,9 +111,6 @@ class _Watch:
         """What earlier runs left in the store is not ours."""
         if self.plan.is_resumed:
             return
-        waiting = (await self._store.statistics())["queue_length"]
-        if waiting:
-            log.warning("%d rollouts that others enqueued wait in the store: this run works on them too", waiting)
         while True:
             page = await self._store.finished_rollouts(after=self._cursor, limit=SKIP_PAGE)
             self._cursor = page.cursor

@@ -15,6 +15,7 @@ from ..errors import SharpenError
 from ..litagent import LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
+from ..store.local import LocalStore
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
 from .config import resolved_config
@@ -22,6 +23,7 @@ from .loop import LoopPlan
 from .progress import ProgressPlan
 from .result import RunEnd, RunResult
 from .seeds import seed_everything
+from .waiting import call_sync
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -100,9 +102,19 @@ class Run:
         self._bundle.on_begin = self._begin
         runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks)
         log.info("%s", self._summary())
+        self._tell_of_leftovers()
         executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
         if inspect.isawaitable(executing):
             asyncio.run(_finish(executing))
+
+    def _tell_of_leftovers(self) -> None:
+        """A store that was used before may hold work of others, which runners take as it comes."""
+        store = self._trainer.store
+        if self._is_resumed or self._algorithm is None or not isinstance(store, LocalStore):
+            return
+        waiting = call_sync(store.statistics)["queue_length"]
+        if waiting:
+            log.warning("%d rollouts that others enqueued wait in the store: this run works on them too", waiting)
 
     def _summary(self) -> str:
         algorithm = "no algorithm" if self._algorithm is None else type(self._algorithm).__name__

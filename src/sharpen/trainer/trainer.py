@@ -21,6 +21,7 @@ from ..runner import Runner
 from ..runs import RunFolder
 from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, RolloutConfig, SizedDataset
+from .config import class_path
 from .factories import Factories, is_runner_only, log
 from .loop_face import LoopFace
 from .result import RunResult
@@ -246,6 +247,18 @@ class Trainer(LoopFace, Factories):
             self._folder = self._new_folder(algorithm)
         else:
             self._folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
+            self._check_same_run(self._folder, algorithm)
+
+    def _check_same_run(self, folder: RunFolder, algorithm: Algorithm[Any] | None) -> None:
+        """A run goes on with the algorithm that it began with."""
+        before = (folder.read_config().get("components", {}).get("algorithm") or {}).get("class")
+        now = class_path(algorithm)
+        if before is not None and before != now:
+            folder.release()
+            raise ConfigError(
+                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: give fit the algorithm of that "
+                "run, or resume= the folder of another"
+            )
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
         return RunFolder.create(self.name or _name_of(algorithm), run_dir=self.run_dir)
