@@ -33,6 +33,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/store.py $(if $(PEER),--peer)
+	$(BIN)/python benchmarks/rollouts.py $(if $(PEER),--peer)
 
 soak: $(VENV)/.core
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)

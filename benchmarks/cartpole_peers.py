@@ -35,7 +35,7 @@ def sb3(seed: int, max_steps: int, attempt_class: Any) -> dict[str, Any]:
     )
     attempt = attempt_class(lambda obs: model.predict(obs, deterministic=True)[0])
 
-    class Watch(BaseCallback):
+    class Watch(BaseCallback):  # type: ignore[misc]
         def _on_step(self) -> bool:
             return not attempt.is_solved
 
