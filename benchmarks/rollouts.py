@@ -49,6 +49,8 @@ BOUNDED: list[tuple[str, list[str], str, float]] = [
     ("seconds for 1,000 async rollouts that each wait 1 s, concurrency 1,000", ["waiting"], "value", 3.0),
     ("CPU of tracing a span on the agent's thread, us", ["tracing"], "agent_us", 50),
     ("CPU of tracing a span in all processes together, us", ["tracing"], "all_us", 150),
+    ("CPU of a span of the OpenTelemetry SDK, 2 attributes, agent's thread, us", ["sdk"], "small", 50),
+    ("the same, 16 attributes as an LLM call has, us", ["sdk"], "llm", 50),
 ]
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import resource
+import statistics
 import tempfile
 import time
 from typing import Any
@@ -20,7 +21,7 @@ os.environ.setdefault("SHARPEN_RUNS", tempfile.mkdtemp(prefix="sharpen-bench-"))
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("name", choices=["rate", "first", "waiting", "tracing"])
+    parser.add_argument("name", choices=["rate", "first", "waiting", "tracing", "sdk"])
     parser.add_argument("--package", default="sharpen")
     parser.add_argument("--strategy", default="shm")
     parser.add_argument("--runners", type=int, default=1)
@@ -140,6 +141,32 @@ def cost_of(spans: int, rollouts: int = 200) -> dict[str, float]:
     return {"agent": result.metrics["reward_mean"], "all": used / rollouts}
 
 
+def sdk() -> dict[str, Any]:
+    """Spans made with OpenTelemetry's SDK inside a trace, beside the same spans with nobody recording them."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    sizes: dict[str, dict[str, Any]] = {"small": {"a": 1, "b": "two"}, "llm": {f"gen_ai.key{number}": "v" * 50 for number in range(16)}}
+    figures: dict[str, Any] = {}
+    tracer = package.OtelTracer()
+    with tracer.lifespan():
+        for name, attributes in sizes.items():
+            ours, alone = [], []
+            for _ in range(9):
+                ours.append(tracer.trace_run(span_us, trace.get_tracer("recorded"), attributes))
+                alone.append(span_us(TracerProvider().get_tracer("alone"), attributes))
+            figures |= {name: statistics.median(ours), f"{name}_sdk_alone": statistics.median(alone)}
+    return {name: round(value, 1) for name, value in figures.items()}
+
+
+def span_us(tracer: Any, attributes: dict[str, Any], count: int = 1500) -> float:
+    begin = time.thread_time()
+    for _ in range(count):
+        with tracer.start_as_current_span("chat", attributes=attributes):
+            pass
+    return (time.thread_time() - begin) / count * 1e6
+
+
 def _cpu() -> float:
     """CPU seconds of this process and of the children that have ended."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -147,5 +174,7 @@ def _cpu() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"rate": rate, "first": first, "waiting": waiting, "tracing": tracing}[ARGUMENTS.name]()))
+    print(
+        json.dumps({"rate": rate, "first": first, "waiting": waiting, "tracing": tracing, "sdk": sdk}[ARGUMENTS.name]())
+    )
     os._exit(0)
