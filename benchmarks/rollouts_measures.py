@@ -146,7 +146,10 @@ def sdk() -> dict[str, Any]:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 
-    sizes: dict[str, dict[str, Any]] = {"small": {"a": 1, "b": "two"}, "llm": {f"gen_ai.key{number}": "v" * 50 for number in range(16)}}
+    sizes: dict[str, dict[str, Any]] = {
+        "small": {"a": 1, "b": "two"},
+        "llm": {f"gen_ai.key{number}": "v" * 50 for number in range(16)},
+    }
     figures: dict[str, Any] = {}
     tracer = package.OtelTracer()
     with tracer.lifespan():
