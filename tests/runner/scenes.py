@@ -48,5 +48,7 @@ async def why(store: LightningStore, rollout: Rollout) -> tuple[str, str, str]:
     return attempt.status, attempt.metadata["error_type"], attempt.metadata["error"]
 
 
-def own_threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("sharpen-"))
+def own_threads() -> set[threading.Thread]:
+    """Threads of ours; the watchdog of a store ends with the store, whenever that is collected."""
+    ours = {thread for thread in threading.enumerate() if thread.name.startswith("sharpen-")}
+    return {thread for thread in ours if thread.name != "sharpen-watchdog"}

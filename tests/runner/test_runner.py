@@ -411,9 +411,9 @@ async def test_nothing_is_left_after_the_context(store):
     before = own_threads()
     await run_tasks(Doubling(), list(range(5)), runner=Runner(tracer=DummyTracer(), concurrency=3), store=store)
     deadline = time.monotonic() + 10
-    while own_threads() != before and time.monotonic() < deadline:
+    while own_threads() - before and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
-    assert own_threads() == before
+    assert own_threads() <= before
 
 
 def test_worker_names_are_unique(store):
