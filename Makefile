@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOAK_MINUTES ?= 30
 
-.PHONY: demo test test-all check bench soak clean help
+.PHONY: demo test test-all test-apart test-litellm test-tianshou check bench soak clean help
 
 help:
 	@echo "make demo      a small data set through a durable store and several worker processes"
 	@echo "make test      what a contributor runs (a few minutes)"
 	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale"
+	@echo "make test-apart  what needs packages that do not fit beside ours: LiteLLM, tianshou 0.4"
 	@echo "make check     format, lint, type-check"
 	@echo "make bench     measure; PEER=1 runs the peer beside it"
 	@echo "make soak      load for SOAK_MINUTES ($(SOAK_MINUTES)): memory, files and threads stay flat"
@@ -20,10 +21,19 @@ demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not slow"
+	$(BIN)/pytest -n 4 -m "not slow and not litellm and not tianshou"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 4
+	$(BIN)/pytest -n 4 -m "not litellm and not tianshou"
+
+# LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own.
+test-apart: test-litellm test-tianshou
+
+test-litellm: $(VENV)-litellm/.done
+	$(VENV)-litellm/bin/pytest -m litellm tests/llm_proxy/test_litellm_upstream.py
+
+test-tianshou: $(VENV)-tianshou/.done
+	$(VENV)-tianshou/bin/pytest -m tianshou tests/rl/policies/test_adapters.py
 
 # A contributor's files are formatted; CI only looks.
 check: $(VENV)/.dev
@@ -39,7 +49,7 @@ soak: $(VENV)/.core
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) $(VENV)-litellm $(VENV)-tianshou build .mypy_cache .ruff_cache .pytest_cache runs
 
 $(VENV)/.python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Sharpen needs Python 3.11 or newer; set PYTHON=python3.11')"
@@ -52,4 +62,19 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+APART := pytest pytest-asyncio pytest-timeout hypothesis
+
+$(VENV)-litellm/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-litellm
+	$(VENV)-litellm/bin/pip install --quiet --disable-pip-version-check --editable '.[litellm]' \
+		litellm==1.106.2 anthropic $(APART)
+	@touch $@
+
+$(VENV)-tianshou/.done: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-tianshou
+	$(VENV)-tianshou/bin/pip install --quiet --disable-pip-version-check --editable . \
+		torch==2.13.0 gymnasium 'numpy<2' gym numba tqdm h5py tensorboard pettingzoo packaging $(APART)
+	$(VENV)-tianshou/bin/pip install --quiet --disable-pip-version-check --no-deps tianshou==0.4.10  # it pins protobuf 3
 	@touch $@

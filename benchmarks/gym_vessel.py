@@ -89,6 +89,7 @@ def gym_vessel(env_id: str, policy: Any, *, episode_per_iter: int, **update_kwar
         policy=policy,
         reward=Given(),
         train_initial_states=range(10_000),
+        val_initial_states=range(20_000, 20_020),
         test_initial_states=range(10_000, 10_100),
         episode_per_iter=episode_per_iter,
         update_kwargs=update_kwargs,

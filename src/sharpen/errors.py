@@ -20,6 +20,12 @@
     ├── TransportError (TypeError)             a component that cannot travel to another process
     ├── StateError (TypeError)                 a state that cannot be saved without loss
     ├── StateFileError (OSError)               a checkpoint that is missing, damaged or foreign
+    ├── GymSpaceValidationError (ValueError)   an observation or an action outside its space
+    ├── RewardError (ValueError)               a reward of a simulator that is no number
+    ├── EpisodeError (RuntimeError)            an episode that failed: which one, where, and why
+    │   └── WorkerDiedError                    the process that played it ended
+    ├── SeedIteratorNotAvailable (LookupError) a vessel has no initial states for a stage
+    ├── QueueError (RuntimeError)              a data queue that is not open, or whose producer has gone
     ├── RunError (RuntimeError)                a run that cannot go on
     │   ├── RunnerStartError                   a runner failed at its start again and again
     │   └── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
@@ -118,6 +124,37 @@ class StateError(SharpenError, TypeError):
 
 class StateFileError(SharpenError, OSError):
     """A state file that is missing, damaged, or no state file."""
+
+
+class GymSpaceValidationError(SharpenError, ValueError):
+    """A value is not in its space."""
+
+    def __init__(self, message: str, space: object, x: object) -> None:
+        super().__init__(message, space, x)
+        self.message, self.space, self.x = message, space, x
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  Space: {self.space}\n  Sample: {self.x!r}"
+
+
+class RewardError(SharpenError, ValueError):
+    """The reward of a step is no number."""
+
+
+class EpisodeError(SharpenError, RuntimeError):
+    """An episode failed; the message holds its initial state, and the traceback of the worker that played it."""
+
+
+class WorkerDiedError(EpisodeError):
+    """The process that played an episode has ended."""
+
+
+class SeedIteratorNotAvailable(SharpenError, LookupError):
+    """A vessel has no initial states for this stage."""
+
+
+class QueueError(SharpenError, RuntimeError):
+    """A data queue cannot give its next item."""
 
 
 class RunError(SharpenError, RuntimeError):

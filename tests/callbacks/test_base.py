@@ -20,6 +20,7 @@ from sharpen.callbacks import (
     run_hook,
     save_state,
 )
+from sharpen.errors import ConfigError
 
 from .loops import CountingLoop
 
@@ -112,3 +113,22 @@ def test_a_new_run_replaces_the_tables_and_a_resumed_one_goes_on(tmp_path: Path)
     CountingLoop([MetricsWriter(whole)], rewards=rewards).fit(3)
     for name in ("train_result.csv", "validation_result.csv"):
         assert (tmp_path / name).read_text() == (whole / name).read_text()
+
+
+def test_a_misspelt_hook_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"Mine\.on_validation_end is no hook .* did you mean on_validate_end"):
+
+        class Mine(Callback):
+            def on_validation_end(self, loop: Any, trained: Any) -> None: ...
+
+    class Other:
+        def on_message(self) -> None: ...
+
+    class Both(Callback, Other):  # a class of another kind may have such methods
+        on_screen = True
+
+        def on_message(self) -> None: ...
+
+        def on_iter_end(self, loop: Any, trained: Any) -> None: ...
+
+    assert Both().on_screen

@@ -1,10 +1,14 @@
 """The console: a bar in a terminal, plain lines elsewhere."""
 
+import fcntl
 import io
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +81,16 @@ logger.finish()
 """
 
 
-def in_terminal(folder: Path) -> tuple[str, str]:
-    """What the program writes to a terminal on standard error, and to a file on standard output."""
+def in_terminal(program: str, out: Path | None = None) -> str:
+    """What a program writes to a terminal: with standard error, and unless it goes to a file, standard output."""
     reader, writer = pty.openpty()
-    with open(folder / "out", "w") as out:
-        done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=out, stderr=writer, check=False)
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 50, 120, 0, 0))
+    with open(out, "w") if out else os.fdopen(os.dup(writer), "w") as stdout:
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment["TERM"] = "xterm-256color"
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=stdout, stderr=writer, env=environment, check=False
+        )
     os.close(writer)
     screen = b""
     while True:
@@ -92,15 +101,69 @@ def in_terminal(folder: Path) -> tuple[str, str]:
         screen += chunk
     os.close(reader)
     assert done.returncode == 0, screen.decode()
-    return screen.decode(), (folder / "out").read_text()
+    return screen.decode()
+
+
+def shown(written: str) -> list[str]:
+    """The lines that stand on a terminal in the end."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part.startswith("\x1b[") and part.endswith("A"):
+            row -= int(part[2:-1] or 1)
+        elif part.startswith("\x1b[") and part.endswith("K"):
+            lines[row] = ""
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row].ljust(column)[:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def test_a_real_terminal_gets_the_bar_and_standard_output_stays_the_users(tmp_path: Path) -> None:
-    screen, out = in_terminal(tmp_path)
+    screen = in_terminal(PROGRAM, tmp_path / "out")
     assert "\x1b[" in screen
     assert "2/2" in screen
     assert "reward 1.5" in screen
-    assert out == "of the user\n"
+    assert (tmp_path / "out").read_text() == "of the user\n"
+
+
+def test_a_bar_and_what_the_user_prints_share_a_terminal() -> None:
+    program = PROGRAM.replace("logger.finish()", "import os; os._exit(0)")  # the bar is still there
+    *above, bar = shown(in_terminal(program))
+    assert above == ["of the user"]
+    assert bar.startswith("2/2")
+    assert bar.endswith("reward 1.5")
+    printed, last = shown(in_terminal(PROGRAM))
+    assert printed == "of the user"
+    assert last.startswith("succeeded  reward 1.5")
+
+
+SHARED = """
+import os
+from rich.console import Console
+from rich.live import Live
+from sharpen.loggers import ConsoleLogger
+console = Console(stderr=True)
+logger = ConsoleLogger(total=2)
+logger.share(console)
+with Live("the line of the run", console=console, auto_refresh=False):
+    logger.log_metrics({"reward": 0.5}, 1)
+    logger.log_text("prompt", "Solve it", 1)
+    logger.log_metrics({"reward": 1.5}, 2)
+    os._exit(0)
+"""
+
+
+def test_on_a_shared_screen_it_speaks_in_lines_above_what_is_there() -> None:
+    first, text, second, live = shown(in_terminal(SHARED))
+    assert first.startswith("step 1/2  reward 0.5")
+    assert text == "step 1/2  prompt: Solve it"
+    assert second.startswith("step 2/2  reward 1.5")
+    assert live == "the line of the run"
 
 
 def test_a_pipe_gets_no_control_characters() -> None:

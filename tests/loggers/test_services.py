@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -197,6 +198,21 @@ def test_wandb_goes_on_under_the_same_id(tmp_path: Path) -> None:
     assert wandb_rows(tmp_path) == [{"reward": 1}, {"reward": 2}]
 
 
+STATUSES = ("succeeded", "failed", "interrupted")
+
+
+def test_wandb_knows_how_each_run_ended(tmp_path: Path) -> None:
+    code = "from sharpen.loggers import WandbLogger\n" + "".join(
+        f"logger = WandbLogger('project', dirpath={str(tmp_path / status)!r}, mode='offline')\n"
+        f"logger.log_metrics({{'reward': 1.0}}, 1)\nlogger.finish({status!r})\n"
+        for status in STATUSES
+    )
+    run_quietly(code, tmp_path)
+    for status, expected in zip(STATUSES, (0, 1, 255), strict=True):
+        (path,) = tmp_path.glob(f"{status}/wandb/offline-run-*/run-*.wandb")
+        assert [each.exit.exit_code for each in records(path) if each.WhichOneof("record_type") == "exit"] == [expected]
+
+
 # -- MLflow ------------------------------------------------------------------------------------------
 
 
@@ -224,3 +240,18 @@ def test_mlflow_keeps_a_run_in_a_folder_and_talks_to_nobody(tmp_path: Path) -> N
     assert ((run / "params" / "lr").read_text(), (run / "tags" / "lr").read_text()) == ("0.5", "0.25")
     assert (run / "artifacts" / "prompt" / "1.txt").read_text() == "Solve it"
     assert "status: 3" in (run / "meta.yaml").read_text()  # finished
+
+
+def test_mlflow_knows_how_each_run_ended(tmp_path: Path) -> None:
+    code = "from sharpen.loggers import MlflowLogger\n" + "".join(
+        f"logger = MlflowLogger({status!r}, tracking_uri='mlruns')\n"
+        f"logger.log_metrics({{'reward': 1.0}}, 1)\nlogger.finish({status!r})\n"
+        for status in STATUSES
+    )
+    run_quietly(code, tmp_path)
+    found = {}
+    for experiment in tmp_path.glob("mlruns/*/meta.yaml"):
+        name = re.search(r"^name: (\w+)$", experiment.read_text(), re.MULTILINE)
+        for run in experiment.parent.glob("*/meta.yaml"):
+            found[name[1] if name else ""] = re.search(r"^status: (\d)$", run.read_text(), re.MULTILINE)[1]  # type: ignore[index]
+    assert found == {"succeeded": "3", "failed": "4", "interrupted": "5"}  # FINISHED, FAILED, KILLED

@@ -309,6 +309,30 @@ def test_a_vector_simulator_plays_exactly_the_wanted_episodes_at_once() -> None:
     assert np.array_equal(few.obs_T, many.obs_T)
 
 
+def test_a_vector_simulator_may_speak_in_tensors() -> None:
+    import torch  # here, since workers import this module too
+
+    class TorchCartPole(VectorCartPole):  # its tensors carry a gradient, as where a simulator can be differentiated
+        def reset(self, slots_M: Any, initial_states: Any, rng: Any) -> Any:
+            return torch.as_tensor(super().reset(slots_M, initial_states, rng)).requires_grad_()
+
+        def step(self, slots_N: Any, action_N: Any) -> Any:
+            obs_N, *results = super().step(slots_N, torch.as_tensor(action_N))
+            return torch.as_tensor(obs_N.copy()).requires_grad_(), *map(torch.as_tensor, results)
+
+    def played(simulator: Any) -> Any:
+        with vectorize_env(simulator, "dummy", 8) as venv:
+            venv.bind(range(20), entropy=(3,))
+            return Collector(SoftmaxPolicy(4), venv).collect()
+
+    plain, torch_ = played(VectorCartPole), played(TorchCartPole)
+    assert torch_.n_episodes == 20
+    assert type(torch_.obs_T) is np.ndarray
+    assert np.array_equal(plain.obs_T, torch_.obs_T)
+    assert np.array_equal(plain.reward_T, torch_.reward_T)
+    assert np.array_equal(plain.terminated_T, torch_.terminated_T)
+
+
 def test_a_step_without_a_running_episode_is_refused() -> None:
     with vectorize_env(PARTS, "dummy", 1) as venv:
         venv.bind([1])

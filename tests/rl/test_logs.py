@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sharpen.rl import (
     Collector,
@@ -46,6 +47,7 @@ def test_a_collector_keeps_each_kind_and_refuses_others() -> None:
     values = logs.logs()
     assert values["s"] == (LogLevel.PERIODIC, "text")
     assert values["f"] == (LogLevel.PERIODIC, 0.5)
+    assert type(values["i"][1]) is float  # a whole number is averaged over an episode like any other
     assert values["a"][1] == 2.0
     assert values["x"][0] == LogLevel.DEBUG
     for add, value in [
@@ -62,6 +64,13 @@ def test_a_collector_keeps_each_kind_and_refuses_others() -> None:
     assert logs.logs() == {}
 
 
+@pytest.mark.parametrize("value", [1, True, np.bool_(1), np.float32(1), np.array(1), torch.tensor(1.0)])
+def test_what_holds_one_number_is_logged_as_a_number(value: Any) -> None:
+    logs = LogCollector()
+    logs.add("one", value)
+    assert logs.logs() == {"one": (LogLevel.PERIODIC, 1.0)}
+
+
 def test_a_collector_drops_what_nobody_wants() -> None:
     logs = LogCollector(LogLevel.INFO)
     logs.add_scalar("quiet", 1.0, LogLevel.PERIODIC)
@@ -72,8 +81,7 @@ def test_a_collector_drops_what_nobody_wants() -> None:
 def test_values_of_an_episode_become_one() -> None:
     assert LogWriter.aggregation([1.0, 2.0], "reward") == 3.0
     assert LogWriter.aggregation([1.0, 2.0], "other") == 1.5
-    assert LogWriter.aggregation([1, 2], "count") == 2
-    assert LogWriter.aggregation(["a", "b"]) == "b"
+    assert LogWriter.aggregation(["a", "b"]) == "a"
     with pytest.raises(ValueError, match="empty"):
         LogWriter.aggregation([])
 
@@ -158,6 +166,23 @@ def test_the_table_has_a_row_per_episode_and_a_resumed_run_goes_on(tmp_path: Pat
     assert [(row["episode"], row["reward"]) for row in rows] == [("1", "1.0"), ("2", "2.0"), ("3", "4.0")]
 
 
+def test_the_table_holds_texts_too_and_whole_numbers_are_averaged(tmp_path: Path) -> None:
+    class Talks(InitialAsReward):
+        def reward(self, simulator_state: float) -> float:
+            self.log("left", int(simulator_state))
+            self.log("day", "monday")
+            self.log("shape", np.zeros(2))
+            return 1.0
+
+    with vectorize_env(EnvParts(Countdown, Left(), Two(), Talks()), "dummy", 2, CsvWriter(tmp_path)) as venv:
+        venv.bind([4])
+        Collector(Zeros(), venv).play()
+    with open(tmp_path / "result.csv", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    expected = {"episode": "1", "left": "1.5", "day": "monday", "reward": "4.0", "steps_per_episode": "4"}
+    assert row == expected
+
+
 def test_pickles_hold_everything_that_was_logged(tmp_path: Path) -> None:
     play(PickleWriter(tmp_path), (2,))
     with open(tmp_path / "result.pkl", "rb") as file:
@@ -192,3 +217,16 @@ def test_mlflow_gets_a_point_per_episode(tmp_path: Path) -> None:
     (run,) = client.search_runs([experiment.experiment_id])
     history = client.get_metric_history(run.info.run_id, "reward")
     assert sorted(point.value for point in history) == [1.0, 2.0]
+
+
+def test_a_writer_that_looks_at_beginnings_alone_hears_of_each() -> None:
+    class Begins(LogWriter):
+        begun = 0
+
+        def on_env_reset(self, env_id: int, obs: Any) -> None:
+            super().on_env_reset(env_id, obs)
+            self.begun += 1
+
+    writer = Begins()
+    play(writer, (1, 2, 3))
+    assert writer.begun == writer.global_episode == 3

@@ -234,8 +234,8 @@ def test_the_callers_lists_are_never_changed_and_the_least_level_is_found() -> N
 
 
 class Kept(Logger):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, loglevel: LogLevel = LogLevel.PERIODIC) -> None:
+        super().__init__(loglevel)
         self.lines: list[Any] = []
 
     def log_config(self, config: Any) -> None:
@@ -251,13 +251,13 @@ class Kept(Logger):
         self.lines.append(status)
 
 
+class Says(Callback):
+    def on_train_end(self, loop: Any, trained: Any) -> None:
+        trained.log("temperature", 0.5)
+
+
 def test_loggers_of_every_loop_get_each_iteration_and_the_end() -> None:
     kept = Kept()
-
-    class Says(Callback):
-        def on_train_end(self, loop: Any, trained: Any) -> None:
-            trained.log("temperature", 0.5)
-
     trainer = Trainer(
         max_iters=2, val_every_n_iters=2, finite_env_type="dummy", loggers=[kept], callbacks=[Says()], seed=9
     )
@@ -271,6 +271,8 @@ def test_loggers_of_every_loop_get_each_iteration_and_the_end() -> None:
         (2, train_names | {"val/reward", "val/steps_per_episode"}),
         "succeeded",
     ]
+    trainer.test(guess(SoftmaxPolicy(), test_initial_states=range(5)))
+    assert kept.lines[6:] == [(2, {"test/reward", "test/steps_per_episode"}), "succeeded"]
 
 
 def test_a_failed_run_leaves_no_worker_and_tells_the_loggers() -> None:
@@ -289,6 +291,25 @@ def test_a_failed_run_leaves_no_worker_and_tells_the_loggers() -> None:
     assert "sharpen.rl.worker" not in found.stdout
 
 
+def test_an_interrupted_run_tells_the_loggers() -> None:
+    class CtrlC(Callback):
+        def on_train_end(self, loop: Any, trained: Any) -> None:
+            raise KeyboardInterrupt
+
+    kept = Kept()
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(max_iters=1, finite_env_type="dummy", loggers=kept, callbacks=CtrlC()).fit(guess(SoftmaxPolicy()))
+    assert kept.lines[-1] == "interrupted"
+
+
+def test_a_logger_hears_only_what_its_level_wants() -> None:
+    quiet, loud = Kept(LogLevel.CRITICAL), Kept(LogLevel.INFO)
+    trainer = Trainer(max_iters=1, finite_env_type="dummy", loggers=[quiet, loud], seed=4, callbacks=Says())
+    trainer.fit(guess(SoftmaxPolicy()))
+    assert quiet.lines == [("config", 4), "succeeded"]
+    assert loud.lines == [("config", 4), ("train", "temperature: 0.5000", 0), "succeeded"]
+
+
 def test_missing_states_are_a_clear_error() -> None:
     with pytest.raises(SeedIteratorNotAvailable, match="give it train_initial_states"):
         Trainer(max_iters=1, finite_env_type="dummy").fit(guess(SoftmaxPolicy(), train_initial_states=None))
@@ -303,6 +324,10 @@ def test_missing_states_are_a_clear_error() -> None:
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="concurrency is 0"):
         Trainer(concurrency=0)
+    with pytest.raises(ConfigError, match="loggers has 'csv', which is no LogWriter or Logger"):
+        Trainer(loggers="csv")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"callbacks has .*Checkpoint.*, which is no Callback"):
+        Trainer(callbacks=[Checkpoint])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="episode_per_iter is 0"):
         guess(SoftmaxPolicy(), episode_per_iter=0)
     with pytest.raises(ConfigError, match="ModulePolicy"):
@@ -440,7 +465,7 @@ def iterations_in(path: Path) -> int:
     return int(load_state(path.resolve())["current_iter"]) if path.exists() else 0
 
 
-@pytest.mark.parametrize("kind", ["dummy", "subproc"])
+@pytest.mark.parametrize("kind", ["dummy", "subproc", pytest.param("shmem", marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_to_the_same_numbers(kind: str, tmp_path: Path, repository: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(root=str(repository)))

@@ -15,7 +15,10 @@ A hook gets the loop and what is trained, by position. What it raises ends the l
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, Protocol, TypeAlias
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+from ..errors import ConfigError
 
 State: TypeAlias = dict[str, Any]
 """A tree for `save_state`: dicts, lists, tuples, plain values, arrays and tensors."""
@@ -62,8 +65,16 @@ class Callback:
     """Base of all callbacks: every hook does nothing until it is overridden.
 
     A hook's arguments are a `Loop` and a `Trained`; they are open to type checkers, so that a callback made for one
-    kind of loop may name its classes and call its arguments as it likes.
+    kind of loop may name its classes and call its arguments as it likes. A new method whose name begins with `on_` is
+    refused: it is a misspelt hook, which nobody would ever call.
     """
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name, value in vars(cls).items():
+            is_new = not any(hasattr(base, name) for base in cls.__mro__[1:])
+            if is_new and name.startswith("on_") and callable(value):
+                raise ConfigError(_no_hook(cls.__name__, name))
 
     def on_fit_start(self, loop: Any, trained: Any, /) -> None:
         """Before the first iteration."""
@@ -101,6 +112,12 @@ class Callback:
 
     def load_state_dict(self, state_dict: State, /) -> None:
         """Remember it again."""
+
+
+def _no_hook(owner: str, name: str) -> str:
+    nearest = get_close_matches(name, get_args(Hook), 1)
+    meant = f"did you mean {nearest[0]}? " if nearest else ""
+    return f"{owner}.{name} is no hook and would never be called: {meant}The hooks are {', '.join(get_args(Hook))}"
 
 
 def run_hook(callbacks: Iterable[Callback], hook: Hook, loop: Loop, trained: Trained) -> None:

@@ -14,7 +14,7 @@ Mode = Literal["max", "min"]
 
 
 class EarlyStopping(Callback):
-    """Stops after more than `patience` validations in a row without a better `monitor`.
+    """Stops after `patience` validations in a row (0: after one) without a better `monitor`.
 
     Better means by more than `min_delta` than the best so far, and, where a `baseline` is given, than that too.
     With `restore_best_weights`, what is trained goes back to its state at the best validation when this callback

@@ -12,17 +12,7 @@ if TYPE_CHECKING:
         EarlyStopping as EarlyStopping,
         MetricsWriter as MetricsWriter,
     )
-    from ..loggers import LogLevel as LogLevel
-    from .aux_info import AuxiliaryInfoCollector as AuxiliaryInfoCollector
-    from .collector import Collector as Collector
-    from .data_queue import DataQueue as DataQueue
-    from .env_wrapper import (
-        EnvWrapper as EnvWrapper,
-        EnvWrapperStatus as EnvWrapperStatus,
-        SeedsExhausted as SeedsExhausted,
-    )
-    from .episodes import EpisodeBatch as EpisodeBatch
-    from .errors import (
+    from ..errors import (
         EpisodeError as EpisodeError,
         GymSpaceValidationError as GymSpaceValidationError,
         QueueError as QueueError,
@@ -30,6 +20,17 @@ if TYPE_CHECKING:
         SeedIteratorNotAvailable as SeedIteratorNotAvailable,
         WorkerDiedError as WorkerDiedError,
     )
+    from ..loggers import LogLevel as LogLevel
+    from .aux_info import AuxiliaryInfoCollector as AuxiliaryInfoCollector
+    from .collector import Collector as Collector
+    from .data_queue import DataQueue as DataQueue
+    from .env_wrapper import (
+        EnvWrapper as EnvWrapper,
+        EnvWrapperStatus as EnvWrapperStatus,
+        InfoDict as InfoDict,
+        SeedsExhausted as SeedsExhausted,
+    )
+    from .episodes import EpisodeBatch as EpisodeBatch
     from .finite_env import (
         FiniteDummyVectorEnv as FiniteDummyVectorEnv,
         FiniteEnvType as FiniteEnvType,
@@ -46,9 +47,11 @@ if TYPE_CHECKING:
     from .old_gym import OldGymEnv as OldGymEnv
     from .policies import (
         DQN as DQN,
+        MLP as MLP,
         PPO as PPO,
         SAC as SAC,
         ModulePolicy as ModulePolicy,
+        ReplayBuffer as ReplayBuffer,
         SB3Policy as SB3Policy,
         Tianshou04Policy as Tianshou04Policy,
     )
@@ -85,13 +88,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "..callbacks": ("Callback", "Checkpoint", "EarlyStopping", "MetricsWriter"),
-    "..loggers": ("LogLevel",),
-    ".aux_info": ("AuxiliaryInfoCollector",),
-    ".collector": ("Collector",),
-    ".data_queue": ("DataQueue",),
-    ".env_wrapper": ("EnvWrapper", "EnvWrapperStatus", "SeedsExhausted"),
-    ".episodes": ("EpisodeBatch",),
-    ".errors": (
+    "..errors": (
         "EpisodeError",
         "GymSpaceValidationError",
         "QueueError",
@@ -99,12 +96,18 @@ _MODULES = {
         "SeedIteratorNotAvailable",
         "WorkerDiedError",
     ),
+    "..loggers": ("LogLevel",),
+    ".aux_info": ("AuxiliaryInfoCollector",),
+    ".collector": ("Collector",),
+    ".data_queue": ("DataQueue",),
+    ".env_wrapper": ("EnvWrapper", "EnvWrapperStatus", "InfoDict", "SeedsExhausted"),
+    ".episodes": ("EpisodeBatch",),
     ".finite_env": ("FiniteDummyVectorEnv", "FiniteEnvType", "FiniteVectorEnv", "vectorize_env"),
     ".interpreter": ("ActionInterpreter", "Interpreter", "StateInterpreter"),
     ".log_collector": ("LogCollector",),
     ".log_writer": ("LogBuffer", "LogWriter"),
     ".old_gym": ("OldGymEnv",),
-    ".policies": ("DQN", "PPO", "SAC", "ModulePolicy", "SB3Policy", "Tianshou04Policy"),
+    ".policies": ("DQN", "MLP", "PPO", "SAC", "ModulePolicy", "ReplayBuffer", "SB3Policy", "Tianshou04Policy"),
     ".policy": ("Actions", "Actor", "Policy"),
     ".reward": ("Reward", "RewardCombination"),
     ".seed": ("InitialStateType", "SeedIterator"),

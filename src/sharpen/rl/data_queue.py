@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..errors import ConfigError
-from .errors import QueueError
+from ..errors import ConfigError, QueueError
 from .queue_server import QueueClient, QueueServer
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from ..errors import EpisodeError, RewardError
 from ..loggers import LogLevel
 from .env_wrapper import EnvWrapper
-from .errors import EpisodeError, RewardError
 from .log_collector import Logs
 from .rows import Rows
 from .spaces import row_writer

@@ -12,10 +12,9 @@ from typing import Any, Generic, TypedDict
 import gymnasium as gym
 import numpy as np
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, RewardError
 from ..loggers import LogLevel
 from .aux_info import AuxiliaryInfoCollector
-from .errors import RewardError
 from .interpreter import ActionInterpreter, Interpreter, ObsType, PolicyActType, StateInterpreter, Validate
 from .log_collector import LogCollector, Logs
 from .reward import Reward

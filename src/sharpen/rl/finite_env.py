@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from ..errors import ConfigError, InvalidInputError
+from ..errors import ConfigError, GymSpaceValidationError, InvalidInputError
 from ..loggers import LogLevel
 from .env_set import PERIODIC, Begin, EnvSet, Note, Settings
 from .env_wrapper import EnvWrapper, SeedsExhausted
-from .errors import GymSpaceValidationError
 from .log_writer import LogWriter
 from .rows import Rows
 from .seeds import Seeds, fresh_entropy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 import gymnasium as gym
 
-from .errors import GymSpaceValidationError
+from ..errors import GymSpaceValidationError
 from .simulator import ActType, StateType
 from .spaces import SpaceCheck
 

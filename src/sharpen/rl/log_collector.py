@@ -44,10 +44,8 @@ class LogCollector:
         self._put(name, string, loglevel)
 
     def add_scalar(self, name: str, scalar: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
-        """Log a number, or an array or tensor that holds one."""
-        if type(scalar) is not float and type(scalar) is not int:
-            scalar = _number(name, scalar)
-        self._put(name, scalar, loglevel)
+        """Log a number, or an array or tensor that holds one; it is kept as a float, so an episode has its mean."""
+        self._put(name, scalar if type(scalar) is float else _number(name, scalar), loglevel)
 
     def add_array(self, name: str, array: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
         """Log an array or a table of pandas."""
@@ -61,7 +59,7 @@ class LogCollector:
 
     def add(self, name: str, value: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
         """Log a value as what it is."""
-        if isinstance(value, numbers.Real):
+        if isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0:
             self.add_scalar(name, value, loglevel)
         elif isinstance(value, str):
             self.add_string(name, value, loglevel)
@@ -73,12 +71,12 @@ class LogCollector:
         return self._logged
 
 
-def _number(name: str, scalar: Any) -> float | int:
+def _number(name: str, scalar: Any) -> float:
     if hasattr(scalar, "item") and getattr(scalar, "ndim", 0) <= 1:  # numpy or torch
         try:
             scalar = scalar.item()
         except (ValueError, RuntimeError):
             raise TypeError(f"{name!r} is no number but an array of shape {tuple(scalar.shape)}") from None
-    if isinstance(scalar, bool) or not isinstance(scalar, numbers.Real):
+    if not isinstance(scalar, numbers.Real):
         raise TypeError(f"{name!r} is no number but {type(scalar).__name__}: {scalar!r}")
-    return scalar if isinstance(scalar, int) else float(scalar)
+    return float(scalar)

@@ -5,19 +5,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..loggers import LogLevel
+from ..loggers import LogLevel, Metrics
 from .log_collector import Logs
 
 Contents: TypeAlias = dict[str, Any]
 """What a step logged, by name, at the levels that the writer wants."""
+
+STEPWISE = ("log_step", "on_env_step", "on_env_reset")
 
 
 class LogWriter:
     """Counts steps and episodes and hands their logs to `log_step` and `log_episode`, which subclasses override.
 
     `episode_count` and `step_count` count the current collection, `global_episode` and `global_step` all of them.
-    A writer that overrides `log_step` (or `on_env_step`) is called at every step, which has its price; all others
-    hear of an episode once, at its end.
+    A writer that overrides `log_step` (or `on_env_step`, `on_env_reset`) is called at every step, which has its price;
+    all others hear of an episode once, at its end. Of a vector simulator, all hear of whole episodes only.
     """
 
     episode_count: int
@@ -36,8 +38,7 @@ class LogWriter:
     @property
     def wants_steps(self) -> bool:
         """Whether each step must be told at once."""
-        kind = type(self)
-        return kind.log_step is not LogWriter.log_step or kind.on_env_step is not LogWriter.on_env_step
+        return any(getattr(type(self), name) is not getattr(LogWriter, name) for name in STEPWISE)
 
     @property
     def active_env_ids(self) -> set[int]:
@@ -64,14 +65,14 @@ class LogWriter:
 
     @staticmethod
     def aggregation(array: Sequence[Any], name: str | None = None) -> Any:
-        """One value for an episode's steps: rewards are summed, other floats averaged, else the last one counts."""
+        """One value for an episode's steps: rewards are summed, other floats averaged, else the first one counts."""
         if len(array) == 0:
             raise ValueError("there is nothing to aggregate: the sequence is empty")
         if name == "reward":
             return np.sum(array)
         if isinstance(array[0], float | np.floating):
             return np.mean(array)
-        return array[-1]
+        return array[0]
 
     # -- overridable ---------------------------------------------------------------------------------
 
@@ -163,30 +164,28 @@ class LogBuffer(LogWriter):
     def __init__(
         self, callback: Callable[[bool, bool, "LogBuffer"], None], loglevel: int | LogLevel = LogLevel.PERIODIC
     ) -> None:
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._means = Metrics()
         self._latest: dict[str, float] | None = None
         super().__init__(loglevel)
         self.callback = callback
 
     def state_dict(self) -> dict[str, Any]:
-        sums = {name: list(pair) for name, pair in self._sums.items()}
-        return {**super().state_dict(), "sums": sums, "latest_metrics": self._latest}
+        return {**super().state_dict(), "sums": self._means.state_dict(), "latest_metrics": self._latest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._sums = {name: (float(total), int(count)) for name, (total, count) in state_dict["sums"].items()}
+        self._means.load_state_dict(state_dict["sums"])
         self._latest = state_dict["latest_metrics"]
 
     def clear(self) -> None:
         super().clear()
-        self._latest, self._sums = None, {}
+        self._means.clear()
+        self._latest = None
 
     def log_episode(self, length: int, rewards: list[float], contents: list[Contents]) -> None:
-        numbers = {name: value for name, value in self.episode_wise(contents).items() if _is_number(value)}
+        numbers = {name: value for name, value in self.episode_wise(contents).items() if is_number(value)}
         self._latest = {name: float(value) for name, value in numbers.items()}
-        for name, value in self._latest.items():
-            total, count = self._sums.get(name, (0.0, 0))
-            self._sums[name] = (total + value, count + 1)
+        self._means.add_all(self._latest)
         self.callback(True, False, self)
 
     def on_env_episodes(self, returns_E: Sequence[float], lengths_E: Sequence[int]) -> None:
@@ -202,9 +201,8 @@ class LogBuffer(LogWriter):
             self._latest = {}
         else:
             self._latest = {"reward": float(returns_E[-1]), "steps_per_episode": float(lengths_E[-1])}
-            for name, values in (("reward", float(np.sum(returns_E))), ("steps_per_episode", float(steps))):
-                total, count = self._sums.get(name, (0.0, 0))
-                self._sums[name] = (total + values, count + len(returns_E))
+            means = {"reward": float(np.mean(returns_E)), "steps_per_episode": float(np.mean(lengths_E))}
+            self._means.add_all(means, count=len(returns_E))
         self.callback(True, False, self)
 
     def on_env_all_done(self) -> None:
@@ -218,8 +216,9 @@ class LogBuffer(LogWriter):
 
     def collect_metrics(self) -> dict[str, float]:
         """The averages over the episodes of the collection."""
-        return {name: total / count for name, (total, count) in self._sums.items()}
+        return self._means.means()
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a metric can be made of it."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

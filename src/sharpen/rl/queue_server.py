@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .errors import QueueError
+from ..errors import QueueError
 
 KEY_BYTES = 16
 HEADER = struct.Struct("<QB")

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from .errors import GymSpaceValidationError
+from ..errors import GymSpaceValidationError
 from .trees import Array, Tree
 
 Check = Callable[[Any], None]

@@ -11,10 +11,9 @@ from typing import Any, Generic
 import gymnasium as gym
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, EpisodeError, RewardError
 from .env_set import Begin, Note, Settings
 from .env_wrapper import SeedsExhausted
-from .errors import EpisodeError, RewardError
 from .finite_env import FiniteVectorEnv
 from .log_writer import LogWriter
 from .noise import EpisodeNoise
@@ -26,7 +25,7 @@ class VectorSimulator(abc.ABC, Generic[InitialStateType]):
     """N episodes side by side; each slot plays one after the other.
 
     It is built with the number of slots. Observations, rewards and actions are arrays (or dicts or tuples of them)
-    with one row per slot; torch tensors are welcome where they lie on the CPU.
+    with one row per slot. Tensors of torch are welcome too, on any device; actions come as arrays.
     """
 
     @property
@@ -113,17 +112,17 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
     def _put_obs(self, place: Array | slice, obs_M: Tree) -> None:
         found = self._rows.obs
         if isinstance(found, np.ndarray):
-            found[place] = obs_M
+            found[place] = _array(obs_M)
         else:
-            map_tree(lambda array, values: array.__setitem__(place, values), found, obs_M)
+            map_tree(lambda array, values: array.__setitem__(place, _array(values)), found, obs_M)
 
     def _advance(self, ids: Array, action_N: Tree) -> None:
         found = self._rows
         place = slice(None) if len(ids) == self._n else ids  # a slice costs a fraction of an index
         try:
-            obs_N, reward_N, terminated_N, truncated_N = self._simulator.step(ids, action_N)
+            obs_N, *results = self._simulator.step(ids, action_N)
             self._put_obs(place, obs_N)
-            found.reward[place], found.terminated[place], found.truncated[place] = reward_N, terminated_N, truncated_N
+            found.reward[place], found.terminated[place], found.truncated[place] = map(_array, results)
             self._check_rewards(ids, found.reward[place])
         except Exception as error:
             numbers = self.k_N[ids].tolist()
@@ -171,3 +170,8 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
 
     def close(self) -> None:
         self._simulator.close()
+
+
+def _array(values: Any) -> Any:
+    """A tensor of torch as an array, wherever it lies."""
+    return values.numpy(force=True) if hasattr(values, "detach") else values

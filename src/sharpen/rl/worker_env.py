@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, WorkerDiedError
 from .env_set import SHOWN, Begin, Note, Settings
-from .errors import WorkerDiedError
 from .finite_env import EnvFactory, FiniteVectorEnv, seeds_of
 from .log_writer import LogWriter
 from .rows import Rows, check_fixed, map_shared, new_shared_file

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, TransportError
+from ..errors import ConfigError, EpisodeError, TransportError, WorkerDiedError
 from .env_set import Note
-from .errors import EpisodeError, WorkerDiedError
 from .worker_link import FAILED, Job, Link, LinkClosed, Work, surroundings
 
 END_SECONDS = 3.0  # for closing the environments of a worker

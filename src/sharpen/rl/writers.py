@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..files import CsvTable
 from ..loggers import Logger, LogLevel, MlflowLogger, TensorBoardLogger
-from .log_writer import Contents, LogBuffer, LogWriter
+from .log_writer import Contents, LogBuffer, LogWriter, is_number
 
 
 class _EpisodeWriter(LogBuffer):
@@ -80,8 +80,8 @@ class ConsoleWriter(_EpisodeWriter):
         print(line, file=self._stream or sys.stderr, flush=True)
 
 
-class CsvWriter(_EpisodeWriter):
-    """One row per episode in `result.csv`. A resumed run goes on after its checkpoint."""
+class CsvWriter(LogWriter):
+    """One row per episode in `result.csv`: its numbers and its texts. A resumed run goes on after its checkpoint."""
 
     def __init__(self, output_dir: str | os.PathLike[str], loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
         super().__init__(loglevel)
@@ -89,8 +89,10 @@ class CsvWriter(_EpisodeWriter):
         self.output_dir.mkdir(parents=True, exist_ok=True)
         self._table = CsvTable(self.output_dir / "result.csv")
 
-    def write(self, metrics: dict[str, float]) -> None:
-        self._table.append({"episode": self.global_episode, **metrics})
+    def log_episode(self, length: int, rewards: list[float], contents: list[Contents]) -> None:
+        found = self.episode_wise(contents)
+        shown = {name: value for name, value in found.items() if isinstance(value, str) or is_number(value)}
+        self._table.append({"episode": self.global_episode, **shown})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)

@@ -1,6 +1,7 @@
 """Policies of others behind the protocol: a plain module, tianshou 0.4's shape, and Stable-Baselines3."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sharpen.rl.policies import ModulePolicy, SB3Policy, Tianshou04Policy
 from sharpen.rl.policies.tianshou import Batch, EpisodeBuffer
 from sharpen.rl.policy import Policy
 
-from .toys import SIGN_OBS, TWO, UNIT, play, same, sign_reward
+from .toys import SIGN_OBS, TWO, UNIT, near_reward, play, same, sign_reward
 
 
 class Reinforce(nn.Module):
@@ -91,6 +92,24 @@ def test_a_tianshou_policy_goes_on_from_its_state() -> None:
     assert same(policy.state_dict(), other.state_dict())
 
 
+def test_the_state_of_a_tianshou_policy_has_its_schedule_normaliser_and_counters() -> None:
+    def make() -> Any:
+        policy = tianshou()
+        policy.policy.lr_scheduler = torch.optim.lr_scheduler.StepLR(policy.policy.optim, 1)
+        policy.policy.ret_rms, policy.policy._iter = SimpleNamespace(mean=0.0, var=1.0, count=0), 0
+        return policy
+
+    policy, other = make(), make()
+    policy.policy.optim.step()
+    policy.policy.lr_scheduler.step()
+    policy.policy.ret_rms, policy.policy._iter = SimpleNamespace(mean=np.float64(2.0), var=3.0, count=4), 5
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    assert vars(other.policy.ret_rms) == {"mean": 2.0, "var": 3.0, "count": 4}
+    assert other.policy._iter == 5
+    assert other.policy.optim.param_groups[0]["lr"] == pytest.approx(0.005)
+    assert other.policy.lr_scheduler.last_epoch == 1
+
+
 def test_the_buffer_knows_where_episodes_begin_and_end() -> None:
     buffer = EpisodeBuffer(play(tianshou(), np.random.default_rng(0), sign_reward, episodes=2, length=3))
     steps = np.arange(6)
@@ -98,6 +117,9 @@ def test_the_buffer_knows_where_episodes_begin_and_end() -> None:
     assert buffer.prev(steps).tolist() == [0, 0, 1, 3, 3, 4]
     assert buffer.done.tolist() == [False, False, True] * 2
     assert buffer.unfinished_index().tolist() == []
+    assert (buffer.terminated | buffer.truncated).tolist() == buffer.done.tolist()
+    assert len(buffer.rew) == len(buffer) == 6
+    assert not hasattr(buffer, "update_weight")  # tianshou asks for it, to know a buffer with priorities
     assert len(buffer.sample(4)[0]) == 4
     batch, _ = buffer.sample(0)
     assert np.array_equal(batch.obs_next[:2], batch["obs"][1:3])
@@ -120,6 +142,13 @@ def test_a_plain_module_acts() -> None:
     assert play(policy, rng, sign_reward, deterministic=True).reward_T.mean() == 1.0
     assert play(policy, rng, sign_reward).reward_T.mean() > 0.9
     assert policy.learn(play(policy, rng, sign_reward)) == {}
+
+
+def test_a_module_is_in_eval_mode_where_it_must_be_certain() -> None:
+    policy = ModulePolicy(nn.Sequential(nn.Linear(2, 50), nn.Dropout(0.9), nn.Linear(50, 1)), UNIT)
+    obs = np.ones((40, 2), np.float32)
+    assert len(set(policy.act(obs, deterministic=True).action_N[:, 0].tolist())) == 1
+    assert len(set(policy.act(obs).action_N[:, 0].tolist())) > 1
 
 
 def test_the_actions_of_a_module_stay_in_the_box() -> None:
@@ -185,23 +214,91 @@ def test_an_sb3_model_without_a_replay_buffer_only_acts() -> None:
         SB3Policy(object())
 
 
-def test_a_real_sb3_model_is_trained() -> None:
+def sb3_model(name: str, action_space: spaces.Space[Any], **settings: Any) -> Any:
     sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
     import gymnasium as gym
 
     class Toy(gym.Env[Any, Any]):
-        observation_space, action_space = SIGN_OBS, TWO
+        observation_space = SIGN_OBS
 
         def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
             return np.zeros(2, np.float32), {}
 
-    model = sb3.DQN("MlpPolicy", Toy(), learning_rate=1e-2, gamma=0.5, seed=0, device="cpu", buffer_size=2000)
-    model._setup_learn(1)
-    policy, rng = SB3Policy(model), np.random.default_rng(0)
-    model.exploration_rate = 1.0
-    for _ in range(6):
-        policy.learn(play(policy, rng, sign_reward), repeat=60)
+    env = Toy()
+    env.action_space = action_space
+    given = {"learning_rate": 1e-2, "gamma": 0.5, "seed": 0, "device": "cpu", "buffer_size": 2000} | settings
+    return getattr(sb3, name)("MlpPolicy", env, **given)
+
+
+def test_a_real_sb3_dqn_is_trained_and_its_schedules_and_target_move_on() -> None:
+    model = sb3_model("DQN", TWO, learning_starts=100, target_update_interval=64, exploration_fraction=0.5)
+    policy, rng = SB3Policy(model, total_steps=64 * 8), np.random.default_rng(0)
+    assert model.exploration_rate == 1.0
+    assert policy.learn(play(policy, rng, sign_reward), repeat=60) == {}  # learning has not started
+    before = copy.deepcopy(model.q_net_target.state_dict())
+    for _ in range(7):
+        metrics = policy.learn(play(policy, rng, sign_reward), repeat=40)
+    assert {"loss", "n_updates"} <= set(metrics)
+    assert model.exploration_rate == pytest.approx(0.05)
+    assert not same(before, model.q_net_target.state_dict())
     assert play(policy, rng, sign_reward, episodes=64, deterministic=True).reward_T.mean() > 0.9
+
+
+def test_a_real_sb3_sac_is_trained_in_a_box_of_any_size() -> None:
+    model = sb3_model("SAC", UNIT, learning_starts=0, batch_size=64, policy_kwargs={"net_arch": [16]})
+    policy, rng = SB3Policy(model), np.random.default_rng(0)
+    for _ in range(6):
+        policy.learn(play(policy, rng, near_reward), repeat=50)
+    assert np.abs(model.replay_buffer.actions).max() <= 1.0  # as its own loop keeps them
+    assert play(policy, rng, near_reward, episodes=64, deterministic=True).reward_T.mean() > -0.1
+    other = SB3Policy(sb3_model("SAC", UNIT, policy_kwargs={"net_arch": [16]}))
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    assert same(other.state_dict(), policy.state_dict())
+
+
+def test_exploring_sb3_models_draw_from_the_given_stream() -> None:
+    policy, obs = SB3Policy(sb3_model("DQN", spaces.Discrete(50))), np.zeros((20, 2), np.float32)
+    first, again, other = (
+        policy.act(obs, rng=np.random.default_rng(seed), deterministic=False).action_N.tolist() for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.tianshou
+def test_a_real_tianshou_policy_is_trained_and_goes_on_from_its_state() -> None:
+    import gym  # which tianshou 0.4 brings
+    from tianshou.policy import PPOPolicy
+
+    class Net(nn.Module):
+        def __init__(self, outputs: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, outputs)
+
+        def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
+            out = self.layer(torch.as_tensor(obs))
+            return (out.softmax(-1), state) if out.shape[-1] > 1 else out.squeeze(-1)
+
+    def make() -> Tianshou04Policy:
+        torch.manual_seed(0)
+        actor, critic = Net(2), Net(1)
+        optimiser = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=0.05)
+        settings = {"reward_normalization": True, "deterministic_eval": True, "discount_factor": 0.5}
+        settings["action_space"] = gym.spaces.Discrete(2)
+        return Tianshou04Policy(PPOPolicy(actor, critic, optimiser, torch.distributions.Categorical, **settings))
+
+    policy, rng = make(), np.random.default_rng(0)
+    np.random.seed(0)
+    for _ in range(12):
+        policy.learn(play(policy, rng, sign_reward), batch_size=32, repeat=4)
+    assert play(policy, rng, sign_reward, episodes=64, deterministic=True).reward_T.mean() > 0.9
+    other = make()
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    batch = play(policy, rng, sign_reward)
+    for each in (policy, other):
+        np.random.seed(1)
+        each.learn(batch, batch_size=32, repeat=2)
+    assert same(policy.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("policy", [tianshou(), ModulePolicy(nn.Linear(2, 2), TWO), SB3Policy(FakeSB3())])

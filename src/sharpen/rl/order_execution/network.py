@@ -62,9 +62,5 @@ class Recurrent(nn.Module):
         return _at(self.path_rnn(self.path_in(path_B_S_2))[0], obs["cur_step"].long())
 
 
-def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs), nn.ReLU())
-
-
 def _at(out_B_T: Tensor, step_B: Tensor) -> Tensor:
     return out_B_T[torch.arange(len(out_B_T), device=out_B_T.device), step_B]

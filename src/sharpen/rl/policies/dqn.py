@@ -65,7 +65,7 @@ class DQN:
         if not 0 <= eps_end <= eps_start <= 1:
             raise ConfigError(f"epsilon goes from {eps_start} to {eps_end}: use 1 >= eps_start >= eps_end >= 0")
         self.obs_space, self.action_space = obs_space, discrete(action_space, "DQN")
-        self.module = Head(network, int(self.action_space.n), gain=1.0)
+        self.module = Head(network, int(self.action_space.n), gain=None)
         if weight_file is not None:
             load_weights(self.module, weight_file)
         self.target = copy.deepcopy(self.module).requires_grad_(False) if target_update_freq else self.module

@@ -32,7 +32,11 @@ class ModulePolicy:
         self._learn = learn
 
     def act(self, obs_N: Any, *, rng: np.random.Generator | None = None, deterministic: bool = False) -> Actions:
-        """The action that the module says; among discrete ones it is sampled, unless `deterministic`."""
+        """The action that the module says; among discrete ones it is sampled, unless `deterministic`.
+
+        The module is in `eval` mode where `deterministic`, so that dropout is off.
+        """
+        self.module.train(not deterministic)
         said_N = self._said(obs_N)
         if isinstance(self.action_space, spaces.Box):
             shaped = said_N.reshape(len(said_N), *self.action_space.shape)

@@ -1,5 +1,7 @@
 """Drawing actions: every draw comes from a NumPy generator, one number (or row) for each observation."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,22 @@ def rng_state(rng: np.random.Generator) -> dict[str, Any]:
 def load_rng_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
     """Put back what `rng_state` gave."""
     rng.bit_generator.state = state
+
+
+@contextmanager
+def drawing_from(rng: np.random.Generator | None) -> Iterator[None]:
+    """For code that draws from the global generators: they are seeded from `rng`, and put back afterwards."""
+    if rng is None:
+        yield
+        return
+    number, before = int(rng.random(1)[0] * 2**53), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        np.random.seed(number % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
 
 
 def sample_categorical(logits_N_A: Array, uniform_N: Array) -> Array:

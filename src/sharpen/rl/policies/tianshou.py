@@ -15,7 +15,17 @@ from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
 from ..trees import Array, rows
-from .optimiser import load_optimiser_state, optimiser_state, weights_state
+from .optimiser import (
+    load_optimiser_state,
+    load_scheduler_state,
+    optimiser_state,
+    scheduler_state,
+    weights_state,
+)
+from .sampling import drawing_from
+
+MOMENTS = ("mean", "var", "count")  # of tianshou's running statistics
+COUNTERS = ("_iter", "_cnt", "eps")  # of its Q-learning policies: when the target follows, how much is explored
 
 
 class Batch:
@@ -60,15 +70,20 @@ class EpisodeBuffer:
         self._last_T = batch.is_last_T
         self._length = len(batch)
         self._batch_class = batch_class
-        self._parts = {**batch.as_dict(), "info": None}
-        self.done = batch.terminated_T | batch.truncated_T
+        self._parts = {**batch.as_dict(), "info": {}}
+
+    def __getattr__(self, name: str) -> Any:
+        """One part of all steps: `buffer.rew`, `buffer.terminated`."""
+        parts: dict[str, Any] = self.__dict__.get("_parts", {})
+        if name not in parts:
+            raise AttributeError(f"a buffer of episodes has no {name!r}")
+        return parts[name]
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        parts = {name: part if part is None else rows(part, index) for name, part in self._parts.items()}
-        return self._batch_class(**parts)
+        return self._batch_class(**{name: rows(part, index) for name, part in self._parts.items()})
 
     def sample(self, batch_size: int) -> tuple[Any, Array]:
         """All steps in order for 0, as tianshou means it, and otherwise random ones."""
@@ -109,14 +124,12 @@ class Tianshou04Policy:
         """What `forward` says, in `eval` mode where `deterministic`."""
         if isinstance(self.policy, torch.nn.Module):
             self.policy.train(not deterministic)
-        batch = self._batch_class(obs=obs_N, info={}) if self._batch_class is not Batch else Batch(obs=obs_N)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            if rng is not None:
-                torch.manual_seed(int(rng.random(1)[0] * 2**53))
+        batch = self._batch_class(obs=obs_N, info={})
+        with drawing_from(rng), torch.no_grad():
             action = self.policy.forward(batch, state=None)["act"]
-        if not deterministic and hasattr(self.policy, "exploration_noise"):
-            action = self.policy.exploration_noise(action, batch)
-        action = action.numpy(force=True) if isinstance(action, torch.Tensor) else np.asarray(action)
+            action = action.numpy(force=True) if isinstance(action, torch.Tensor) else np.asarray(action)
+            if not deterministic and hasattr(self.policy, "exploration_noise"):
+                action = self.policy.exploration_noise(action, batch)
         return Actions(self.policy.map_action(action) if hasattr(self.policy, "map_action") else action)
 
     def learn(self, batch: EpisodeBatch, **update_kwargs: Any) -> dict[str, float]:
@@ -127,16 +140,26 @@ class Tianshou04Policy:
         return {name: float(np.mean(value)) for name, value in dict(found).items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, and the state of an optimiser called `optim`."""
-        if not isinstance(self.policy, torch.nn.Module):
-            return {}
-        optimiser = getattr(self.policy, "optim", None)
-        moments = optimiser_state(optimiser) if isinstance(optimiser, torch.optim.Optimizer) else {}
-        return {"weights": weights_state(self.policy), "optimiser": moments}
+        """Weights, optimiser and schedule (`optim`, `lr_scheduler`), the normaliser of returns, and counters."""
+        policy = self.policy
+        is_module, optimiser = isinstance(policy, torch.nn.Module), getattr(policy, "optim", None)
+        returns = getattr(policy, "ret_rms", None)
+        return {
+            "weights": weights_state(policy) if is_module else {},
+            "optimiser": optimiser_state(optimiser) if isinstance(optimiser, torch.optim.Optimizer) else {},
+            "scheduler": scheduler_state(getattr(policy, "lr_scheduler", None)),
+            "returns": {name: getattr(returns, name) for name in MOMENTS if hasattr(returns, name)},
+            "counters": {name: getattr(policy, name) for name in COUNTERS if hasattr(policy, name)},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if not state_dict:
-            return
-        self.policy.load_state_dict(state_dict["weights"])
+        policy = self.policy
+        if state_dict["weights"]:
+            policy.load_state_dict(state_dict["weights"])
         if state_dict["optimiser"]:
-            load_optimiser_state(self.policy.optim, state_dict["optimiser"])
+            load_optimiser_state(policy.optim, state_dict["optimiser"])
+        load_scheduler_state(getattr(policy, "lr_scheduler", None), state_dict["scheduler"])
+        for name, value in state_dict["returns"].items():
+            setattr(policy.ret_rms, name, value)
+        for name, value in state_dict["counters"].items():
+            setattr(policy, name, value)

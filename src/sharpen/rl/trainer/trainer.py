@@ -18,7 +18,7 @@ import numpy as np
 from ...callbacks import Callback, named, restore_rng, rng_state, run_hook
 from ...callbacks.state_file import load_state
 from ...errors import ConfigError
-from ...loggers import FinishStatus, LogLevel
+from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..env_pool import EnvPool
 from ..finite_env import FiniteEnvType, FiniteVectorEnv
 from ..log_writer import LogBuffer, LogWriter
@@ -49,8 +49,8 @@ class Trainer:
         *,
         max_iters: int | None = None,
         val_every_n_iters: int | None = None,
-        loggers: Any = None,
-        callbacks: Sequence[Callback] | None = None,
+        loggers: LogWriter | Logger | Sequence[LogWriter | Logger] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
         finite_env_type: FiniteEnvType = "subproc",
         concurrency: int = 2,
         fast_dev_run: int | None = None,
@@ -60,9 +60,9 @@ class Trainer:
             max_iters=max_iters, val_every_n_iters=val_every_n_iters, concurrency=concurrency, fast_dev_run=fast_dev_run
         )
         self.max_iters, self.val_every_n_iters = max_iters, val_every_n_iters
-        given = [] if loggers is None else list(loggers) if isinstance(loggers, list | tuple) else [loggers]
+        given = _checked(loggers, "loggers", (LogWriter, Logger))
         self.loggers: list[Any] = [*given, LogBuffer(self._metrics_callback, LogLevel.PERIODIC)]
-        self.callbacks = list(callbacks or ())
+        self.callbacks: list[Callback] = _checked(callbacks, "callbacks", (Callback,))
         self.finite_env_type, self.concurrency, self.fast_dev_run = finite_env_type, concurrency, fast_dev_run
         self._is_seeded = seed is not None
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
@@ -116,8 +116,7 @@ class Trainer:
             self._run_stage("val")
         self.current_iter += 1
         self._stop_at_limit()
-        for logger in self.metric_loggers():
-            logger.log_metrics(self.metrics, self.current_iter)
+        self._log_metrics(self.metrics)
         self._call("on_iter_end")
 
     def _stop_at_limit(self) -> None:
@@ -125,12 +124,13 @@ class Trainer:
             self.should_stop = self._stop_is_limit = True
 
     def test(self, vessel: Vessel) -> None:
-        """Play every test state once; the metrics are in `metrics`."""
+        """Play every test state once; the metrics are in `metrics`, and go to the loggers under `test/`."""
         self.vessel = vessel
         vessel.assign_trainer(self)
         with self._closing():
             self.initialize_iter()
             self._run_stage("test")
+            self._log_metrics({f"test/{name}": value for name, value in self.metrics.items()})
 
     def _run_stage(self, stage: Stage) -> None:
         vessel = self._bound()
@@ -193,10 +193,14 @@ class Trainer:
         numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
         self.metrics.update({prefix + name: float(value) for name, value in numbers.items()})
 
+    def _log_metrics(self, metrics: Mapping[str, float]) -> None:
+        for logger in wanting(self.metric_loggers(), LogLevel.PERIODIC):
+            logger.log_metrics(metrics, self.current_iter)
+
     def _writers(self) -> list[LogWriter]:
         return [each for each in self.loggers if isinstance(each, LogWriter)]
 
-    def metric_loggers(self) -> list[Any]:
+    def metric_loggers(self) -> list[Logger]:
         """The loggers that take metrics of iterations."""
         return [each for each in self.loggers if not isinstance(each, LogWriter)]
 
@@ -268,6 +272,16 @@ def _check_positive(**settings: int | None) -> None:
     for name, value in settings.items():
         if value is not None and (not isinstance(value, int) or value < (0 if name == "max_iters" else 1)):
             raise ConfigError(f"{name} is {value!r}: use a whole number from 1 on, or None")
+
+
+def _checked(given: Any, setting: str, kinds: tuple[type, ...]) -> list[Any]:
+    """A list of one's own of what was given, alone or as a sequence."""
+    things = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for thing in things:
+        if not isinstance(thing, kinds):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"{setting} has {thing!r}, which is no {names}: derive its class from it")
+    return things
 
 
 def _load_named(things: Mapping[str, Any], states: Mapping[str, Any]) -> None:

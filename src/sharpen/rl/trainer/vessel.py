@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from ...errors import ConfigError
+from ...errors import ConfigError, SeedIteratorNotAvailable
+from ...loggers import LogLevel, wanting
 from ..collector import Collector
 from ..data_queue import DataQueue
-from ..errors import SeedIteratorNotAvailable
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
 from ..policy import Actor, Policy
@@ -84,7 +84,7 @@ class TrainingVesselBase(Generic[InitialStateType, StateType, ActType, ObsType, 
         trainer = self.trainer
         text = ", ".join(f"{name}: {_shown(value)}" for name, value in data.items())
         _logger.info("[%s iteration %d] %s", trainer.current_stage, trainer.current_iter, text)
-        for logger in trainer.metric_loggers():
+        for logger in wanting(trainer.metric_loggers(), LogLevel.INFO):
             logger.log_text(trainer.current_stage, text, trainer.current_iter)
 
     def state_dict(self) -> dict[str, Any]:
