@@ -16,13 +16,13 @@ DOCS = PACKAGE.parent.parent / "docs"
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
     {"errors", "semconv", "_version", "files"},
-    {"types", "logging"},
+    {"types", "logging", "http"},
     {"components"},
     {"callbacks", "loggers"},
-    {"store", "runs", "rl"},
+    {"store", "runs", "rl", "llm"},
     {"tracer"},
     {"emitter"},
-    {"litagent", "adapter"},
+    {"litagent", "llm_proxy", "adapter"},
     {"runner"},
     {"execution"},
     {"algorithm"},
@@ -91,6 +91,12 @@ def test_importing_the_package_loads_no_heavy_package() -> None:
 def test_a_local_store_loads_no_web_framework() -> None:
     loaded = loaded_by("from sharpen import InMemoryLightningStore, SQLiteStore, Span")
     assert not [name for name in loaded if name.startswith(("uvicorn", "aiohttp", "opentelemetry.sdk", "torch"))]
+
+
+@pytest.mark.parametrize("name", ["LightningStoreClient", "llm_proxy"])
+def test_a_client_loads_no_web_server(name: str) -> None:
+    loaded = loaded_by(f"from sharpen import {name}")
+    assert not [each for each in loaded if each.startswith(("uvicorn", "aiohttp", "urllib.request"))]
 
 
 def test_public_names_are_exactly_the_documented_ones() -> None:

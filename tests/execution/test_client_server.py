@@ -12,8 +12,8 @@ import pytest
 from sharpen.errors import PortTakenError, RunError, RunnersExhaustedError, RunnerStartError, TaskError
 from sharpen.execution import ClientServerExecutionStrategy, process
 from sharpen.execution.pool import pool
+from sharpen.http.listening import listen
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
-from sharpen.store.listening import listen
 from sharpen.types import RolloutConfig
 
 from .bundles import SIGKILL, Enqueue, Work

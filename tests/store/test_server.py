@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sharpen.errors import ConfigError, PortTakenError, StoreError
+from sharpen.http.listening import listen
+from sharpen.http.serving import GRACE_SECONDS
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
-from sharpen.store.listening import listen
-from sharpen.store.server import GRACE_SECONDS
 
 from .scenes import claim_new, within_patience
 from .served import LONG, can_connect, curl_to, read_reply, serve, until

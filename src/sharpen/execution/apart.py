@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ..errors import AccessDeniedError, StoreUnavailableError
+from ..http.listening import address
 from ..store import LightningStore
-from ..store.listening import address
 from .lives import End
 from .serving import client_of
 from .tokens import given_token, read_token, token_file

@@ -5,8 +5,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from ..http.client import HttpClient
 from ..store.client import LightningStoreClient
-from ..store.connections import Connections
 from ..store.spool import Entry
 from .tokens import read_token
 
@@ -19,9 +19,9 @@ class RenewingClient(LightningStoreClient):
     def __init__(self, url: str, token: str | None, file: Path, **options: Any) -> None:
         super().__init__(url, token, **options)
         self._file = file
-        self._made_with: weakref.WeakKeyDictionary[Connections, str | None] = weakref.WeakKeyDictionary()
+        self._made_with: weakref.WeakKeyDictionary[HttpClient, str | None] = weakref.WeakKeyDictionary()
 
-    def _connections(self) -> Connections:
+    def _connections(self) -> HttpClient:
         found = super()._connections()
         self._made_with.setdefault(found, self._headers.get("authorization"))
         return found
@@ -33,7 +33,7 @@ class RenewingClient(LightningStoreClient):
             status, body = await super()._exchange(request, store_id)
         return status, body
 
-    def _renews(self, used: Connections) -> bool:
+    def _renews(self, used: HttpClient) -> bool:
         """Whether there is another token than the one that these connections were made with; each loop has its own."""
         token = read_token(self._file)
         if token is None or self._made_with.get(used) == f"Bearer {token}":

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, cast
 
 from ..errors import ConfigError
+from ..http.listening import address, listen
 from ..store import LightningStore
-from ..store.listening import address, listen
 from . import jobs
 from .checked_store import CheckedStore
 from .store_process import StoreProcess
@@ -205,7 +205,7 @@ def _server_of(store: LightningStore) -> ServedElsewhere | None:
         token = of_store._headers.get("authorization", "").removeprefix("Bearer ")
         # A client of our own is closed in the loop that it was used in; the user's stays as it is.
         return ServedElsewhere(of_store.url, token or None)
-    if _is_a(store, "LightningStoreServer") and of_store._thread is not None:
+    if _is_a(store, "LightningStoreServer") and of_store.is_running:
         return ServedElsewhere(of_store.endpoint, of_store._options["token"], store)
     return None
 

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Iterable, MutableMapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -26,6 +26,7 @@ from ..errors import (
     TooLargeError,
     http_status,
 )
+from ..http.asgi import App, Receive, Scope, Send
 from ..types import StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
@@ -34,10 +35,6 @@ from .metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 Answer = tuple[int, bytes, Headers]
 
@@ -113,10 +110,11 @@ class StoreApplication:
         max_body_bytes: int = 64 * 2**20,
         max_batch: int = 10_000,
         max_wait_seconds: float = MAX_WAIT_SECONDS,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self.store = store
         self.metrics = Metrics()
-        self.stopping = asyncio.Event()
+        self.stopping = stopping or asyncio.Event()
         self._token = None if token is None else token.encode()
         self._hosts = hosts
         self._mounts = [(prefix.rstrip("/"), app) for prefix, app in mounts]

@@ -7,6 +7,7 @@ and outcomes) goes to a local spool instead, and is replayed in order when the s
 
 import asyncio
 import logging
+import math
 import random
 import time
 import weakref
@@ -19,6 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..errors import ConfigError, StoreUnavailableError, from_wire
+from ..http.client import HttpClient
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -32,7 +34,6 @@ from ..types import (
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
 from .checks import check_finite, check_number, check_spans, encode_equal
-from .connections import Connections
 from .ids import new_id
 from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, default_folder
@@ -84,7 +85,7 @@ class LightningStoreClient(LightningStore):
             self._headers["authorization"] = f"Bearer {token}"
         self._retry_seconds = retry_seconds
         self._request_seconds = request_seconds
-        self._by_loop: dict[asyncio.AbstractEventLoop, Connections] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
         self._spooler = Spooler(
@@ -147,22 +148,27 @@ class LightningStoreClient(LightningStore):
 
     async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
         """One request and its answer."""
+        headers = () if store_id is None else (("sharpen-store", store_id),)
+        body, seconds = request.body.encode(), self._request_seconds
         try:
             answer = await self._connections().exchange(
-                request.verb, request.path, request.body, seconds=self._request_seconds, store_id=store_id
+                request.verb, request.path, headers=headers, body=body, seconds=seconds
             )
         except (OSError, TimeoutError) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
-        self.store_id = answer.store_id or self.store_id
-        return answer.status, answer.body
+        self.store_id = answer.header("sharpen-store") or self.store_id
+        return answer.status, await answer.read()
 
-    def _connections(self) -> Connections:
+    def _connections(self) -> HttpClient:
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
             for old in [each for each in list(self._by_loop) if each.is_closed()]:
                 self._by_loop.pop(old, None)
-            found = self._by_loop[loop] = Connections(self.url, self._headers)
+            # Every call may be sent twice, so a kept connection that ends without an answer is simply replaced.
+            found = self._by_loop[loop] = HttpClient(
+                self.url, headers=self._headers.items(), stale_seconds=math.inf, uses_proxy=False
+            )
         return found
 
     # -- waiting: long polls, one after another ------------------------------------------------------

@@ -1,22 +1,19 @@
 """`LightningStoreServer`: a store served over HTTP from a thread of its own, so that the caller's loop may be busy."""
 
 import asyncio
-import ipaddress
 import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-import uvicorn
-
 from ..errors import ConfigError, StoreError
-from .application import MAX_WAIT_SECONDS, App, StoreApplication
+from ..http.asgi import App
+from ..http.listening import address, allowed_hosts, is_loopback, listen
+from ..http.serving import AppServer
+from .application import MAX_WAIT_SECONDS, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
-from .listening import address, listen
 from .methods import Method, forward_methods
-
-GRACE_SECONDS = 5
 
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -24,18 +21,6 @@ def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
         return await getattr(self.store, method.name)(*args, **kwargs)
 
     return call
-
-
-class _Server(uvicorn.Server):
-    """Says when it is ready."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_ready = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        self.is_ready.set()
 
 
 @forward_methods(_pass_on)
@@ -59,7 +44,7 @@ class LightningStoreServer(LightningStore):
         max_batch: int = 10_000,
         max_wait_seconds: float = MAX_WAIT_SECONDS,
     ) -> None:
-        if token is None and not _is_loopback(host):
+        if token is None and not is_loopback(host):
             raise ConfigError(
                 f"host is {host!r}, which others can reach: give a token, or bind to 127.0.0.1 (the default)"
             )
@@ -78,11 +63,8 @@ class LightningStoreServer(LightningStore):
             "max_batch": max_batch,
             "max_wait_seconds": max_wait_seconds,
         }
-        self._thread: threading.Thread | None = None
-        self._server: _Server | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: AppServer | None = None
         self._application: StoreApplication | None = None
-        self._error: BaseException | None = None
 
     @property
     def endpoint(self) -> str:
@@ -91,57 +73,36 @@ class LightningStoreServer(LightningStore):
             raise StoreError("the store server has no port yet: start it first")
         return address(self.host, self.port)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._server is not None
+
     async def start(self) -> None:
         """Bind the address and serve; a taken port is an error, and nothing is left running."""
-        if self._thread is not None:
+        if self._server is not None:
             return
         bound = listen(self.host, self.port or 0) if self._socket is None else self._socket.dup()
         self.port = bound.getsockname()[1]
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(bound, ready), name="sharpen-store", daemon=True)
-        self._thread.start()
-        await asyncio.to_thread(ready.wait)
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, bound: socket.socket, ready: threading.Event) -> None:
+        self._server = AppServer(self._make_application, bound, name="sharpen-store")
         try:
-            with asyncio.Runner(loop_factory=_new_loop) as runner:
-                runner.run(self._serve(bound, ready))
-        except BaseException as error:  # noqa: BLE001 - raised again by `start`, in the thread of its caller
-            self._error = error
-        finally:
-            bound.close()
-            ready.set()
+            await self._server.start()
+        except Exception:
+            self._server = None
+            raise
 
-    async def _serve(self, bound: socket.socket, ready: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._application = StoreApplication(self.store, hosts=_allowed_hosts(self.host), **self._options)
-        config = uvicorn.Config(
-            self._application,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http="httptools",
-            ws="none",
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
-        self._server = _Server(config)
-        self._server.is_ready = ready
-        await self._server.serve(sockets=[bound])
+    def _make_application(self, stopping: asyncio.Event) -> StoreApplication:
+        hosts = allowed_hosts(self.host)
+        self._application = StoreApplication(self.store, hosts=hosts, stopping=stopping, **self._options)
+        return self._application
 
     async def stop(self) -> None:
         """Answer what is under way, end long polls, release the port. The store itself stays open."""
-        if self._thread is None or self._server is None:
-            return
-        if self._loop is not None and self._application is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._application.stopping.set)
-        self._server.should_exit = True
-        await asyncio.to_thread(self._thread.join)
-        self._thread = None
+        server = self._server
+        if server is not None:
+            await server.stop()
+            if self._server is server:
+                self._server = None
 
     async def run_forever(self, announce: Callable[[str], object] | None = None) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called.
@@ -156,7 +117,7 @@ class LightningStoreServer(LightningStore):
         try:
             if announce is not None:
                 announce(self.endpoint)
-            while self._thread is not None and self._thread.is_alive() and not asked.is_set():
+            while self._server is not None and self._server.is_alive and not asked.is_set():
                 try:
                     await asyncio.wait_for(asked.wait(), 0.5)
                 except TimeoutError:
@@ -177,25 +138,3 @@ class LightningStoreServer(LightningStore):
 
     def otlp_traces_endpoint(self) -> str:
         return f"{self.endpoint}/v1/traces"
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _allowed_hosts(host: str) -> frozenset[str] | None:
-    """On loopback only its own names are served; elsewhere a token guards, and names are the user's business."""
-    return frozenset({"localhost", "127.0.0.1", "[::1]", host}) if _is_loopback(host) else None

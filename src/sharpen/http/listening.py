@@ -1,6 +1,7 @@
-"""The socket that a store server listens on: bound with an error in plain words, and named for clients."""
+"""The socket that a server listens on: bound with an error in plain words, and named for clients."""
 
 import errno
+import ipaddress
 import socket
 
 from ..errors import ConfigError, PortTakenError
@@ -29,3 +30,18 @@ def address(host: str, port: int) -> str:
     """The URL for clients on this machine."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that is bound to this host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(host: str) -> frozenset[str] | None:
+    """On loopback only its own names are served; elsewhere a token guards, and names are the user's business."""
+    return frozenset({"localhost", "127.0.0.1", "[::1]", host}) if is_loopback(host) else None
