@@ -1,18 +1,21 @@
 """Every example runs as its first lines say, in an empty folder, and prints what it promises."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from sharpen import SQLiteStore
+from sharpen import Span, SQLiteStore
+from sharpen.semconv import SHARPEN_LLM_CALL
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
@@ -24,7 +27,12 @@ TESTED = {
     "custom_tracer",
     "demo",  # in test_docs.py
     "dev_mode",
+    "gateway_agents_sdk",
+    "gateway_anthropic",
+    "gateway_langchain",
+    "gateway_openai",
     "hooks",
+    "local_model",
     "rl_cartpole",  # in rl/test_rl_examples.py
     "rl_order_execution",
     "roles_apart",
@@ -143,3 +151,61 @@ def test_roles_apart(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == f"algorithm: succeeded {sum(n * n for n in range(6)) / 6}", errors
     assert sorted(said.splitlines()) == [f"the agent works on {n}" for n in range(6)]
     assert the_run(tmp_path).name.endswith("-baseline")  # one run, and one folder: that of the algorithm
+
+
+async def calls_in(folder: Path) -> list[Span]:
+    """What the gateway of a run recorded."""
+    store = SQLiteStore(the_run(folder) / "store.db")
+    rollouts = await store.query_rollouts(status_in=["succeeded"])
+    found = [await store.query_spans(each.rollout_id, name=SHARPEN_LLM_CALL) for each in rollouts]
+    await store.close()
+    return [span for spans in found for span in spans]
+
+
+def test_gateway_openai(tmp_path: Path) -> None:
+    first, *lines = run("gateway_openai", tmp_path).stdout.splitlines()
+    assert first == "6 calls, mean reward 1.00"
+    assert [line.partition("  ")[0] for line in lines] == [f"What is {a} + 25?" for a in (17, 17, 40, 40, 58, 58)]
+    assert [line.partition(": ")[2] for line in lines[:2]] == ['["add", {"a": 17, "b": 25}]', "The answer is 42."]
+    for span in asyncio.run(calls_in(tmp_path)):
+        assert span.attributes["sharpen.llm.prompt_token_ids"]
+        assert span.attributes["sharpen.llm.engine"] == "vllm"
+
+
+def test_gateway_anthropic(tmp_path: Path) -> None:
+    done = run("gateway_anthropic", tmp_path)
+    assert done.stdout.splitlines() == [
+        "6 calls, $0.00081",
+        *(f"What is {a} + 25?  2 calls, $0.00027" for a in (17, 40, 58)),
+    ]
+    assert "LLM calls: 6; tokens: 120 in, 30 out, $0.0008" in done.stderr
+    reasons = [span.attributes["gen_ai.response.finish_reasons"] for span in asyncio.run(calls_in(tmp_path))]
+    assert len(reasons) == 6
+    assert reasons[::2] != reasons[1::2]
+
+
+def test_gateway_langchain(tmp_path: Path) -> None:
+    lines = run("gateway_langchain", tmp_path).stdout.splitlines()
+    assert lines == ["The answer is 42.", "The answer is 83.", "again, without a model: The answer is 83."]
+    assert len(asyncio.run(calls_in(tmp_path))) == 4
+
+
+def test_gateway_agents_sdk(tmp_path: Path) -> None:
+    lines = run("gateway_agents_sdk", tmp_path).stdout.splitlines()
+    assert lines == [
+        "6 calls, mean reward 1.00",
+        *(f"What is {a} + 25? desk calculator calculator" for a in (17, 40)),
+    ]
+    assert len(asyncio.run(calls_in(tmp_path))) == 6
+
+
+def test_local_model(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "local_model.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        body = b'{"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}'
+        with urllib.request.urlopen(f"{url}/chat/completions", data=body, timeout=30) as answer:
+            said = json.load(answer)
+        process.terminate()
+    assert said["choices"][0]["message"]["content"] == "The answer is hello."

@@ -68,6 +68,15 @@ if TYPE_CHECKING:
         prompt_rollout as prompt_rollout,
         rollout as rollout,
     )
+    from .llm_proxy import (
+        Limits as Limits,
+        LLMProxy as LLMProxy,
+        ModelEntry as ModelEntry,
+        ModelTotals as ModelTotals,
+        Price as Price,
+        Totals as Totals,
+        record_of_rollout as record_of_rollout,
+    )
     from .logging import (
         setup_logging as setup_logging,
     )
@@ -259,6 +268,15 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "TraceToMessages",
         "TraceToTriplet",
         "TracerTraceToTriplet",
+    ),
+    "llm_proxy": (
+        "LLMProxy",
+        "Limits",
+        "ModelEntry",
+        "ModelTotals",
+        "Price",
+        "Totals",
+        "record_of_rollout",
     ),
     "runner": (
         "LitAgentRunner",

@@ -14,6 +14,10 @@ AGL_REWARD = "sharpen.reward"
 AGL_VIRTUAL = "sharpen.virtual"
 # One LLM call as the gateway saw it.
 SHARPEN_LLM_CALL = "sharpen.llm_call"
+# A gateway that records keeps the raw exchange in the call's span, under names that begin so: `.request`, `.response`.
+SHARPEN_LLM_EXCHANGE = "sharpen.llm.exchange"
+# Why a span has no content: the kind of error that the user's redaction raised.
+SHARPEN_REDACTION_ERROR = "sharpen.llm.redaction_error"
 
 
 class LightningResourceAttributes(StrEnum):
@@ -44,11 +48,38 @@ class LightningSpanAttributes(StrEnum):
 
 
 class LightningLLMAttributes(StrEnum):
-    """What a model read and sampled in one call, beside the GenAI names: lists of numbers, one per token."""
+    """What the gateway knows of one call, beside the GenAI names.
+
+    What a model read and sampled are lists of numbers, one per token; of several choices JSON of such lists.
+    """
 
     PROMPT_TOKEN_IDS = "sharpen.llm.prompt_token_ids"
     RESPONSE_TOKEN_IDS = "sharpen.llm.response_token_ids"
     RESPONSE_LOGPROBS = "sharpen.llm.response_logprobs"
+    WEIGHTS_VERSION = "sharpen.llm.weights_version"
+
+    CALL_ID = "sharpen.llm.call_id"
+    API = "sharpen.llm.api"
+    """chat, completions, responses, embeddings or messages."""
+    UPSTREAM = "sharpen.llm.upstream"
+    ENGINE = "sharpen.llm.engine"
+    PARAMETERS = "sharpen.llm.parameters"
+    """JSON of the parameters that the GenAI names do not cover."""
+    ADDED_FIELDS = "sharpen.llm.added_fields"
+    """Fields that the gateway added to the request."""
+    PREVIOUS_RESPONSE_ID = "sharpen.llm.previous_response_id"
+
+    TIME_TO_FIRST_TOKEN = "sharpen.llm.time_to_first_token"
+    """Seconds, as all times."""
+    TIME_TO_LAST_TOKEN = "sharpen.llm.time_to_last_token"
+    COST = "sharpen.llm.cost"
+    """US dollars."""
+
+    IS_COMPLETE = "sharpen.llm.is_complete"
+    """False where the answer ended early."""
+    ERROR = "sharpen.llm.error"
+    REFUSED = "sharpen.llm.refused"
+    """Why the gateway itself refused the call."""
 
 
 PRIMARY_REWARD_VALUE = f"{LightningSpanAttributes.REWARD}.0.value"

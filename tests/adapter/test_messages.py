@@ -121,6 +121,44 @@ def test_other_kinds_of_parts_find_their_place():
     ]
 
 
+def test_documents_and_films_find_their_place():
+    film = {"type": "uri", "modality": "video", "uri": "https://x/film.mp4"}
+    paper = {"type": "blob", "modality": "document", "mime_type": "application/pdf", "content": "QUJD"}
+    [read] = conversations(recorded([message("user", film, paper, {**paper, "filename": "a.pdf"})], [HELLO]))
+    assert read["messages"][0]["content"] == [
+        {"type": "video_url", "video_url": {"url": "https://x/film.mp4"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}},
+    ]
+
+
+def test_a_refusal_stands_beside_the_content():
+    refusal = {"type": "refusal", "content": "no"}
+    [read] = conversations(recorded([HI], [message("assistant", refusal)]))
+    assert read["messages"][-1] == {"role": "assistant", "content": None, "refusal": "no"}
+    [read] = conversations(recorded([HI], [message("assistant", text("well"), refusal)]))
+    assert read["messages"][-1] == {"role": "assistant", "content": "well", "refusal": "no"}
+
+
+def test_a_tool_of_ones_own_format_keeps_its_input():
+    call = {"type": "tool_call", "id": "a", "name": "sh", "arguments": "ls", "kind": "custom"}
+    [read] = conversations(recorded([HI], [message("assistant", call)]))
+    assert read["messages"][-1]["tool_calls"] == [
+        {"id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    ]
+
+
+def test_a_result_made_of_parts_stays_so_and_other_lists_are_json():
+    image = {"type": "uri", "modality": "image", "uri": "https://x/y.png"}
+    parts = {"type": "tool_call_response", "id": "a", "response": [text("look"), image]}
+    other = {"type": "tool_call_response", "id": "b", "response": [{"type": "row", "n": 1}]}
+    [read] = conversations(recorded([message("tool", parts), message("tool", other)], [HELLO]))
+    assert [each["content"] for each in read["messages"][:2]] == [
+        [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}],
+        '[{"type": "row", "n": 1}]',
+    ]
+
+
 def test_reasoning_is_kept_beside_the_answer():
     thought = {"type": "reasoning", "content": "hm"}
     [read] = conversations(recorded([HI], [message("assistant", thought, text("hello"))]))
@@ -147,6 +185,31 @@ def test_each_choice_ends_a_conversation_of_its_own():
     read = conversations(recorded([HI], [HELLO, message("assistant", text("hey"))]))
     assert [c["messages"][-1]["content"] for c in read] == ["hello", "hey"]
     assert [c["messages"][0] for c in read] == [{"role": "user", "content": "hi"}] * 2
+
+
+def test_prompts_that_were_sent_together_are_conversations_of_their_own():
+    answers = [message("assistant", text(each)) for each in "abcd"]
+    prompts = [message("user", text("A")), message("user", text("B"))]
+    together = recorded(prompts, answers, gen_ai__operation__name="text_completion")
+    read = [[each["content"] for each in talk["messages"]] for talk in conversations(together)]
+    assert read == [["A", "a"], ["A", "b"], ["B", "c"], ["B", "d"]]
+
+
+def remembered(id, said, *, previous=None):
+    more = {} if previous is None else {"sharpen__llm__previous_response_id": previous}
+    return llm(id, said=said, response_id=id, **more)
+
+
+def test_a_conversation_that_the_api_remembers_is_put_together():
+    calls = [remembered("1", "a"), remembered("2", "b", previous="1"), remembered("3", "c", previous="2")]
+    read = [[each["content"] for each in talk["messages"]] for talk in conversations(*calls)]
+    assert read == [["a", "A"], ["a", "A", "b", "B"], ["a", "A", "b", "B", "c", "C"]]
+
+
+def test_conversations_that_name_each_other_or_nobody_end():
+    calls = [remembered("1", "a", previous="2"), remembered("2", "b", previous="1"), remembered("3", "c", previous="x")]
+    read = [[each["content"] for each in talk["messages"]] for talk in conversations(*calls)]
+    assert read == [["b", "B", "a", "A"], ["a", "A", "b", "B"], ["c", "C"]]
 
 
 def test_a_call_without_recorded_messages_gives_no_conversation(caplog):

@@ -18,7 +18,7 @@ from sharpen.adapter import (
     TraceToTriplet,
 )
 from sharpen.errors import ConfigError
-from sharpen.semconv import PRIMARY_REWARD_VALUE
+from sharpen.semconv import PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL
 
 from .traces import gateway, llm, operation, reward, scoring, span
 
@@ -411,6 +411,26 @@ def test_the_gateways_spans_alone_make_triplets():
         ([1, 2, 3], [4], 1.0),
     ]
     assert [t.metadata["response_id"] for t in triplets] == ["resp-1", "resp-2"]
+
+
+def test_embeddings_behind_the_gateway_are_no_triplets():
+    embedded = span(SHARPEN_LLM_CALL, 1.0, 2.0, gen_ai__operation__name="embeddings", gen_ai__response__id="r")
+    assert LlmProxyTraceToTriplet()([embedded]) == []
+    assert TracerTraceToTriplet()([embedded]) == []
+
+
+def test_a_stream_that_was_cut_before_its_first_word_is_no_triplet():
+    cut = {"error": True, "response_id": "r", "sharpen__llm__is_complete": False}
+    begun = llm("begun", 3.0, 4.0, said="hi", **cut)
+    assert names([llm("cut", 1.0, 2.0, **cut), begun]) == ["begun"]
+
+
+def test_the_metadata_tell_the_weights_that_sampled():
+    [one, other] = LlmProxyTraceToTriplet()(
+        [gateway("a", 1.0, 2.0, ([1], [2]), sharpen__llm__weights_version="007"), gateway("b", 3.0, 4.0, ([1], [2]))]
+    )
+    assert one.metadata["weights_version"] == "007"
+    assert "weights_version" not in other.metadata
 
 
 def test_calls_that_the_gateway_did_not_see_are_not_its_triplets():

@@ -1,6 +1,7 @@
 """Callbacks and loggers hear of the iterations that an algorithm reports."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import pytest
 
 from sharpen.algorithm import Algorithm, Baseline, algo
 from sharpen.callbacks import Callback, Checkpoint, EarlyStopping, load_state
-from sharpen.errors import ComponentError
-from sharpen.loggers import Logger
+from sharpen.errors import ComponentError, ComponentTypeError, ConfigError
+from sharpen.loggers import Logger, LogLevel
 
 from .scenes import double, small_trainer
 
@@ -36,8 +37,8 @@ class Watching(Callback):
 
 
 class Listening(Logger):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, loglevel: int = LogLevel.PERIODIC) -> None:
+        super().__init__(loglevel)
         self.configs: list[Mapping[str, Any]] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.ends: list[str] = []
@@ -217,3 +218,65 @@ def test_a_run_in_processes_builds_its_callbacks_where_the_algorithm_runs(tmp_pa
 def test_what_can_be_no_callback_is_refused_at_once() -> None:
     with pytest.raises(ComponentError, match="callbacks"):
         small_trainer(callbacks=[3])
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"callbacks": ["EarlyStoping"]}, "'EarlyStoping'.*mean 'EarlyStopping'"),
+        ({"callbacks": {"type": "Chekpoint"}}, "'Chekpoint'.*mean 'Checkpoint'"),
+        ({"loggers": ["cvs"]}, r"'cvs'.*mean 'csv'\?$"),
+        ({"loggers": "nothing near"}, "'nothing near'.*Known names: ConsoleLogger"),
+        ({"callbacks": "sharpen.callbacks.EarlyStoping"}, "mean 'EarlyStopping'"),
+        ({"callbacks": [{"patience": 3}]}, "must have a 'type'"),
+    ],
+)
+def test_a_misspelt_name_is_refused_by_the_constructor(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ComponentError, match=message):
+        small_trainer(algorithm=Counting(1), **parts)
+
+
+def test_a_part_of_another_kind_is_refused_by_the_constructor() -> None:
+    with pytest.raises(ComponentTypeError, match="CsvLogger, which is not a Callback"):
+        small_trainer(algorithm=Counting(1), callbacks="csv")
+
+
+def test_names_and_paths_are_not_imported_by_the_constructor() -> None:
+    before = set(sys.modules)
+    small_trainer(algorithm=Counting(1), callbacks="my_package.parts.Mine", loggers=["wandb", {"type": "mlflow"}])
+    assert not {"wandb", "mlflow", "my_package"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("parts", [{"callbacks": Watching()}, {"loggers": "csv"}])
+def test_without_an_algorithm_callbacks_and_loggers_are_refused(parts: dict[str, Any]) -> None:
+    trainer = small_trainer(**parts)
+    with pytest.raises(ConfigError, match=rf"{next(iter(parts))} are given, but there is no algorithm.*dev\("):
+        trainer.fit(double)
+    assert trainer.dev(double, [1.0]).status == "succeeded"
+
+
+def test_a_logger_hears_of_what_is_not_below_its_level() -> None:
+    debug, quiet = Listening(LogLevel.DEBUG), Listening(LogLevel.INFO)
+    small_trainer(algorithm=Counting(2), loggers=[debug, quiet]).fit(double)
+    assert [len(debug.metrics), len(quiet.metrics)] == [2, 0]  # metrics of iterations are periodic
+    assert debug.ends == quiet.ends == ["succeeded"]
+
+
+def test_the_metrics_of_the_run_are_kept_whatever_level_a_logger_has() -> None:
+    spec = {"type": "jsonl", "loglevel": LogLevel.CRITICAL}
+    folder = small_trainer(algorithm=Counting(2), loggers=spec).fit(double).run_dir
+    assert folder is not None
+    assert [line["step"] for line in steps_in(folder / "metrics.jsonl") if "train/loss" in line] == [1, 2]
+
+
+def test_a_logger_that_does_not_call_our_constructor_hears_of_iterations() -> None:
+    class Plain(Logger):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+            self.steps.append(step)
+
+    plain = Plain()
+    small_trainer(algorithm=Counting(2), loggers=plain).fit(double)
+    assert plain.steps == [1, 2]

@@ -26,6 +26,8 @@ PROMPT_TOKEN_IDS = (LightningLLMAttributes.PROMPT_TOKEN_IDS.value, "prompt_token
 RESPONSE_TOKEN_IDS = (LightningLLMAttributes.RESPONSE_TOKEN_IDS.value, "response_token_ids")
 RESPONSE_LOGPROBS = (LightningLLMAttributes.RESPONSE_LOGPROBS.value, "response_logprobs")
 
+_IS_COMPLETE = LightningLLMAttributes.IS_COMPLETE.value
+_PREVIOUS_RESPONSE_ID = LightningLLMAttributes.PREVIOUS_RESPONSE_ID.value
 # A span with any of these has heard from the model.
 _SAID = (*RESPONSE_TOKEN_IDS, "gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
 
@@ -39,6 +41,8 @@ class LLMCall:
     node: SpanNode
     spans: list[Span] = field(default_factory=list)
     agent_name: str | None = None
+    # The call whose answer this one goes on from, where the API remembers it.
+    previous: "LLMCall | None" = None
 
     @property
     def response_id(self) -> str | None:
@@ -49,6 +53,10 @@ class LLMCall:
         present = ((span, key) for key in keys for span in self.spans if key in span.attributes)
         return next((value for span, key in present if (value := read_json(span, key))), None)
 
+    def written(self, key: str) -> Any:
+        """The attribute as it was written, by the first of the spans that has it."""
+        return next((span.attributes[key] for span in self.spans if key in span.attributes), None)
+
     def numbers(self, *keys: str) -> list[Any]:
         """A list of token ids or log-probabilities; of several choices the first one's."""
         value = self.read(*keys)
@@ -58,9 +66,12 @@ class LLMCall:
     @property
     def has_failed(self) -> bool:
         """Whether it ended in an error before there was a response."""
-        if any(span.status.status_code != "ERROR" for span in self.spans) or self.response_id is not None:
+        if any(span.status.status_code != "ERROR" for span in self.spans):
             return False
-        return not any(key in span.attributes for span in self.spans for key in _SAID)
+        if any(key in span.attributes for span in self.spans for key in _SAID):
+            return False
+        # A stream that was cut at once has an id, but said nothing.
+        return self.response_id is None or any(span.attributes.get(_IS_COMPLETE) is False for span in self.spans)
 
 
 # -- which spans are calls ---------------------------------------------------------------------------
@@ -73,7 +84,10 @@ def is_llm_call(span: Span) -> bool:
 
 def is_gateway_call(span: Span) -> bool:
     """A call as the gateway records it: by its name, or by the token ids, which only a gateway knows."""
-    return span.name == SHARPEN_LLM_CALL or any(key in span.attributes for key in RESPONSE_TOKEN_IDS)
+    if any(key in span.attributes for key in RESPONSE_TOKEN_IDS):
+        return True
+    # The gateway writes its embeddings under the same name; nothing is sampled there.
+    return span.name == SHARPEN_LLM_CALL and span.attributes.get(OPERATION_NAME) != "embeddings"
 
 
 def tells_of_a_call(span: Span, rule: Rule) -> bool:
@@ -141,6 +155,14 @@ def _add_gateway_calls(gateway: Sequence[SpanNode], calls: dict[int, LLMCall]) -
 def _response_id(span: Span) -> str | None:
     value = span.attributes.get(RESPONSE_ID)
     return str(value) if value else None
+
+
+def link_conversations(calls: Sequence[LLMCall]) -> None:
+    """Let calls know the one they go on from: with some APIs the request only names its answer."""
+    by_id = {call.response_id: call for call in reversed(calls) if call.response_id is not None}
+    for call in calls:
+        named_ids = (span.attributes.get(_PREVIOUS_RESPONSE_ID) for span in call.spans)
+        call.previous = next((by_id[each] for each in named_ids if each in by_id), None)
 
 
 # -- leaving some out --------------------------------------------------------------------------------

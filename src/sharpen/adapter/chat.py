@@ -18,15 +18,31 @@ INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 INSTRUCTIONS, TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
 _FLAT_INPUT, _FLAT_OUTPUT = "gen_ai.prompt", "gen_ai.completion"
 _FLAT_TOOLS = ("llm.request.functions", "gen_ai.request.tools")
+# Parts that the result of a tool can be made of.
+_RESULT_TYPES = {"text", "uri", "blob", "file"}
 _CONTENT_TYPES = {"text", "image_url", "input_audio", "file", "refusal"}
 
 
 def prompt_messages(call: LLMCall) -> list[Message]:
-    """What the model was given."""
+    """What the model was given, with the conversation that the API remembered."""
     system = _contents(_list(call.read(INSTRUCTIONS)))
-    found = [message for item in _list(call.read(INPUT)) for message in _from_parts(item, "user")]
     opening: list[Message] = [{"role": "system", "content": _joined(system)}] if system else []
-    return opening + (found or [_from_flat(item, "user") for item in _flat(call, _FLAT_INPUT)])
+    return opening + _remembered(call) + _input_messages(call)
+
+
+def _input_messages(call: LLMCall) -> list[Message]:
+    found = [message for item in _list(call.read(INPUT)) for message in _from_parts(item, "user")]
+    return found or [_from_flat(item, "user") for item in _flat(call, _FLAT_INPUT)]
+
+
+def _remembered(call: LLMCall) -> list[Message]:
+    """Questions and answers before the call, from the first; instructions are not remembered."""
+    chain: list[LLMCall] = []
+    earlier = call.previous
+    while earlier is not None and earlier is not call and earlier not in chain:
+        chain.append(earlier)
+        earlier = earlier.previous
+    return [message for each in reversed(chain) for message in _input_messages(each) + response_messages(each)[:1]]
 
 
 def response_messages(call: LLMCall) -> list[Message]:
@@ -58,13 +74,17 @@ def _from_parts(item: Mapping[str, Any], default_role: str) -> Iterator[Message]
     results = [part for part in parts if part.get("type") == "tool_call_response"]
     rest = [part for part in parts if part.get("type") != "tool_call_response"]
     for part in results:
-        yield {"role": "tool", "tool_call_id": part.get("id"), "content": _text(_result(part))}
+        yield {"role": "tool", "tool_call_id": part.get("id"), "content": _result(part)}
     if rest or not results:
         yield _message(item, default_role, rest)
 
 
 def _result(part: Mapping[str, Any]) -> Any:
-    return part.get("response", part.get("result"))
+    """What a tool answered: text, the parts it is made of, or JSON."""
+    response = part.get("response", part.get("result"))
+    found = _list(response)
+    is_parts = bool(found) and all(each.get("type") in _RESULT_TYPES for each in found)
+    return _joined(_contents(found)) if is_parts and len(found) == len(response) else _text(response)
 
 
 def _message(item: Mapping[str, Any], default_role: str, parts: Iterable[Mapping[str, Any]]) -> Message:
@@ -77,7 +97,10 @@ def _message(item: Mapping[str, Any], default_role: str, parts: Iterable[Mapping
         message["content"] = item["content"]
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
-    return _with_extras(message, name=item.get("name"), tool_calls=calls)
+    refusal = "".join(str(part.get("content") or "") for part in parts if part.get("type") == "refusal")
+    if refusal and not contents:
+        message["content"] = None
+    return _with_extras(message, name=item.get("name"), refusal=refusal, tool_calls=calls)
 
 
 def _role(item: Mapping[str, Any], default: str) -> str:
@@ -98,17 +121,26 @@ def _content(part: Mapping[str, Any]) -> dict[str, Any] | None:
     kind, modality = part.get("type"), part.get("modality")
     if kind == "text":
         return {"type": "text", "text": str(part.get("content") or "")}
-    if kind == "uri" and modality == "image":
-        return {"type": "image_url", "image_url": {"url": part.get("uri")}}
-    if kind == "blob" and modality == "image":
-        url = f"data:{part.get('mime_type') or 'image/png'};base64,{part.get('content')}"
-        return {"type": "image_url", "image_url": {"url": url}}
+    if kind in ("uri", "blob") and modality == "image":
+        return {"type": "image_url", "image_url": {"url": _url(part, "image/png")}}
     if kind == "blob" and modality == "audio":
         sound = str(part.get("mime_type") or "audio/wav").rpartition("/")[2]
         return {"type": "input_audio", "input_audio": {"data": part.get("content"), "format": sound}}
+    if kind in ("uri", "blob") and modality == "video":
+        return {"type": "video_url", "video_url": {"url": _url(part, "video/mp4")}}
+    if kind == "blob" and modality == "document":
+        names = {"filename": part["filename"]} if part.get("filename") else {}
+        return {"type": "file", "file": {**names, "file_data": _url(part, "application/pdf")}}
     if kind == "file":
         return {"type": "file", "file": {"file_id": part.get("file_id")}}
     return None
+
+
+def _url(part: Mapping[str, Any], default_type: str) -> Any:
+    """The address, or the bytes as one."""
+    if part.get("type") == "uri":
+        return part.get("uri")
+    return f"data:{part.get('mime_type') or default_type};base64,{part.get('content')}"
 
 
 def _joined(contents: list[dict[str, Any]]) -> Any:
@@ -150,6 +182,9 @@ def _tool_call(part: Mapping[str, Any]) -> dict[str, Any]:
     inner = part.get("function")
     function = inner if isinstance(inner, dict) else part
     arguments = function.get("arguments")
+    if part.get("kind") == "custom":
+        called = {"name": part.get("name"), "input": "" if arguments is None else _text(arguments)}
+        return {"id": part.get("id"), "type": "custom", "custom": called}
     called = {"name": function.get("name"), "arguments": "{}" if arguments is None else _text(arguments)}
     return {"id": part.get("id"), "type": "function", "function": called}
 

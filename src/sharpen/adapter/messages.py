@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from ..types import Span
-from .calls import LLMCall
+from .calls import OPERATION_NAME, LLMCall
 from .chat import Message, Tool, prompt_messages, response_messages, tools
 from .selection import LLMCallAdapter
 
@@ -31,7 +31,10 @@ class TraceToMessages(LLMCallAdapter[list[OpenAIMessages]]):
 
 
 def _conversations(call: LLMCall) -> Iterator[OpenAIMessages]:
-    prompt = prompt_messages(call)
+    prompt, answers = prompt_messages(call), response_messages(call)
+    is_batch = call.written(OPERATION_NAME) == "text_completion" and all(each["role"] == "user" for each in prompt)
     if prompt:
-        for answer in response_messages(call):
-            yield {"messages": [*prompt, answer], "tools": tools(call)}
+        for number, answer in enumerate(answers):
+            # A completion may be asked for several prompts at once; the answers to each stand together.
+            given = [prompt[number * len(prompt) // len(answers)]] if is_batch else prompt
+            yield {"messages": [*given, answer], "tools": tools(call)}

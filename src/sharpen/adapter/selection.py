@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError
 from ..types import Span
 from .base import To, TraceAdapter, as_spans
-from .calls import LLMCall, Rule, agent_of, find_calls, is_in_reward, is_llm_call, named, tells_of_a_call
+from .calls import (
+    LLMCall,
+    Rule,
+    agent_of,
+    find_calls,
+    is_in_reward,
+    is_llm_call,
+    link_conversations,
+    named,
+    tells_of_a_call,
+)
 from .drawing import draw
 from .rewards import reward_of
 from .tree import SpanNode, build_tree, repair_hierarchy
@@ -64,7 +74,9 @@ class LLMCallAdapter(TraceAdapter[To]):
     def _calls(self, nodes: Sequence[SpanNode]) -> list[LLMCall]:
         """The calls that count, in the order of time, each with the name of its agent."""
         kept = []
-        for call in find_calls(nodes, self._rule()):
+        found = find_calls(nodes, self._rule())
+        link_conversations(found)
+        for call in found:
             call.agent_name = agent_of(call, self.agent_match)
             is_wanted = self.agent_match is None or call.agent_name is not None
             is_scoring = self.exclude_llm_call_in_reward and is_in_reward(call)

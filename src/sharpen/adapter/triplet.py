@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ConfigError
+from ..semconv import LightningLLMAttributes
 from ..types import Span, Triplet
 from .calls import PROMPT_TOKEN_IDS, RESPONSE_LOGPROBS, RESPONSE_TOKEN_IDS, LLMCall, Rule, is_gateway_call
 from .chat import Message, prompt_messages, response_messages
@@ -23,7 +24,8 @@ RewardMatch = RewardMatchPolicy | Literal["first_occurrence", "first_sibling"]
 class TracerTraceToTriplet(LLMCallAdapter[list[Triplet]]):
     """One triplet for every LLM call that counts, in the order of time.
 
-    The metadata name the response (`response_id`), the agent (`agent_name`) and the span (`span_id`).
+    The metadata name the response (`response_id`), the agent (`agent_name`), the span (`span_id`), and the version of
+    the weights that sampled (`weights_version`) where it was recorded.
     """
 
     def __init__(
@@ -74,6 +76,9 @@ def _triplet(call: LLMCall, reward: float | None) -> Triplet:
     if logprobs:
         response["logprobs"] = logprobs
     metadata = {"response_id": call.response_id, "agent_name": call.agent_name, "span_id": call.node.span.span_id}
+    version = call.written(LightningLLMAttributes.WEIGHTS_VERSION.value)
+    if version is not None:
+        metadata["weights_version"] = version
     return Triplet(prompt, response, reward, metadata)
 
 

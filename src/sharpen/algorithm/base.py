@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, MissingExtraError
 from ..store import LightningStore
-from ..types import LLM, Dataset, NamedResources
+from ..types import LLM, Dataset, NamedResources, Worker
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -30,6 +30,11 @@ class Gateway(Protocol):
     async def stop(self) -> None: ...
     def is_running(self) -> bool: ...
     def as_resource(self) -> LLM: ...
+
+
+def is_gateway(worker: Worker) -> bool:
+    """Whether a worker of the store is a gateway, which keeps its totals there, and no runner."""
+    return worker.worker_id.startswith("gateway-")
 
 
 class IterationLoop(Protocol):
@@ -113,7 +118,7 @@ class Algorithm(Generic[T]):
         except ModuleNotFoundError as error:
             raise MissingExtraError.of("openai", extra="apo", feature="get_client()") from error
         llm = self._llm_proxy.as_resource()
-        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.api_key or "held-by-the-gateway")
+        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "held-by-the-gateway")
 
     def _unset(self, part: str, way_out: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} has no {part}: {way_out}")

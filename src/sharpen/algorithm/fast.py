@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from ..errors import ConfigError
 from ..runs.screen import show
 from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
-from .base import Algorithm, State
+from .base import Algorithm, State, is_gateway
 from .datasets import Tasks
 from .rewards import Rewards, why_failed, with_last_attempt
 from .window import Window
@@ -294,7 +294,7 @@ class Baseline(FastAlgorithm):
     async def _count_slots(self) -> int:
         """How many rollouts the workers can have in hand, by their heartbeats of the last minute."""
         if time.monotonic() >= self._slots_known_until:
-            workers = await self.get_store().query_workers()
+            workers = [each for each in await self.get_store().query_workers() if not is_gateway(each)]
             alive = [worker for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
             self._slots = sum(int((worker.heartbeat_stats or {}).get("slots", 1)) for worker in alive)
             self._slots_known_until = time.monotonic() + (2.0 if self._slots else 0.0)

@@ -40,6 +40,7 @@ BUILT_IN: dict[str, str] = {
     "InMemoryLightningStore": "sharpen.store.InMemoryLightningStore",
     "LightningStoreClient": "sharpen.store.LightningStoreClient",
     "LightningStoreThreaded": "sharpen.store.LightningStoreThreaded",
+    "LLMProxy": "sharpen.llm_proxy.LLMProxy",
     "LitAgentRunner": "sharpen.runner.LitAgentRunner",
     "LlmProxyTraceToTriplet": "sharpen.adapter.LlmProxyTraceToTriplet",
     "OtelTracer": "sharpen.tracer.OtelTracer",

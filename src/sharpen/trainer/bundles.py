@@ -20,6 +20,7 @@ from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, RolloutConfig
 from .algorithm_store import AlgorithmStore
 from .checkpoints import Checkpoints
+from .gateway import GatewaySign, RunGateway
 from .loop import LoopPlan, TrainingLoop
 from .loop_face import LoopFace
 from .own_thread import run_in_own_thread
@@ -34,8 +35,11 @@ log = logging.getLogger(__name__)
 class RunnerBundle:
     """Runs the agent in one worker. Every call works with a runner of its own."""
 
-    def __init__(self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook]) -> None:
+    def __init__(
+        self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook], gateway_sign: GatewaySign | None = None
+    ) -> None:
         self.agent, self.runner, self.hooks = agent, runner, list(hooks)
+        self.gateway_sign = gateway_sign
 
     def parts(self) -> dict[str, object]:
         """What has to travel, by the names that people know it by."""
@@ -47,6 +51,8 @@ class RunnerBundle:
         try:
             runner.init_worker(worker_id, store)
             try:
+                if self.gateway_sign is not None:
+                    await self.gateway_sign.wait(store, event)
                 await runner.iter(event=event)
             finally:
                 await asyncio.to_thread(runner.teardown_worker, worker_id)
@@ -75,6 +81,7 @@ class AlgorithmBundle:
         trainer: Any = None,
         adapter: "TraceAdapter[Any] | None" = None,
         llm_proxy: Gateway | None = None,
+        gateway_sign: GatewaySign | None = None,
         initial_resources: NamedResources | None = None,
         checkpoint_path: Path | None = None,
         retries: int = 0,
@@ -84,6 +91,7 @@ class AlgorithmBundle:
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
+        self.gateway_sign = gateway_sign
         self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
         self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
@@ -107,12 +115,16 @@ class AlgorithmBundle:
         self._running = asyncio.get_running_loop(), task
         if self.on_begin is not None:
             self.on_begin()
+        gateway = RunGateway(self.llm_proxy, sign=self.gateway_sign, has_travelled=self._trainer is None)
         try:
-            if self.algorithm is None:
-                async with Progress(face, self.progress):
-                    await self._serve(face, event)
-            else:
-                await self._train(self.algorithm, face)
+            async with gateway.at_work(store):
+                resources = gateway.add_to(self.initial_resources)
+                progress = Progress(face, self.progress, gateway)
+                if self.algorithm is None:
+                    async with progress:
+                        await self._serve(face, event, resources)
+                else:
+                    await self._train(self.algorithm, face, resources, progress)
         finally:
             self._running = None
 
@@ -123,16 +135,19 @@ class AlgorithmBundle:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
-    async def _train(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
+    async def _train(
+        self, algorithm: Algorithm[Any], store: AlgorithmStore, resources: NamedResources | None, progress: Progress
+    ) -> None:
         trainer = self._trainer() if self._trainer is not None else None
         face = trainer if isinstance(trainer, LoopFace) else None
         loop, saved = TrainingLoop(self.loop, algorithm, face), self.checkpoints.load_loop()
         if face is not None:
             face.follow_loop(loop)
         with loop.opened(saved):
-            async with Progress(store, self.progress):
+            async with progress:
                 self._equip(algorithm, store, loop, trainer)
-                await self._publish(store)
+                algorithm.set_initial_resources(resources)
+                await self._publish(store, resources)
                 loop.start(saved)
                 await self._run(algorithm, store, loop)
                 loop.end()
@@ -154,17 +169,17 @@ class AlgorithmBundle:
                 )
                 loop.restore(self.checkpoints.load_loop() or first)
 
-    async def _serve(self, store: AlgorithmStore, event: ExecutionEvent) -> None:
+    async def _serve(self, store: AlgorithmStore, event: ExecutionEvent, resources: NamedResources | None) -> None:
         """Without an algorithm, others enqueue: serve the runners until somebody stops the run."""
-        await self._publish(store)
+        await self._publish(store, resources)
         while not event.is_set():
             await asyncio.to_thread(event.wait, 0.2)
 
-    async def _publish(self, store: AlgorithmStore) -> None:
+    async def _publish(self, store: AlgorithmStore, resources: NamedResources | None) -> None:
         """Rollouts are bound to the latest resources: the first ones are there before anything is enqueued."""
         is_known = self.progress.is_resumed and await store.get_latest_resources() is not None
-        if self.initial_resources is not None and not is_known:
-            await store.add_resources(self.initial_resources)
+        if resources is not None and not is_known:
+            await store.add_resources(resources)
 
     def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop, trainer: Any) -> None:
         if trainer is not None:
@@ -173,7 +188,6 @@ class AlgorithmBundle:
         if self.adapter is not None:
             algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
-        algorithm.set_initial_resources(self.initial_resources)
         algorithm.set_loop(loop)
         save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
         algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)

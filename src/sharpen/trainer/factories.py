@@ -135,7 +135,7 @@ class Factories(TrainerLegacy):
 
     def _make_llm_proxy(self, llm_proxy: ComponentSpec[Any], *, store: LightningStore) -> Gateway | None:
         return build_component(
-            llm_proxy,
+            _with_type(llm_proxy),
             expected_type=Gateway,  # type: ignore[type-abstract]
             spec_name="llm_proxy",
             allow_none=True,
@@ -183,6 +183,11 @@ class Factories(TrainerLegacy):
             )
         if getattr(runner, "tracer", None) is None:
             runner.tracer = self.tracer
+
+
+def _with_type(llm_proxy: ComponentSpec[Any]) -> ComponentSpec[Any]:
+    """A dict without a type is for the gateway of this package, which is imported only then."""
+    return {"type": "LLMProxy", **llm_proxy} if isinstance(llm_proxy, Mapping) else llm_proxy
 
 
 def has_no_place(store: ComponentSpec[LightningStore]) -> bool:

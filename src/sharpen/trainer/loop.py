@@ -17,7 +17,7 @@ from typing import Any
 from ..algorithm import Algorithm
 from ..callbacks import Callback, Hook, named, restore_rng, rng_state, run_hook
 from ..callbacks.base import State
-from ..loggers import FinishStatus, JsonlLogger, Logger
+from ..loggers import FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
 from .loop_parts import make_callbacks, make_loggers
 
@@ -87,9 +87,12 @@ class TrainingLoop:
     def _make_records(self) -> JsonlLogger | None:
         """The metrics of the run's folder; not twice, where a logger writes there as well."""
         path = self.plan.metrics_path
-        if path is None or any(isinstance(each, JsonlLogger) and each.path == path for each in self.loggers):
+        if path is None or any(map(self._writes_records, self.loggers)):
             return None
         return JsonlLogger(path.parent, path.name)
+
+    def _writes_records(self, logger: Logger) -> bool:
+        return isinstance(logger, JsonlLogger) and logger.path == self.plan.metrics_path
 
     def _finish(self, status: FinishStatus) -> None:
         for logger in self.loggers:
@@ -142,8 +145,12 @@ class TrainingLoop:
 
     def _log_metrics(self) -> None:
         with self._noting_errors():
-            for logger in [*([] if self._records is None else [self._records]), *self.loggers]:
+            for logger in [*([] if self._records is None else [self._records]), *filter(self._hears, self.loggers)]:
                 logger.log_metrics(self.metrics, self.current_iter)
+
+    def _hears(self, logger: Logger) -> bool:
+        """Metrics of iterations are periodic. The records of the run are kept whatever level somebody asked for."""
+        return logger.wants(LogLevel.PERIODIC) or self._writes_records(logger)
 
     def _call(self, hook: Hook) -> None:
         loop: Any = self._trainer() if self._trainer is not None else None

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..callbacks import Callback, Checkpoint
 from ..components import build_component
-from ..loggers import ConsoleLogger, Logger
+from ..loggers import ConsoleLogger, Logger, LogLevel
 from ..runs.screen import screen
+from .spec_names import check_name
 
 
 def spec_list(specs: Any, expected_type: type, spec_name: str) -> list[Any]:
@@ -16,7 +17,9 @@ def spec_list(specs: Any, expected_type: type, spec_name: str) -> list[Any]:
         return []
     several = list(specs) if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
     for spec in several:
-        if not isinstance(spec, str | Mapping) and not callable(spec):
+        if isinstance(spec, str | Mapping):
+            check_name(spec, expected_type, spec_name)
+        elif not callable(spec):
             build_component(spec, expected_type=expected_type, spec_name=spec_name)
     return several
 
@@ -46,6 +49,8 @@ def make_loggers(specs: Sequence[Any], run_dir: Path | None) -> list[Logger]:
         build_component(spec, expected_type=Logger, spec_name="loggers", optional_defaults=offered) for spec in specs
     ]
     for logger in loggers:
+        if not hasattr(logger, "loglevel"):  # one of the user's own, which does not call our constructor
+            logger.loglevel = LogLevel.PERIODIC
         if isinstance(logger, ConsoleLogger):
             logger.share(screen())  # which has the progress line of the run at its end
     return loggers

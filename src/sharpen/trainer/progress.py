@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, why_failed, with_last_attempt
 from ..errors import StoreError
 from ..runs.folder import append_line
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
 from .collector import open_collector
+from .gateway import RunGateway, in_words
 from .status import open_rollouts
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class ProgressPlan(msgspec.Struct, frozen=True):
 class Progress:
     """Watches a run from `async with` to its end."""
 
-    def __init__(self, store: LightningStore, plan: ProgressPlan) -> None:
-        self._watch = _Watch(store, plan)
+    def __init__(self, store: LightningStore, plan: ProgressPlan, gateway: RunGateway | None = None) -> None:
+        self._watch = _Watch(store, plan, gateway or RunGateway(None))
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -94,9 +96,10 @@ class Progress:
 class _Watch:
     """Asks the store, counts, and says what it sees."""
 
-    def __init__(self, store: LightningStore, plan: ProgressPlan) -> None:
+    def __init__(self, store: LightningStore, plan: ProgressPlan, gateway: RunGateway) -> None:
         self.plan = plan
-        self._store = store
+        self._store, self._gateway = store, gateway
+        self._llm: dict[str, float] = {}
         self._rewards = Rewards()
         self._cursor = 0
         self._began = self._last_finish = time.monotonic()
@@ -145,6 +148,8 @@ class _Watch:
         total = self._rewards.all
         if total.count and total.failed == total.count:
             log.warning("every one of the %d rollouts failed; the last: %s", total.count, self._last_failure)
+        if self._llm:
+            say("; ".join(filter(None, (in_words(self._llm), self._gateway.notice))))
         if self.plan.run_dir is not None:
             say(f"records: {self.plan.run_dir}")
 
@@ -152,6 +157,7 @@ class _Watch:
 
     async def _look(self) -> None:
         self._statistics = await self._store.statistics()
+        self._llm = await self._gateway.metrics() or self._llm
         while True:
             page = await self._store.finished_rollouts(after=self._cursor, limit=PAGE)
             # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
@@ -183,7 +189,8 @@ class _Watch:
         numbers = self._numbers()
         counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
         lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
-        return f"{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s"
+        notice = f"  {self._gateway.notice}" if self._gateway.notice else ""
+        return f"{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s{notice}"
 
     def _numbers(self) -> dict[str, int]:
         statistics, total = self._statistics, self._rewards.all
@@ -205,7 +212,7 @@ class _Watch:
         seconds = now - self._began
         rate = self._rewards.all.count / seconds if is_last else self._rate()
         line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
-        line |= self._numbers() | self._rewards.metrics()
+        line |= self._numbers() | self._rewards.metrics() | self._llm
         if self.plan.metrics_path is not None:
             append_line(self.plan.metrics_path, line)
         if self._collector is not None:
@@ -225,7 +232,7 @@ class _Watch:
         in_hand = await open_rollouts(self._store, time.time(), limit=5)
         if in_hand:
             return f"{counts}; {'; '.join(map(str, in_hand))}"
-        workers = await self._store.query_workers()
+        workers = [each for each in await self._store.query_workers() if not is_gateway(each)]
         alive = [worker for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
         if not alive:
             return f"{counts}; no runner has been heard of in the last minute"

@@ -19,6 +19,7 @@ from ..store.local import LocalStore
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
 from .config import resolved_config
+from .gateway import GatewaySign
 from .loop import LoopPlan
 from .progress import ProgressPlan
 from .result import RunEnd, RunResult
@@ -98,9 +99,11 @@ class Run:
         config = self._config()
         if self._folder is not None:
             self._folder.write_config(config)
-        self._bundle = self._algorithm_bundle(config)
+        folder, llm_proxy = self._folder, trainer.llm_proxy
+        sign = None if folder is None or llm_proxy is None else GatewaySign(folder.path.name)
+        self._bundle = self._algorithm_bundle(config, sign)
         self._bundle.on_begin = self._begin
-        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks)
+        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks, sign)
         log.info("%s", self._summary())
         self._tell_of_leftovers()
         executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
@@ -122,7 +125,7 @@ class Run:
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
 
-    def _algorithm_bundle(self, config: dict[str, Any]) -> AlgorithmBundle:
+    def _algorithm_bundle(self, config: dict[str, Any], sign: GatewaySign | None) -> AlgorithmBundle:
         trainer, folder = self._trainer, self._folder
         plan = ProgressPlan(
             metrics_path=None if folder is None else folder.metrics_path,
@@ -139,6 +142,7 @@ class Run:
             trainer=trainer,
             adapter=trainer.adapter,
             llm_proxy=trainer.llm_proxy,
+            gateway_sign=sign,
             initial_resources=trainer.initial_resources,
             checkpoint_path=None if folder is None else folder.checkpoint_path,
             retries=trainer.algorithm_retries,

@@ -45,6 +45,9 @@ class Trainer(LoopFace, Factories):
     of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
     When nothing has finished for `stall_seconds` although there is work, the log says so.
 
+    `llm_proxy` is a gateway: it works with the store of the run and, unless it runs already, from the beginning of the
+    run to its end. Where the initial resources hold no LLM, agents are given it as `main_llm`.
+
     `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
     one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and
     the algorithm is what is trained.
@@ -195,6 +198,8 @@ class Trainer(LoopFace, Factories):
         for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
             self._check_dataset(name, dataset)
         algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
+        if algorithm is None:
+            self._refuse_listeners()
         if algorithm is None and (train_dataset is not None or val_dataset is not None):
             log.warning("there are tasks but no algorithm to enqueue them: use dev(...), or Trainer(algorithm=...)")
         if not self._fitting.acquire(blocking=False):
@@ -223,6 +228,15 @@ class Trainer(LoopFace, Factories):
                 f"but the algorithm is {type(self.algorithm).__name__}: use fit for it"
             )
         return self.algorithm
+
+    def _refuse_listeners(self) -> None:
+        """Iterations are what an algorithm reports: without one, callbacks and loggers would never hear of anything."""
+        for name, given in (("callbacks", self.callbacks), ("loggers", self.loggers)):
+            if given:
+                raise ConfigError(
+                    f"{name} are given, but there is no algorithm whose iterations they could hear of: use "
+                    f"Trainer(algorithm=...) or dev(...), or leave {name} out"
+                )
 
     def _check_dataset(self, name: str, dataset: Any) -> None:
         self._refuse_address(name, dataset)

@@ -1,0 +1,64 @@
+"""Fine-tuning of language models: data sets and rewards.
+
+Names are loaded when they are first used: importing this wing loads neither torch nor any data.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .datasets import (
+        GSM8KDataset as GSM8KDataset,
+        create_math_dataset as create_math_dataset,
+        create_rl_dataset as create_rl_dataset,
+        create_sft_dataset as create_sft_dataset,
+        format_math_dataset as format_math_dataset,
+        preview_dataset as preview_dataset,
+    )
+    from .errors import (
+        DatasetError as DatasetError,
+        RewardError as RewardError,
+        RewardTimeoutError as RewardTimeoutError,
+        RowError as RowError,
+    )
+    from .rewards import (
+        MathRewardFunction as MathRewardFunction,
+        create_accuracy_reward as create_accuracy_reward,
+        create_length_penalty_reward as create_length_penalty_reward,
+        create_step_reward as create_step_reward,
+        evaluate_rewards as evaluate_rewards,
+    )
+
+_MODULES = {
+    ".datasets": (
+        "GSM8KDataset",
+        "create_math_dataset",
+        "create_rl_dataset",
+        "create_sft_dataset",
+        "format_math_dataset",
+        "preview_dataset",
+    ),
+    ".errors": ("DatasetError", "RewardError", "RewardTimeoutError", "RowError"),
+    ".rewards": (
+        "MathRewardFunction",
+        "create_accuracy_reward",
+        "create_length_penalty_reward",
+        "create_step_reward",
+        "evaluate_rewards",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [*_MODULE_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,186 @@
+"""Rewards for mathematics, and rewards that shape others.
+
+A reward is `f(completions, **columns) -> list[float]`; the columns are those of the data set, one value a completion.
+Each has a `__name__`, under which its numbers stand in the metrics. All of them can travel to another process.
+"""
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from ..errors import ConfigError, InvalidInputError
+from .answers import is_same, read_answer, read_truth
+from .completions import Completion, completion_text
+from .errors import RewardError
+from .reward_runner import RewardFunction, Rewards, call_reward, reward_name, score
+from .steps import count_steps
+
+_LARGEST_STEP_BONUS = 0.5
+
+
+class MathRewardFunction:
+    """1 where the final answer of a completion equals the column `ground_truth`, else 0.
+
+    Numbers are equal when they differ by at most `tolerance`; answers in words, when they are the same words.
+    """
+
+    def __init__(self, tolerance: float = 1e-4) -> None:
+        if not (math.isfinite(tolerance) and tolerance >= 0):
+            raise ConfigError(f"tolerance is {tolerance}: use 0 or a small positive number")
+        self.tolerance = tolerance
+        self.__name__ = "accuracy"
+
+    def extract_answer(self, text: str) -> str | None:
+        """The final answer that a text states, or None."""
+        answer = read_answer(text)
+        if answer is None:
+            return None
+        return answer.number.text if answer.number else answer.text
+
+    def compare_answers(self, pred: object, truth: object) -> bool:
+        """Whether two answers are the same."""
+        return is_same(read_truth(pred), read_truth(truth), tolerance=self.tolerance)
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float]:
+        truths = self._truths(len(completions), columns)
+        return [self._reward(row, *pair) for row, pair in enumerate(zip(completions, truths, strict=True))]
+
+    def _truths(self, count: int, columns: dict[str, Any]) -> Sequence[object]:
+        truths = columns.get("ground_truth")
+        if truths is None:
+            has = ", ".join(sorted(columns)) or "none"
+            raise RewardError.of(self.__name__, f"needs the column 'ground_truth'; the columns are: {has}")
+        if isinstance(truths, str) or len(truths) != count:
+            raise RewardError.of(
+                self.__name__, f"needs one ground_truth for each of {count} completions, not {truths!r:.80}"
+            )
+        return list(truths)
+
+    def _reward(self, row: int, completion: Completion, truth: object) -> float:
+        if truth is None or not str(truth).strip() or (isinstance(truth, float) and not math.isfinite(truth)):
+            raise RewardError.of(self.__name__, f"ground_truth is {truth!r}: there is nothing to compare with", row=row)
+        try:
+            answer = read_answer(completion_text(completion))
+        except TypeError as error:
+            raise RewardError.of(self.__name__, str(error), row=row) from error
+        return float(answer is not None and is_same(answer, read_truth(truth), tolerance=self.tolerance))
+
+
+class ShapedReward(ABC):
+    """A reward that changes what another one gives. Where that one is async, this one is awaited too."""
+
+    def __init__(self, base_reward_fn: RewardFunction, suffix: str) -> None:
+        if not callable(base_reward_fn):
+            raise ConfigError(f"base_reward_fn is {base_reward_fn!r}: give a reward, such as create_accuracy_reward()")
+        self.base_reward_fn = base_reward_fn
+        self.__name__ = f"{reward_name(base_reward_fn)}_{suffix}"
+
+    @abstractmethod
+    def shape(self, reward: float, text: str) -> float:
+        """The reward for a completion, from what the base reward gave for it."""
+
+    def shaped(self, rewards: Rewards, completions: Sequence[Completion]) -> list[float | None]:
+        """The rewards for completions; None stays None."""
+        return [
+            None if reward is None else self.shape(reward, completion_text(completion))
+            for reward, completion in zip(rewards, completions, strict=True)
+        ]
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> Rewards | Awaitable[Rewards]:
+        rewards = call_reward(self.base_reward_fn, completions, columns)
+        if inspect.isawaitable(rewards):
+            return self._shaped_later(rewards, completions)
+        return self.shaped(rewards, completions)
+
+    async def _shaped_later(self, rewards: Awaitable[Rewards], completions: Sequence[Completion]) -> Rewards:
+        return self.shaped(await rewards, completions)
+
+
+class LengthPenaltyReward(ShapedReward):
+    """Takes `penalty_weight` for every `max_length` characters above the first; takes no more than there is."""
+
+    def __init__(self, base_reward_fn: RewardFunction, max_length: int = 1024, penalty_weight: float = 0.1) -> None:
+        super().__init__(base_reward_fn, "length_penalty")
+        if max_length < 1:
+            raise ConfigError(f"max_length is {max_length}: use at least 1 character")
+        if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
+            raise ConfigError(f"penalty_weight is {penalty_weight}: use 0 or a positive number")
+        self.max_length = max_length
+        self.penalty_weight = penalty_weight
+
+    def shape(self, reward: float, text: str) -> float:
+        excess = max(0, len(text) - self.max_length)
+        return max(min(reward, 0.0), reward - self.penalty_weight * excess / self.max_length)
+
+
+class StepReward(ShapedReward):
+    """Adds `step_bonus` for every step of reasoning, 0.5 at most."""
+
+    def __init__(self, base_reward_fn: RewardFunction, step_bonus: float = 0.1) -> None:
+        super().__init__(base_reward_fn, "steps")
+        if not (math.isfinite(step_bonus) and step_bonus >= 0):
+            raise ConfigError(f"step_bonus is {step_bonus}: use 0 or a positive number")
+        self.step_bonus = step_bonus
+
+    def shape(self, reward: float, text: str) -> float:
+        return reward + min(self.step_bonus * count_steps(text), _LARGEST_STEP_BONUS)
+
+
+def create_accuracy_reward(tolerance: float = 1e-4) -> MathRewardFunction:
+    """1 for a right final answer, 0 for a wrong one or none."""
+    return MathRewardFunction(tolerance=tolerance)
+
+
+def create_length_penalty_reward(
+    base_reward_fn: RewardFunction, max_length: int = 1024, penalty_weight: float = 0.1
+) -> LengthPenaltyReward:
+    """The base reward, less for completions of more than `max_length` characters."""
+    return LengthPenaltyReward(base_reward_fn, max_length=max_length, penalty_weight=penalty_weight)
+
+
+def create_step_reward(base_reward_fn: RewardFunction, step_bonus: float = 0.1) -> StepReward:
+    """The base reward, more for each step of reasoning."""
+    return StepReward(base_reward_fn, step_bonus=step_bonus)
+
+
+def evaluate_rewards(
+    completions: Sequence[Completion],
+    ground_truths: Sequence[object],
+    reward_fn: RewardFunction,
+    *,
+    timeout_seconds: float | None = None,
+    **columns: Any,
+) -> dict[str, float]:
+    """Mean, spread and range of a reward over completions, and the share that is right.
+
+    A completion is right when the reward gives more than 0.5 for it, before any bonus or penalty is applied.
+    """
+    if not completions:
+        raise InvalidInputError("there are no completions to evaluate")
+    judge, shapes = _unshaped(reward_fn)
+    judged = score(judge, completions, {"ground_truth": ground_truths, **columns}, timeout_seconds=timeout_seconds)
+    rewards = judged
+    for shape in shapes:
+        rewards = [
+            shape.shape(reward, completion_text(text)) for reward, text in zip(rewards, completions, strict=True)
+        ]
+    mean = math.fsum(rewards) / len(rewards)
+    return {
+        "mean_reward": mean,
+        "std_reward": math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)),
+        "min_reward": min(rewards),
+        "max_reward": max(rewards),
+        "accuracy": sum(reward > 0.5 for reward in judged) / len(judged),
+        "num_samples": len(rewards),
+    }
+
+
+def _unshaped(reward_fn: RewardFunction) -> tuple[RewardFunction, list[ShapedReward]]:
+    """The reward that judges, and what shapes it, from the inside out."""
+    shapes: list[ShapedReward] = []
+    while isinstance(reward_fn, ShapedReward):
+        shapes.insert(0, reward_fn)
+        reward_fn = reward_fn.base_reward_fn
+    return reward_fn, shapes

@@ -1,0 +1,180 @@
+"""The gateway over HTTP, as an ASGI application. The routes stand in `routes`.
+
+A request is checked (host, origin, token, route, size, type) and parsed into a `Call`; what is wrong with it is said in
+the words of the API that it speaks. Keys that an agent sends are compared or handed on, and never written down.
+"""
+
+import hmac
+from typing import Any
+
+import msgspec
+
+from .._version import __version__
+from ..http.asgi import Receive, Scope, Send
+from ..store.ids import new_id
+from .calls import Api, Call, Place, Refusal
+from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers, model_body, models_body
+from .gateway import Gateway
+from .options import GatewayOptions
+from .routes import ROUTES, Route, find_route
+from .watching import HungUp
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class GatewayApplication:
+    """Serves one gateway."""
+
+    def __init__(self, gateway: Gateway, options: GatewayOptions | None = None) -> None:
+        self.gateway = gateway
+        self.options = options or gateway.options
+        self._token = None if self.options.token is None else self.options.token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await _serve_other(scope, receive, send)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        found = find_route(_raw_path(scope))
+        try:
+            route = self._checked(scope["method"], scope["path"], headers, found)
+            if route.api is None:
+                return await self._tell(route, headers, send)
+            call = await self._call(route.api, route.place, headers, receive)
+        except Refusal as refusal:
+            return await _refuse(refusal, found, headers, send)
+        except HungUp:
+            return None  # before it had asked for anything
+        return await self.gateway.serve(call, receive, send)
+
+    # -- checks --------------------------------------------------------------------------------------
+
+    def _checked(self, verb: str, path: str, headers: dict[str, str], route: Route | None) -> Route:
+        self._check_origin(headers)
+        if route is None or route.page != "health":
+            self._check_token(headers)
+        if route is None:
+            raise Refusal(404, "not_found", f"there is nothing at {path}; there are {ROUTES}", should_retry=False)
+        if verb != route.verb:
+            raise Refusal(405, "wrong_method", f"{path} takes {route.verb}, not {verb}", should_retry=False)
+        return route
+
+    def _check_origin(self, headers: dict[str, str]) -> None:
+        """A page of another site must not spend the user's keys, by name tricks or by script."""
+        host = headers.get("host", "")
+        if self.options.hosts is not None and _name_of(host).lower() not in self.options.hosts:
+            raise Refusal(403, "wrong_host", f"the host {host!r} is not served here")
+        origin = headers.get("origin")
+        if origin and origin.partition("://")[2] != host:
+            raise Refusal(403, "wrong_origin", f"requests from the origin {origin!r} are not allowed")
+
+    def _check_token(self, headers: dict[str, str]) -> None:
+        """The token of the gateway is not for upstreams, so it goes no further."""
+        if self._token is None:
+            return
+        shown, key = headers.pop("authorization", ""), headers.pop("x-api-key", "")
+        scheme, _, given = shown.partition(" ")
+        bearer = given.strip() if scheme.lower() == "bearer" else ""
+        if not any(hmac.compare_digest(each.encode(), self._token) for each in (bearer, key)):
+            raise Refusal(
+                401,
+                "wrong_token",
+                "the token of the gateway is missing or wrong: give it to your SDK as its API key",
+                should_retry=False,
+            )
+
+    # -- a call --------------------------------------------------------------------------------------
+
+    async def _call(self, api: Api, place: Place | None, headers: dict[str, str], receive: Receive) -> Call:
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refusal(415, "wrong_content_type", f"the body is {kind or 'of no type'}: send application/json")
+        if headers.get("content-encoding", "identity") != "identity":
+            raise Refusal(415, "wrong_content_encoding", "the body is packed: send it as it is")
+        body = await self._read(headers, receive)
+        return Call(new_id("call"), api, place, body, _parse(body), headers)
+
+    async def _read(self, headers: dict[str, str], receive: Receive) -> bytes:
+        limit, declared = self.options.max_body_bytes, headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit)
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HungUp("the client hung up")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # -- about itself --------------------------------------------------------------------------------
+
+    async def _tell(self, route: Route, headers: dict[str, str], send: Send) -> None:
+        if route.page == "health":
+            return await _answer(send, 200, _encode(self._health()), [JSON_TYPE])
+        names = self.gateway.model_names
+        if route.model is None:
+            return await _answer(send, 200, models_body(names), [JSON_TYPE])
+        if route.model in names:
+            return await _answer(send, 200, model_body(route.model), [JSON_TYPE])
+        refusal = Refusal(404, "model_not_found", f"there is no model {route.model!r}; there are {', '.join(names)}")
+        return await _refuse(refusal, route, headers, send)
+
+    def _health(self) -> dict[str, Any]:
+        gate = self.gateway.gate
+        return {"status": "ok", "version": __version__, "in_flight": gate.in_flight, "paused": gate.is_paused}
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        request = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, "malformed_json", f"the body is no JSON: {error}", should_retry=False) from None
+    if not isinstance(request, dict):
+        raise Refusal(400, "malformed_request", "the body is no JSON object", should_retry=False)
+    return request
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, "body_too_large", f"the body has more than {limit} bytes, the limit of this gateway")
+
+
+def _dialect(route: Route | None, headers: dict[str, str]) -> Dialect:
+    is_anthropic = (route is not None and route.api == "messages") or "anthropic-version" in headers
+    return "anthropic" if is_anthropic else "openai"
+
+
+def _raw_path(scope: Scope) -> bytes:
+    """The path within this application, as it came over the wire: a role may hold a quoted slash."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.removeprefix(scope.get("root_path", "").encode())
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without its port."""
+    return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+
+
+async def _refuse(refusal: Refusal, route: Route | None, headers: dict[str, str], send: Send) -> None:
+    allowed = [(b"allow", route.verb.encode())] if route is not None and refusal.status == 405 else []
+    body = error_body(refusal, _dialect(route, headers))
+    await _answer(send, refusal.status, body, [*error_headers(refusal), *allowed])
+
+
+async def _answer(send: Send, status: int, body: bytes, headers: RawHeaders) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "lifespan":
+        return await send({"type": "websocket.close"})
+    while True:
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return None

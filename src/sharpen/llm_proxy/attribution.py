@@ -1,0 +1,142 @@
+"""`Attempts`: whether the attempt that a call names exists and is still wanted.
+
+Asked of the store at most once in `fresh_seconds` for an attempt, and not at all while its spans are stored: their
+receipts say the same. When the store does not answer, an attempt that was wanted a moment ago is taken to be so still.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from ..errors import InvalidInputError, StoreError
+from ..store import LightningStore
+from ..types import Attempt, AttemptedRollout, Rollout, Span, StoredSpans
+from .calls import Place, Refusal
+
+STALE_SECONDS = 300.0  # how long a store may be away before attempts become unknown
+MAX_KNOWN = 10_000
+ENDED = frozenset({"succeeded", "failed", "timeout"})
+
+Key = tuple[str, str]
+
+
+class Attempts:
+    """What is known about attempts at the moment. With `strict=False` nothing is refused."""
+
+    def __init__(
+        self,
+        store: LightningStore,
+        fresh_seconds: float = 1.0,
+        *,
+        strict: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.strict = strict
+        self._store, self._fresh_seconds, self._clock = store, fresh_seconds, clock
+        self._wanted: dict[Key, float] = {}
+        """When each was last heard to be wanted."""
+        self._unwanted: dict[Key, str] = {}
+        """Why; whatever the reason, it is final."""
+
+    async def check(self, place: Place) -> Refusal | None:
+        """Why the attempt may not call: it is unknown (404), or nobody waits for it any more (409)."""
+        key = place.rollout_id, place.attempt_id
+        heard = self._wanted.get(key)
+        if heard is not None and self._clock() - heard < self._fresh_seconds:
+            return None
+        if key in self._unwanted:
+            return _ended(place, self._unwanted[key])
+        try:
+            refusal = await self._ask(place)
+        except InvalidInputError:  # an id that no store would give
+            refusal = _unknown(place)
+        except (StoreError, OSError) as error:
+            return self._while_store_is_away(heard, error)
+        if refusal is None:
+            self._note(key)
+        return refusal
+
+    def heard(self, spans: Iterable[Span], stored: StoredSpans) -> None:
+        """Spans were stored, and the receipt says whose attempts are unwanted."""
+        now, unwanted = self._clock(), set(stored.unwanted)
+        for span in spans:
+            key = span.rollout_id, span.attempt_id
+            if span.attempt_id in unwanted:
+                self._wanted.pop(key, None)  # the store is asked for the reason when it calls again
+            else:
+                self._wanted[key] = now
+
+    async def _ask(self, place: Place) -> Refusal | None:
+        rollout = await self._store.get_rollout_by_id(place.rollout_id)
+        latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+        if rollout is None or latest is None:
+            return _unknown(place)
+        if latest.attempt_id == place.attempt_id:
+            why = _why_unwanted(rollout, latest)
+        elif await self._exists(place):
+            why = "another attempt has taken its place"
+        else:
+            return _unknown(place)
+        return None if why is None else self._refuse(place, why)
+
+    async def _exists(self, place: Place) -> bool:
+        known = await self._store.query_attempts(place.rollout_id)
+        return any(each.attempt_id == place.attempt_id for each in known)
+
+    def _refuse(self, place: Place, why: str) -> Refusal:
+        key = place.rollout_id, place.attempt_id
+        self._wanted.pop(key, None)
+        self._make_room()
+        self._unwanted[key] = why
+        return _ended(place, why)
+
+    def _note(self, key: Key) -> None:
+        self._make_room()
+        self._wanted[key] = self._clock()
+
+    def _make_room(self) -> None:
+        if len(self._wanted) + len(self._unwanted) < MAX_KNOWN:
+            return
+        """Keep what was heard lately; everything else can be asked again."""
+        latest = self._clock() - self._fresh_seconds
+        self._wanted = {key: heard for key, heard in self._wanted.items() if heard > latest}
+        self._unwanted.clear()
+
+    def _while_store_is_away(self, heard: float | None, error: Exception) -> Refusal | None:
+        if heard is not None and self._clock() - heard < STALE_SECONDS:
+            return None
+        return Refusal(
+            503,
+            "store_unavailable",
+            f"the store does not say whether this attempt is wanted: {error}",
+            retry_after_seconds=1.0,
+        )
+
+
+def _why_unwanted(rollout: Rollout, attempt: Attempt) -> str | None:
+    """None where it is wanted; an unresponsive attempt is, since its next span brings it back."""
+    if rollout.is_finished:
+        return f"its rollout has {_past(rollout.status)}"
+    return f"it has {_past(attempt.status)}" if attempt.status in ENDED else None
+
+
+def _past(status: str) -> str:
+    return {"cancelled": "been cancelled", "timeout": "run out of time"}.get(status, status)
+
+
+def _unknown(place: Place) -> Refusal:
+    return Refusal(
+        404,
+        "unknown_attempt",
+        f"there is no attempt {place.attempt_id!r} of a rollout {place.rollout_id!r}: "
+        "use the base URL that the rollout was given",
+        should_retry=False,
+    )
+
+
+def _ended(place: Place, why: str) -> Refusal:
+    return Refusal(
+        409,
+        "attempt_ended",
+        f"attempt {place.attempt_id!r} of rollout {place.rollout_id!r} is not wanted any more: {why}",
+        should_retry=False,
+    )

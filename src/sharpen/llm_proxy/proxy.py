@@ -1,0 +1,404 @@
+"""`LLMProxy`: the gateway as its user holds it, from any thread and any event loop.
+
+Invariants:
+- nothing is process-wide: several gateways stand side by side in one process;
+- a gateway works in a loop of its own, so the plain methods may be called inside a running loop too;
+- what fails at the start leaves nothing running.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, RunError
+from ..http.listening import address
+from ..store import LightningStore
+from ..types import LLM, ProxyLLM
+from .budgets import Limits, Totals
+from .launching import Hook, LaunchMode, RunningGateway, check_launch_mode, launch
+from .model_choice import choose_model, names_of
+from .model_entry import ModelEntry
+from .models import parse_model_list
+from .orders import Answer, Drain, Look, Order, Pause, Resume, SetModels
+from .redaction import Redaction
+from .removed import refuse_unknown_arguments
+from .settings import (
+    DEFAULT_HOST,
+    MAX_BODY_BYTES,
+    Mode,
+    WhenPaused,
+    check_port,
+    check_reach,
+    make_settings,
+    plain_prices,
+)
+from .store_address import StoreAddress, address_of, is_same_store
+from .threads import in_thread
+from .tokens import is_reference, resolve_token
+
+ModelList = Sequence[Mapping[str, Any]]
+ANSWER_SECONDS = 30.0
+
+
+class LLMProxy:
+    """An OpenAI-compatible proxy between agents and models, which records what was sampled.
+
+    `model_list` says who answers: `[{"name": "qwen", "base_url": "http://127.0.0.1:8000/v1"}]`, or LiteLLM's form.
+    Without a `port` it takes a free one. `launch_mode` is "thread" or "process"; None takes a thread for a store in
+    the memory of this process, else a process. Beyond loopback a `token` is required; "env:NAME" keeps it out of
+    what is written down.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: ModelList | None = None,
+        store: LightningStore | None = None,
+        host: str | None = None,
+        num_retries: int = 0,
+        *,
+        launch_mode: LaunchMode | None = None,
+        token: str | None = None,
+        strict: bool = True,
+        mode: Mode = "live",
+        record: str | os.PathLike[str] | None = None,
+        replay_rollout: str | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
+        prices: Mapping[str, Any] | None = None,
+        when_paused: WhenPaused = "wait",
+        pause_wait_seconds: float = 600.0,
+        redact: Hook | str | None = None,
+        capture_content: bool = True,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        timeout: float = 600.0,
+        connect_timeout: float = 10.0,
+        name: str = "gateway",
+        **others: Any,
+    ) -> None:
+        refuse_unknown_arguments(others)
+        check_port(port)
+        check_launch_mode(launch_mode)
+        self._settings = make_settings(
+            {
+                "name": name,
+                "host": DEFAULT_HOST if host is None else host,
+                "token": None if is_reference(token) else token,
+                "model_list": [dict(each) if isinstance(each, Mapping) else each for each in model_list or ()],
+                "num_retries": num_retries,
+                "strict": strict,
+                "mode": mode,
+                "record": None if record is None else os.path.abspath(os.fspath(record)),
+                "replay_rollout": replay_rollout,
+                "limits": Limits.of(limits),
+                "prices": plain_prices(prices),
+                "when_paused": when_paused,
+                "pause_wait_seconds": pause_wait_seconds,
+                "redact": redact if isinstance(redact, str) else None,
+                "capture_content": capture_content,
+                "max_body_bytes": max_body_bytes,
+                "timeout": timeout,
+                "connect_timeout": connect_timeout,
+            }
+        )
+        check_reach(self._settings.host, token)
+        self._entries = _parse(self._settings.model_list)
+        self._token, self._redact = token, None if isinstance(redact, str) else redact
+        Redaction(self._redact)
+        self._fixed_port, self._launch_mode = port, launch_mode
+        self._store: LightningStore | None = store
+        self._set_off()
+
+    def _set_off(self) -> None:
+        """What a gateway holds only in the process that it was made or unpickled in."""
+        self._lock = threading.RLock()
+        self._running: RunningGateway | None = None
+        self._last: Answer | None = None
+        self._is_paused = False
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What its totals are kept under in the store, and what messages call it."""
+        return self._settings.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        """From the next start on."""
+        if self.is_running():
+            raise ConfigError(f"the gateway {self.name!r} is running: stop() it first")
+        self._settings = make_settings(msgspec.structs.asdict(self._settings) | {"name": name})
+
+    @property
+    def host(self) -> str:
+        return self._settings.host
+
+    @property
+    def port(self) -> int | None:
+        """The port: the one that was asked for, or the one taken; None while it is unknown."""
+        running = self._running
+        return self._fixed_port if running is None else running.port
+
+    @port.setter
+    def port(self, port: int | None) -> None:
+        """From the next start on; None takes a free one."""
+        check_port(port)
+        if self.is_running():
+            raise ConfigError(f"the gateway {self.name!r} is running on port {self.port}: stop() it first")
+        self._fixed_port = port
+
+    @property
+    def pid(self) -> int | None:
+        """The process that it works in, while it runs."""
+        running = self._running
+        return running.pid if running is not None and running.is_alive() else None
+
+    @property
+    def model_names(self) -> list[str]:
+        """The names under which agents may ask; "*" stands for any."""
+        return names_of(self._entries)
+
+    def is_running(self) -> bool:
+        """Whether it answers; False too when its process has died."""
+        running = self._running
+        return running is not None and running.is_alive()
+
+    def has_died(self) -> bool:
+        """Whether it ended without having been stopped."""
+        running = self._running
+        return running is not None and not running.is_alive()
+
+    def get_store(self) -> LightningStore | None:
+        """The store that calls are checked against and recorded in."""
+        if isinstance(self._store, StoreAddress):
+            self._store = self._store.open()
+        return self._store
+
+    def set_store(self, store: LightningStore | None) -> None:
+        """Use this store from the next start on."""
+        if self.is_running() and not is_same_store(self.get_store(), store):
+            raise ConfigError(f"the gateway {self.name!r} is running with another store: stop() it first")
+        self._store, self._lost_store = store, None
+
+    _lost_store: str | None = None
+    """The kind of the store that could not come along to this process."""
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running() else "not running"
+        port = "a free port" if self.port is None else f"port {self.port}"
+        return f"<LLMProxy {self.name!r} on {self.host}, {port}, models {self.model_names}, {state}>"
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def start_sync(self) -> None:
+        """Start; it answers when this returns. One that runs already stays as it is."""
+        with self._lock:
+            if not self.is_running():
+                self._begin(self._fixed_port)
+
+    def stop_sync(self) -> None:
+        """Let calls under way end, for a short while, write what is left, and release the port."""
+        with self._lock:
+            running, self._running = self._running, None
+            if running is not None:
+                self._last = running.stop() or self._last
+
+    def restart_sync(self) -> None:
+        """Start anew on the same port, also after its process has died."""
+        with self._lock:
+            port = self.port
+            self.stop_sync()
+            self._begin(port)
+
+    def revive_sync(self) -> bool:
+        """Start anew, on the same port and paused if it was, where it has died; False where it has not. It may be
+        called again after an error."""
+        with self._lock:
+            dead, is_paused = self._running, self._is_paused
+            if dead is None or dead.is_alive():
+                return False
+            try:
+                self.restart_sync()
+            except BaseException:
+                self._running, self._is_paused = dead, is_paused  # which still know what there is to bring back
+                raise
+            if is_paused:
+                self.pause_sync()
+            return True
+
+    def _begin(self, port: int | None) -> None:
+        self.stop_sync()  # what is left of one that has died
+        self._is_paused = False
+        if self._lost_store is not None:
+            raise ConfigError(
+                f"the store of the gateway {self.name!r}, {self._lost_store}, lives in the memory of another process: "
+                "call set_store() before start()"
+            )
+        token = resolve_token(self._token)
+        settings = msgspec.structs.replace(self._settings, token=token)
+        self._running = launch(settings, port=port, store=self.get_store(), redact=self._redact, mode=self._launch_mode)
+
+    async def start(self) -> None:
+        """Start; it answers when this returns. One that runs already stays as it is."""
+        if self.is_running():
+            return
+        starting = in_thread(self.start_sync)
+        try:
+            await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            await asyncio.wrap_future(in_thread(lambda: self._undo(starting)))
+            raise
+
+    def _undo(self, starting: "Future[None]") -> None:
+        wait([starting])
+        self.stop_sync()
+
+    async def stop(self) -> None:
+        """Let calls under way end, for a short while, write what is left, and release the port."""
+        await asyncio.wrap_future(in_thread(self.stop_sync))
+
+    async def restart(self) -> None:
+        """Start anew on the same port, also after its process has died."""
+        await asyncio.wrap_future(in_thread(self.restart_sync))
+
+    def __enter__(self) -> "LLMProxy":
+        self.start_sync()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_sync()
+
+    async def __aenter__(self) -> "LLMProxy":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # -- orders --------------------------------------------------------------------------------------
+
+    async def pause(self) -> int:
+        """Let no new call through; how many are under way."""
+        return (await self._ask(Pause())).in_flight
+
+    async def resume(self) -> int:
+        """Let calls through again; how many are under way."""
+        return (await self._ask(Resume())).in_flight
+
+    async def drain(self, timeout: float | None = None) -> int:
+        """Wait until no call is under way, or the time is over; how many are left. Pause first."""
+        return (await self._ask(Drain(timeout))).in_flight
+
+    async def totals(self) -> Totals:
+        """What was called, refused and spent; after its end, as it stood then."""
+        return (await self._ask(Look())).totals if self.is_running() else self._last_totals()
+
+    def pause_sync(self) -> int:
+        """Let no new call through; how many are under way."""
+        return self._ask_sync(Pause()).in_flight
+
+    def resume_sync(self) -> int:
+        """Let calls through again; how many are under way."""
+        return self._ask_sync(Resume()).in_flight
+
+    def drain_sync(self, timeout: float | None = None) -> int:
+        """Wait until no call is under way, or the time is over; how many are left. Pause first."""
+        return self._ask_sync(Drain(timeout), seconds=None).in_flight
+
+    def totals_sync(self) -> Totals:
+        """What was called, refused and spent; after its end, as it stood then."""
+        return self._ask_sync(Look()).totals if self.is_running() else self._last_totals()
+
+    def update_model_list(self, model_list: ModelList) -> None:
+        """Other models for the next call; calls under way go on as they began."""
+        models = [dict(each) for each in model_list]
+        settings = make_settings(msgspec.structs.asdict(self._settings) | {"model_list": models})
+        entries = _parse(models)
+        with self._lock:
+            if self.is_running():
+                self._ask_sync(SetModels(models))
+            self._settings, self._entries = settings, entries
+
+    def _last_totals(self) -> Totals:
+        last = (self._running.last if self._running is not None else None) or self._last
+        return Totals() if last is None else last.totals
+
+    def _given(self, order: Order) -> "Future[Answer]":
+        running = self._running
+        if running is None:
+            raise RunError(f"the gateway {self.name!r} is not running: start() it first")
+        if isinstance(order, Pause | Resume):
+            self._is_paused = isinstance(order, Pause)
+        return running.ask(order)
+
+    def _ask_sync(self, order: Order, seconds: float | None = ANSWER_SECONDS) -> Answer:
+        try:
+            self._last = self._given(order).result(seconds)
+        except CancelledError:
+            raise self._ended() from None
+        except TimeoutError:
+            raise RunError(f"the gateway {self.name!r} did not answer within {seconds:g} s") from None
+        return self._last
+
+    async def _ask(self, order: Order) -> Answer:
+        try:
+            self._last = await asyncio.wrap_future(self._given(order))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise self._ended() from None
+        return self._last
+
+    def _ended(self) -> RunError:
+        return RunError(f"the gateway {self.name!r} was stopped meanwhile")
+
+    # -- what agents are given -----------------------------------------------------------------------
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+    ) -> LLM:
+        """The endpoint for agents: bound to an attempt when its ids are given, else to be bound by each rollout."""
+        if (rollout_id is None) != (attempt_id is None):
+            raise ConfigError("a resource of the gateway needs both rollout_id and attempt_id, or neither")
+        if self.port is None:
+            raise ConfigError(f"the gateway {self.name!r} has no port yet: start() it first, or give it a port")
+        chosen = choose_model(model, self._entries)
+        # Anthropic's clients add another /v1, which the gateway takes for the same.
+        endpoint = f"{address(self.host, self.port)}/v1"
+        found = ProxyLLM(endpoint, chosen, self._token, dict(sampling_parameters or {}))
+        if rollout_id is None:
+            return found
+        return LLM(found.get_base_url(rollout_id, attempt_id), chosen, found.api_key, found.sampling_parameters)
+
+    # -- travelling ----------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.is_running():
+            raise ConfigError(
+                f"the gateway {self.name!r} is running, and a running server cannot be pickled: stop() it first, or "
+                "send what agents need, as_resource()"
+            )
+        local = ("_lock", "_running", "_last", "_is_paused", "_store", "_lost_store")
+        state = {name: value for name, value in self.__dict__.items() if name not in local}
+        store = self._store
+        found = store if store is None or isinstance(store, StoreAddress) else address_of(store)
+        lost = self._lost_store if store is None else type(store).__name__ if found is None else None
+        return {**state, "_store": found, "_lost_store": lost}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_off()
+
+
+def _parse(model_list: Sequence[Mapping[str, Any]]) -> list[ModelEntry]:
+    return parse_model_list([dict(each) for each in model_list])

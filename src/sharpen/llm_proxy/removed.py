@@ -1,0 +1,24 @@
+"""Arguments that Agent Lightning's proxy has and ours does not, and what to use instead."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from ..errors import ConfigError
+
+INSTEAD = {
+    "litellm_config": "its model list is model_list, its retries num_retries, and an entry's litellm_params the rest",
+    "num_workers": "one gateway serves thousands of calls at once; for more, start several under names of their own",
+    "launcher_args": "use host, port and launch_mode",
+    "middlewares": "redact= changes what is recorded; serve others in front of the gateway",
+    "callbacks": "every call is a span in the store; redact= changes what is recorded, limits= bounds it",
+}
+KNOWN = ("launch_mode", "model_list", "replay_rollout", "pause_wait_seconds", "capture_content", "max_body_bytes")
+
+
+def refuse_unknown_arguments(names: Iterable[str]) -> None:
+    for name in names:
+        if name in INSTEAD:
+            raise ConfigError(f"LLMProxy has no {name}: {INSTEAD[name]}")
+        near = get_close_matches(name, [*KNOWN, "port", "store", "host", "token", "strict", "mode", "record"], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"LLMProxy takes no argument {name!r}{hint}")

@@ -1,0 +1,134 @@
+"""Everything that a gateway's server needs to know, as one struct that travels to its process as JSON.
+
+Keys of upstreams and the token are inside: it is sent over a pipe only, and shown nowhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import ConfigError, SharpenError
+from ..http.listening import is_loopback
+from ..store.checks import check_id
+from .budgets import Limits
+from .prices import Price, Prices
+
+Mode = Literal["live", "record", "replay"]
+WhenPaused = Literal["wait", "refuse"]
+
+DEFAULT_HOST = "127.0.0.1"
+MAX_BODY_BYTES = 64 * 2**20
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a gateway behaves. What cannot work is refused when it is made."""
+
+    name: str = "gateway"
+    host: str = DEFAULT_HOST
+    token: str | None = None
+    """What callers must show; the value itself, not a reference."""
+    model_list: list[dict[str, Any]] = []
+    num_retries: int = 0
+    strict: bool = True
+    mode: Mode = "live"
+    record: str | None = None
+    """The file that exchanges are written to, or answered from."""
+    replay_rollout: str | None = None
+    limits: Limits = msgspec.field(default_factory=Limits)
+    prices: dict[str, list[float]] = {}
+    """Of a model: US dollars for a million tokens of input, of output, and perhaps of input from a cache."""
+    when_paused: WhenPaused = "wait"
+    pause_wait_seconds: float = 600.0
+    redact: str | None = None
+    """The import path of the redaction hook."""
+    capture_content: bool = True
+    max_body_bytes: int = MAX_BODY_BYTES
+    timeout: float = 600.0
+    connect_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("pause_wait_seconds", "timeout", "connect_timeout", "max_body_bytes"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: give a number above 0")
+        if self.num_retries < 0:
+            raise ConfigError(f"num_retries is {self.num_retries}: give 0 for none, or a positive number")
+        check_id("the name of a gateway", self.name)
+        _check_token(self.token)
+        Prices(self.prices)
+        _check_mode(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        names = [str(each.get("model_name") or each.get("name")) for each in self.model_list]
+        return list((shown | {"token": self.token and "***", "model_list": names}).items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+def make_settings(values: Mapping[str, Any]) -> GatewaySettings:
+    """Settings from what a caller wrote; a value of the wrong kind is named."""
+    _check_json(values)
+    try:
+        return msgspec.convert(dict(values), GatewaySettings)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, SharpenError):
+            raise error.__cause__ from None
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError(f"{where.rstrip('`') or 'a setting'} of the gateway is wrong: {what.lower()}") from None
+
+
+def _check_json(values: Mapping[str, Any]) -> None:
+    """What is told to a process must be plain data; so it is asked of every gateway."""
+    for name in ("model_list", "prices"):
+        try:
+            msgspec.json.encode(values.get(name))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{name} holds something that is no plain data (JSON): {error}") from None
+
+
+def plain_prices(prices: Mapping[str, Any] | None) -> Any:
+    """Prices as plain data; what is wrong with them is told where all settings are checked."""
+    if not isinstance(prices, Mapping):
+        return {} if prices is None else prices
+    Prices(prices)
+    return {name: _plain_price(price) for name, price in prices.items()}
+
+
+def _plain_price(price: Any) -> list[float]:
+    numbers = (price.input, price.output, price.cached_input) if isinstance(price, Price) else price
+    return [each for each in numbers if each is not None]
+
+
+def check_reach(host: str, token: str | None) -> None:
+    """Beyond loopback everybody could spend the keys that a gateway holds."""
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"host is {host!r}, which others can reach: give a token (best as a reference, token='env:NAME'), "
+            f"or bind to {DEFAULT_HOST} (the default)"
+        )
+
+
+def check_port(port: object) -> None:
+    is_number = isinstance(port, int) and not isinstance(port, bool)
+    if port is not None and not (is_number and 1 <= port <= 65535):  # type: ignore[operator]
+        raise ConfigError(f"port is {port!r}: use 1 to 65535, or None for a free one")
+
+
+def _check_token(token: str | None) -> None:
+    if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
+        raise ConfigError("the token of the gateway must be printable ASCII without spaces")
+
+
+def _check_mode(settings: GatewaySettings) -> None:
+    if settings.mode == "live" and settings.record is not None:
+        raise ConfigError(
+            f"record is {settings.record!r}, but mode is 'live': use mode='record' to write it, mode='replay' to answer"
+        )
+    if settings.mode != "replay" and settings.replay_rollout is not None:
+        raise ConfigError(f"replay_rollout is {settings.replay_rollout!r}, but mode is {settings.mode!r}: use 'replay'")
+    if settings.mode == "replay" and settings.record is None and settings.replay_rollout is None:
+        raise ConfigError(
+            "mode is 'replay', but there is nothing to answer from: give record=PATH or replay_rollout=ID"
+        )

@@ -1,0 +1,216 @@
+"""The gateway of a run: it works with the store of the run, from before the algorithm begins until after it has ended.
+
+One that runs already is somebody else's: it is used as it is, and goes on afterwards. One that the run has started and
+that dies is started again; when it does not come back, the run ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..algorithm.base import Gateway
+from ..errors import ConfigError, PortTakenError, RunError
+from ..execution.events import ExecutionEvent
+from ..http.listening import address
+from ..store import LightningStore
+from ..types import LLM, NamedResources
+from .gateway_watch import GatewayWatch
+from .moving import move_endpoint
+
+log = logging.getLogger(__name__)
+MAIN_LLM = "main_llm"
+COUNTED = ("calls", "refused", "errors", "input_tokens", "output_tokens", "cost")
+PREFIX = "llm/"
+SIGN_SECONDS = 0.05
+LONGEST_NAME = 100
+
+
+class GatewaySign:
+    """How runners learn that the gateway of their run answers, and a run that goes on learns where it was before.
+
+    It is a record in the store, which is all that everybody sees, wherever they are.
+    """
+
+    def __init__(self, run_name: str) -> None:
+        self.run_name = re.sub(r"[^\w.-]", "-", run_name)[:LONGEST_NAME]
+        self._worker_id = f"gateway-of-{self.run_name}"
+        self._start = secrets.token_hex(6)
+
+    async def give(self, store: LightningStore, address: str | None) -> None:
+        await store.update_worker(self._worker_id, {"start": self._start, "address": address})
+
+    async def wait(self, store: LightningStore, event: ExecutionEvent) -> None:
+        """Until it is given; also until the run is over."""
+        while (await self._given(store)).get("start") != self._start:
+            if await asyncio.to_thread(event.wait, SIGN_SECONDS):
+                return
+
+    async def last_address(self, store: LightningStore) -> str | None:
+        """Where the gateway of this run was."""
+        return (await self._given(store)).get("address")
+
+    async def _given(self, store: LightningStore) -> dict[str, Any]:
+        worker = await store.get_worker_by_id(self._worker_id)
+        return {} if worker is None else worker.heartbeat_stats or {}
+
+
+class RunGateway:
+    """A gateway, if there is one, as a run sees it."""
+
+    def __init__(
+        self, gateway: Gateway | None, *, sign: GatewaySign | None = None, has_travelled: bool = False
+    ) -> None:
+        self._gateway: Any = gateway  # a gateway of the user's own may have no more than an algorithm needs
+        self._sign, self._has_travelled = sign, has_travelled
+        self._before: dict[str, float] = {}
+        self._watch: GatewayWatch | None = None
+
+    @contextlib.asynccontextmanager
+    async def at_work(self, store: LightningStore) -> AsyncIterator[None]:
+        """It runs as long as the block lasts, unless it ran before."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._gateway is not None and not self._gateway.is_running():
+                await stack.enter_async_context(self._started(store))
+            else:
+                self._before = await self._counts()
+                await self._give_sign(store, None)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _started(self, store: LightningStore) -> AsyncIterator[None]:
+        gateway = self._gateway
+        with self._lent(store) as is_ours:
+            old = await self._sign.last_address(store) if is_ours and self._sign is not None else None
+            await self._start(old)
+            try:
+                now = address(gateway.host, gateway.port) if is_ours else None
+                if old is not None and now is not None and old != now:
+                    await move_endpoint(store, old, now)
+                await self._give_sign(store, now)
+                async with self._watched():
+                    yield
+            finally:
+                await asyncio.shield(gateway.stop())
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[None]:
+        """The block is cancelled, and the error raised in its place, when the gateway has died for good."""
+        if not hasattr(self._gateway, "revive_sync"):
+            yield
+            return
+        task, loop, is_over = asyncio.current_task(), asyncio.get_running_loop(), False
+        assert task is not None
+
+        def cancel() -> None:
+            if not is_over:
+                task.cancel()
+
+        with GatewayWatch(self._gateway, give_up=lambda: loop.call_soon_threadsafe(cancel)) as self._watch:
+            try:
+                yield
+            except asyncio.CancelledError:
+                if self._watch.error is None or task.uncancel():  # somebody else wants the end, too
+                    raise
+                raise self._watch.error from None
+            finally:
+                is_over = True
+
+    async def _give_sign(self, store: LightningStore, address: str | None) -> None:
+        if self._sign is not None:
+            await self._sign.give(store, address)
+
+    @contextlib.contextmanager
+    def _lent(self, store: LightningStore) -> Iterator[bool]:
+        """With the store and the name of the run; afterwards with what it came with, as somebody may use it on. False
+        where it is of a kind that has neither.
+
+        Totals and limits go by the name: a run counts for itself, also in a store that others use, and goes on
+        counting when it is resumed.
+        """
+        gateway = self._gateway
+        if not hasattr(gateway, "set_store"):
+            yield False
+            return
+        before, port, name = None if self._has_travelled else gateway.get_store(), gateway.port, gateway.name
+        gateway.set_store(store)
+        if self._sign is not None:
+            gateway.name = f"{name}-{self._sign.run_name}"
+        try:
+            yield True
+        finally:
+            if not gateway.is_running():
+                gateway.set_store(before)
+                gateway.port, gateway.name = port, name
+
+    async def _start(self, old: str | None) -> None:
+        """At the port where it was before, so that rollouts which wait still find it."""
+        gateway = self._gateway
+        port = None if old is None else urlsplit(old).port
+        if port is None or gateway.port is not None:
+            await gateway.start()
+            return
+        gateway.port = port
+        try:
+            await gateway.start()
+        except PortTakenError:
+            log.warning("port %d, where the gateway of this run was, is taken: it takes another", port)
+            gateway.port = None
+            await gateway.start()
+
+    # -- what agents are given -----------------------------------------------------------------------
+
+    def add_to(self, resources: NamedResources | None) -> NamedResources | None:
+        """The first resources of the run: with the gateway as `main_llm` where they hold no LLM."""
+        given = resources or {}
+        if self._gateway is None or any(isinstance(each, LLM) for each in given.values()):
+            return resources
+        if MAIN_LLM in given:
+            raise ConfigError(f"initial_resources has a {MAIN_LLM!r} that is no LLM: give it another name")
+        llm = self._resource()
+        return resources if llm is None else {**given, MAIN_LLM: llm}
+
+    def _resource(self) -> LLM | None:
+        names = getattr(self._gateway, "model_names", None)
+        if names is None:
+            return self._gateway.as_resource()  # type: ignore[no-any-return]
+        plain = [name for name in names if "*" not in name]
+        if not plain:
+            log.info("the gateway names no model yet, so no %s is published", MAIN_LLM)
+            return None
+        if len(plain) > 1:
+            log.info("%s asks for %r, the first of the models of the gateway", MAIN_LLM, plain[0])
+        return self._gateway.as_resource(model=plain[0])  # type: ignore[no-any-return]
+
+    @property
+    def notice(self) -> str:
+        """What people who look at the run must know of it; mostly nothing."""
+        return "" if self._watch is None else self._watch.notice
+
+    # -- what it has done ----------------------------------------------------------------------------
+
+    async def metrics(self) -> dict[str, float]:
+        """What the calls of this run came to so far, by the names of metrics."""
+        return {PREFIX + name: value - self._before.get(name, 0) for name, value in (await self._counts()).items()}
+
+    async def _counts(self) -> dict[str, float]:
+        if not hasattr(self._gateway, "totals"):
+            return {}
+        try:
+            totals = await self._gateway.totals()
+        except RunError as error:
+            log.debug("the gateway does not say what it did: %s", error)
+            return {}
+        return {name: getattr(totals, name) for name in COUNTED}
+
+
+def in_words(metrics: dict[str, float]) -> str:
+    """One line for the end of a run."""
+    calls, refused, errors, tokens_in, tokens_out, cost = (metrics[PREFIX + name] for name in COUNTED)
+    extras = "".join(f", {value:,.0f} {what}" for value, what in ((refused, "refused"), (errors, "failed")) if value)
+    money = f", ${cost:,.4f}" if cost else ""
+    return f"LLM calls: {calls:,.0f}{extras}; tokens: {tokens_in:,.0f} in, {tokens_out:,.0f} out{money}"

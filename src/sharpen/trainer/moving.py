@@ -1,0 +1,54 @@
+"""When a run goes on and its gateway has another address, the rollouts that wait in the store are told."""
+
+import msgspec
+
+from ..store import LightningStore
+from ..store.transitions import FINISHED
+from ..types import LLM, ROLLOUT_STATUSES, NamedResources, ProxyLLM
+
+OPEN = [status for status in ROLLOUT_STATUSES if status not in FINISHED]
+Bound = tuple[str, int]
+
+
+async def move_endpoint(store: LightningStore, old: str, new: str) -> None:
+    """Give every rollout that is not finished its own resources again, with the new address in them."""
+    waiting: dict[Bound, list[str]] = {}
+    for rollout in await store.query_rollouts(status_in=OPEN):
+        if rollout.resources_id is not None and rollout.resources_version is not None:
+            waiting.setdefault((rollout.resources_id, rollout.resources_version), []).append(rollout.rollout_id)
+    latest = await store.get_latest_resources()
+    if latest is not None:
+        # Last, so that it is the latest again.
+        last = latest.resources_id, latest.version
+        waiting[last] = waiting.pop(last, [])
+    for bound, rollout_ids in waiting.items():
+        resources_id = await _publish_moved(store, bound, old, new)
+        if resources_id is not None:
+            for rollout_id in rollout_ids:
+                await store.update_rollout(rollout_id, resources_id=resources_id)
+
+
+async def _publish_moved(store: LightningStore, bound: Bound, old: str, new: str) -> str | None:
+    """The id of the resources with the new address: a version of the same where nothing newer would be undone."""
+    resources_id, version = bound
+    found = await store.get_resources_by_id(resources_id, version)
+    newest = await store.get_resources_by_id(resources_id)
+    moved = None if found is None else _moved(found.resources, old, new)
+    if found is None or newest is None or moved == found.resources:
+        return None
+    assert moved is not None
+    if newest.version == version:
+        return (await store.update_resources(resources_id, moved)).resources_id
+    return (await store.add_resources(moved)).resources_id
+
+
+def _moved(resources: NamedResources, old: str, new: str) -> NamedResources:
+    moved = dict(resources)
+    for name, each in resources.items():
+        if isinstance(each, ProxyLLM) and _is_below(each, old):
+            moved[name] = msgspec.structs.replace(each, endpoint=new + each.endpoint.removeprefix(old))
+    return moved
+
+
+def _is_below(llm: LLM, address: str) -> bool:
+    return llm.endpoint == address or llm.endpoint.startswith(f"{address}/")

@@ -1,0 +1,286 @@
+"""The model list in both forms, and what is said about a wrong one."""
+
+import pickle
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.pretty import pretty_repr
+
+from sharpen.errors import ConfigError, MissingExtraError
+from sharpen.llm_proxy.calls import Refusal
+from sharpen.llm_proxy.keys import resolve
+from sharpen.llm_proxy.models import ModelEntry, parse_model_list
+from sharpen.llm_proxy.sampling import missing_defaults
+
+SECRET = "sk-very-secret-1234"
+
+
+def parsed(entry: dict[str, Any]) -> ModelEntry:
+    (found,) = parse_model_list([entry])
+    return found
+
+
+def litellm_form(model: str, **params: Any) -> dict[str, Any]:
+    return {"model_name": "gpt", "litellm_params": {"model": model, **params}}
+
+
+# -- both forms --------------------------------------------------------------------------------------
+
+
+def test_both_forms_of_the_same_entry_are_equal() -> None:
+    theirs = litellm_form("openai/gpt-4o", api_base="http://127.0.0.1:8000/v1/", api_key="os.environ/KEY", rpm=60)
+    ours = {"name": "gpt", "model": "gpt-4o", "base_url": "http://127.0.0.1:8000/v1/", "rpm": 60}
+    assert parsed(theirs) == parsed(ours | {"api_key": "os.environ/KEY"})
+
+
+def test_an_entry_that_is_already_parsed_stays() -> None:
+    entry = ModelEntry("gpt")
+    assert parse_model_list([entry])[0] is entry
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "known_as", "engine"),
+    [
+        ("openai/gpt-4o", "openai", "gpt-4o", None),
+        ("hosted_vllm/Qwen/Qwen3-4B", "openai", "Qwen/Qwen3-4B", "vllm"),
+        ("anthropic/claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5", None),
+        ("gpt-4o-mini", "openai", "gpt-4o-mini", None),
+        ("claude-haiku-4-5", "anthropic", "claude-haiku-4-5", None),
+        ("openai/*", "openai", "*", None),
+    ],
+)
+def test_the_prefix_of_a_litellm_model_says_whom_to_ask(
+    model: str, provider: str, known_as: str, engine: str | None
+) -> None:
+    entry = parsed(litellm_form(model))
+    assert (entry.provider, entry.model, entry.engine) == (provider, known_as, engine)
+
+
+def test_a_litellm_model_without_prefix_is_of_the_server_that_is_given() -> None:
+    entry = parsed(litellm_form("my-model", api_base="http://127.0.0.1:1/v1"))
+    assert (entry.provider, entry.model) == ("openai", "my-model")
+
+
+def test_public_apis_need_no_url() -> None:
+    assert parsed(litellm_form("openai/gpt-4o")).url == "https://api.openai.com/v1"
+    assert parsed(litellm_form("anthropic/claude-x")).url == "https://api.anthropic.com/v1"
+    assert parsed({"name": "claude-haiku-4-5"}).url == "https://api.anthropic.com/v1"
+    assert parsed({"name": "gpt-4o"}).url == "https://api.openai.com/v1"
+
+
+def test_a_url_of_anthropic_may_leave_the_version_out() -> None:
+    entry = parsed(litellm_form("anthropic/claude-x", api_base="http://127.0.0.1:9"))
+    assert entry.url == "http://127.0.0.1:9/v1"
+
+
+def test_litellms_form_reads_the_key_from_the_usual_variable_only_for_the_public_api() -> None:
+    assert parsed(litellm_form("openai/gpt-4o")).api_key == "env:OPENAI_API_KEY"
+    assert parsed(litellm_form("anthropic/claude-x")).api_key == "env:ANTHROPIC_API_KEY"
+    assert parsed(litellm_form("openai/gpt-4o", api_base="http://127.0.0.1:1/v1")).api_key is None
+    assert parsed({"name": "gpt-4o"}).api_key is None
+
+
+def test_everything_in_litellms_form_has_its_place() -> None:
+    entry = parsed(
+        {
+            "model_name": "gpt",
+            "litellm_params": {
+                "model": "openai/gpt-4o",
+                "temperature": 0.5,
+                "max_tokens": 100,
+                "extra_body": {"min_p": 0.1},
+                "timeout": 30,
+                "tpm": 1000,
+                "weight": 2,
+                "organization": "org-1",
+                "extra_headers": {"x-team": "blue"},
+                "drop_params": True,
+            },
+            "model_info": {"input_cost_per_token": 1e-6, "id": "mine", "weights_version": 3},
+            "engine": "sharpen",
+        }
+    )
+    assert entry.defaults == {"temperature": 0.5, "max_tokens": 100, "min_p": 0.1}
+    assert (entry.timeout, entry.tpm, entry.weight) == (30, 1000, 2)
+    assert entry.headers == {"openai-organization": "org-1", "x-team": "blue"}
+    assert (entry.input_cost_per_token, entry.weights_version, entry.engine) == (1e-6, 3, "sharpen")
+
+
+def test_a_url_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_BASE", "http://127.0.0.1:7/v1")
+    assert parsed(litellm_form("openai/x", api_base="os.environ/MY_BASE")).url == "http://127.0.0.1:7/v1"
+    monkeypatch.delenv("MY_BASE")
+    with pytest.raises(ConfigError, match=r"MY_BASE is not set"):
+        parsed({"name": "x", "base_url": "env:MY_BASE"})
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_name", "model", "asked", "upstream"),
+    [
+        ("gpt", None, "gpt", "gpt"),
+        ("gpt", "*", "gpt", "gpt"),
+        ("gpt", "gpt-4o", "gpt", "gpt-4o"),
+        ("*", None, "anything", "anything"),
+        ("*", "*", "anything", "anything"),
+        ("anthropic/*", "*", "anthropic/claude", "claude"),
+        ("small-*", "org/*-4B", "small-Qwen", "org/Qwen-4B"),
+    ],
+)
+def test_the_upstream_is_asked_by_its_own_name(model_name: str, model: str | None, asked: str, upstream: str) -> None:
+    entry = ModelEntry(model_name, model)
+    assert entry.matches(asked)
+    assert entry.upstream_model(asked) == upstream
+
+
+def test_a_name_without_star_matches_itself_alone() -> None:
+    assert not ModelEntry("gpt").matches("gpt-4o")
+    assert not ModelEntry("gpt-*").matches("claude")
+
+
+# -- wrong lists -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"name": "x", "base_ulr": "http://127.0.0.1"}, r"entry 2 .*'base_ulr'.*'base_url'"),
+        ({"name": "x", "weight": "much"}, r"entry 2 .*weight.*much.*float"),
+        ({"name": "x", "weight": -1}, r"entry 2 .*weight is -1.*0 or more"),
+        ({"name": "x", "rpm": 0}, r"rpm is 0.*above 0"),
+        ({"name": "x", "timeout": float("nan")}, r"timeout is nan"),
+        ({"name": "x", "provider": "azure"}, r"provider.*azure"),
+        ({"name": "x", "engine": "tgi"}, r"engine.*tgi"),
+        ({"name": ""}, r"model_name is empty"),
+        ({"model": "gpt-4o"}, r"no model_name"),
+        ({"name": "a*b"}, r"may stand at its end only"),
+        ({"name": "x", "base_url": "127.0.0.1:8000"}, r"base_url.*http://"),
+        ({"name": "x", "base_url": "http://127.0.0.1:99999/v1"}, r"base_url.*http://"),
+        ({"name": "x", "base_url": "http://127.0.0.1/v1/chat/completions"}, r"the part before /chat/completions"),
+        ({"name": "x", "base_url": "http://127.0.0.1/v1?a=1"}, r"leave out login, query"),
+        ({"name": "x", "headers": {"bad name": "x"}}, r"bad name"),
+        ({"name": "x", "headers": {"x-a": "one\ntwo"}}, r"headers\['x-a'\]"),
+        ({"name": "x", "litellm_params": "openai/x"}, r"litellm_params is 'openai/x'"),
+        ({"name": "x", "litellm_params": {"api_base": "http://127.0.0.1"}}, r"with a model such as"),
+        ({"name": "x", "litellm_params": {"model": "unheard-of"}}, r"openai/unheard-of"),
+        ({"name": "x", "litellm_params": {"model": "openai/x", "num_retries": 3}}, r"num_retries \(3\).*LLMProxy"),
+        ({"name": "x", "litellm_params": {"model": "openai/x", "tmperature": 3}}, r"tmperature.*extra_body"),
+        ("gpt-4o", r"entry 2 .*'gpt-4o'.*dict"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_number_its_value_and_what_to_do(entry: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
+        parse_model_list([{"name": "right"}, entry])
+
+
+@pytest.mark.parametrize("entries", [{"name": "x"}, "gpt-4o", 3, None])
+def test_a_list_that_is_none_is_refused(entries: Any) -> None:
+    with pytest.raises(ConfigError, match="give a list of entries"):
+        parse_model_list(entries)
+
+
+@pytest.mark.skipif(find_spec("litellm") is not None, reason="litellm is installed here")
+@pytest.mark.parametrize("entry", [litellm_form("bedrock/some"), {"name": "x", "provider": "litellm"}])
+def test_another_provider_names_the_extra(entry: dict[str, Any]) -> None:
+    with pytest.raises(MissingExtraError, match=r"(?s)entry 1.*sharpen\[litellm\].*openai/"):
+        parse_model_list([entry])
+
+
+# -- secrets -----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_in_no_representation() -> None:
+    entry = parsed({"name": "gpt", "api_key": SECRET, "headers": {"x-auth": SECRET}, "base_url": "http://127.0.0.1/v1"})
+    hidden = ModelEntry("x", provider="litellm", litellm_params={"aws_secret_access_key": SECRET})
+    console = Console(record=True, width=200)
+    console.print(entry, hidden)
+    for shown in (repr(entry), str(entry), f"{[entry]}", pretty_repr(entry), console.export_text(), repr(hidden)):
+        assert SECRET not in shown
+    assert "api_key='***'" in repr(entry)
+
+
+def test_a_reference_is_shown() -> None:
+    assert "env:MY_KEY" in repr(ModelEntry("gpt", api_key="env:MY_KEY"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "x", "api_key": SECRET, "weight": "much"},
+        {"name": "x", "api_key": [SECRET]},
+        {"name": "x", "apikey": SECRET},
+        {"api_key": SECRET},
+        {"name": "x", "base_url": f"http://me:{SECRET}@127.0.0.1/v1"},
+        {"name": "x", "headers": {"authorization": f"Bearer {SECRET}\n"}},
+        {"name": "x", "headers": {"authorization": [f"Bearer {SECRET}"]}},
+        {"name": "x", "litellm_params": {"api_key": SECRET}},
+        {"name": "x", "litellm_params": {"model": "openai/x", "aws_secret_access_key": SECRET}},
+    ],
+)
+def test_no_error_about_an_entry_shows_its_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_model_list([wrong])
+    assert SECRET not in str(caught.value)
+    assert SECRET.encode() not in pickle.dumps(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_an_entry_travels_whole_as_json() -> None:
+    entry = ModelEntry("gpt", "gpt-4o", "http://127.0.0.1/v1", SECRET, defaults={"temperature": 1})
+    assert msgspec.json.decode(msgspec.json.encode(entry), type=ModelEntry) == entry
+
+
+@pytest.mark.parametrize("reference", ["env:MY_KEY", "os.environ/MY_KEY"])
+def test_a_reference_is_read_at_the_moment_of_use(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(Refusal, match="MY_KEY is not set where the gateway runs") as caught:
+        resolve(reference, what="api_key of gpt")
+    assert caught.value.status == 500
+    monkeypatch.setenv("MY_KEY", f" {SECRET}\n")
+    assert resolve(reference, what="api_key of gpt") == SECRET
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", f"{SECRET}\nx")
+    with pytest.raises(Refusal, match="MY_KEY holds characters") as caught:
+        resolve("env:MY_KEY", what="api_key")
+    assert SECRET not in str(caught.value)
+
+
+# -- defaults ----------------------------------------------------------------------------------------
+
+
+def test_defaults_fill_what_a_request_lacks() -> None:
+    defaults = {"temperature": 0.5, "top_p": 0.9}
+    assert missing_defaults("chat", {"temperature": 0}, defaults) == {"top_p": 0.9}
+    assert missing_defaults("chat", {"temperature": None, "top_p": 1}, defaults) == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("api", "name"),
+    [
+        ("chat", "max_tokens"),
+        ("completions", "max_tokens"),
+        ("responses", "max_output_tokens"),
+        ("messages", "max_tokens"),
+    ],
+)
+def test_the_longest_answer_is_called_as_the_api_calls_it(api: Any, name: str) -> None:
+    assert missing_defaults(api, {}, {"max_tokens": 5}) == {name: 5}
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+def test_a_request_that_says_its_longest_answer_in_any_words_keeps_it(name: str) -> None:
+    assert missing_defaults("chat", {name: 7}, {"max_completion_tokens": 5}) == {}
+
+
+def test_a_parameter_of_another_api_is_left_out_and_an_unknown_one_passed_on() -> None:
+    defaults = {"n": 2, "temperature": 1, "my_engine_knob": True}
+    assert missing_defaults("embeddings", {}, defaults) == {}
+    assert missing_defaults("messages", {}, defaults) == {"temperature": 1, "my_engine_knob": True}
+    assert missing_defaults("chat", {}, defaults) == defaults

@@ -1,0 +1,130 @@
+"""The settings of a gateway: what cannot work is refused when it is made, and no secret is shown."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sharpen.errors import ConfigError, InvalidInputError, SharpenError
+from sharpen.llm_proxy import LLMProxy
+from sharpen.llm_proxy.budgets import Limits
+from sharpen.llm_proxy.prices import Price
+from sharpen.llm_proxy.settings import GatewaySettings, make_settings
+
+MODELS = [{"name": "qwen", "base_url": "http://127.0.0.1:9/v1", "api_key": "sk-hidden"}]
+
+
+def test_settings_come_back_equal_from_json() -> None:
+    settings = make_settings(
+        {
+            "name": "teacher",
+            "token": "secret",
+            "model_list": MODELS,
+            "limits": Limits(run_cost=1.5),
+            "prices": {"qwen": [0.5, 1.5]},
+            "mode": "record",
+            "record": "/tmp/record.jsonl",
+        }
+    )
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=GatewaySettings) == settings
+
+
+def test_no_secret_is_shown() -> None:
+    settings = make_settings({"token": "tok-hidden", "model_list": MODELS})
+    proxy = LLMProxy(model_list=MODELS, token="tok-hidden")
+    for shown in (repr(settings), str(settings), repr(proxy), str(dict(settings.__rich_repr__()))):
+        assert "hidden" not in shown
+        assert "qwen" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_retries": "3"}, "num_retries"),
+        ({"num_retries": -1}, "num_retries is -1"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"max_body_bytes": 0}, "max_body_bytes is 0"),
+        ({"strict": "yes"}, "strict"),
+        ({"mode": "reply"}, "mode"),
+        ({"when_paused": "drop"}, "when_paused"),
+        ({"launch_mode": "asyncio"}, "launch_mode is 'asyncio': use 'thread', 'process'"),
+        ({"port": 70000}, "port is 70000"),
+        ({"port": "8000"}, "port is '8000'"),
+        ({"host": "0.0.0.0"}, "host is '0.0.0.0', which others can reach: give a token"),
+        ({"token": "two words"}, "printable ASCII"),
+        ({"limits": {"run_coast": 1}}, "run_coast"),
+        ({"limits": {"run_cost": 0}}, "run_cost"),
+        ({"prices": {"qwen": (1,)}}, "price of 'qwen'"),
+        ({"prices": {"qwen": (-1, 1)}}, "price of 'qwen'"),
+        ({"mode": "live", "record": "calls.jsonl"}, "mode is 'live'"),
+        ({"mode": "replay"}, "nothing to answer from"),
+        ({"mode": "record", "replay_rollout": "ro-1"}, "mode is 'record'"),
+        ({"model_list": [{"base_url": "http://127.0.0.1:9/v1"}]}, "entry 1 of model_list"),
+        ({"model_list": {"name": "qwen"}}, "model_list"),
+        ({"model_list": [{"name": "qwen", "defaults": {"stop": object()}}]}, "model_list holds something"),
+        ({"redact": 3}, "redact is 3"),
+        ({"litellm_config": {}}, "LLMProxy has no litellm_config"),
+        ({"num_workers": 4}, "LLMProxy has no num_workers"),
+        ({"launcher_args": None}, "LLMProxy has no launcher_args"),
+        ({"middlewares": []}, "LLMProxy has no middlewares"),
+        ({"callbacks": []}, "LLMProxy has no callbacks"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_made(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LLMProxy(**given)
+
+
+def test_a_name_that_the_store_could_not_keep_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="name of a gateway"):
+        LLMProxy(name="my gateway")
+
+
+def test_an_unknown_argument_suggests_the_nearest() -> None:
+    with pytest.raises(TypeError, match="did you mean 'model_list'"):
+        LLMProxy(models_list=[])
+
+
+def test_beyond_loopback_a_token_is_enough_also_by_reference() -> None:
+    assert LLMProxy(host="0.0.0.0", token="env:NOT_SET_YET").host == "0.0.0.0"
+    assert LLMProxy(host="::1").host == "::1"
+
+
+def test_a_token_that_is_not_in_the_environment_is_an_error_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="SHARPEN_TEST_NO_SUCH is not set"):
+        LLMProxy(token="env:SHARPEN_TEST_NO_SUCH").start_sync()
+
+
+def test_prices_may_be_written_as_pairs_or_as_prices() -> None:
+    proxy = LLMProxy(prices={"a": (1, 2), "b": Price(1, 2, 0.5)})
+    assert proxy._settings.prices == {"a": [1, 2], "b": [1, 2, 0.5]}
+
+
+def test_the_record_is_found_also_by_a_process_that_works_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert LLMProxy(mode="record", record="calls.jsonl")._settings.record == str(tmp_path / "calls.jsonl")
+
+
+@pytest.mark.parametrize("launch_mode", ["thread", "process"])
+def test_a_record_without_a_place_is_an_error_at_the_start(launch_mode: Any) -> None:
+    proxy = LLMProxy(mode="record", launch_mode=launch_mode)
+    with pytest.raises(ConfigError, match="nowhere to write"):
+        proxy.start_sync()
+    assert not proxy.is_running()
+
+
+def test_a_replay_of_a_rollout_needs_its_store() -> None:
+    with pytest.raises(SharpenError, match="nothing to answer from"):
+        LLMProxy(mode="replay", replay_rollout="ro-1").start_sync()
+
+
+def test_importing_the_room_loads_no_web_server() -> None:
+    code = "import sys, sharpen.llm_proxy; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "sharpen.llm_proxy.proxy" in loaded
+    assert not [name for name in loaded if name.startswith(("uvicorn", "aiohttp", "opentelemetry.sdk", "litellm"))]

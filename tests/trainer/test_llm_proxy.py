@@ -1,0 +1,383 @@
+"""A gateway as a part of a run: real agents with the real SDK, a real gateway, a scripted model behind it."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from sharpen import LLM, InMemoryLightningStore, LlmProxyTraceToTriplet, PromptTemplate, ProxyLLM, algo, llm_rollout
+from sharpen.components import build_component
+from sharpen.errors import ConfigError, PortTakenError
+from sharpen.llm_proxy import LLMProxy
+from sharpen.semconv import SHARPEN_LLM_CALL
+from sharpen.trainer import Trainer
+from tests.llm_proxy.scripted import Reply, ScriptedUpstream
+
+from .scenes import small_trainer, until
+
+
+@pytest.fixture
+def vllm() -> Iterator[ScriptedUpstream]:
+    with ScriptedUpstream(engine="vllm", default_reply=Reply("four")) as running:
+        yield running
+
+
+def models(upstream: ScriptedUpstream, *names: str) -> list[dict[str, Any]]:
+    address = {"base_url": upstream.base_url, "api_key": "sk-upstream"}
+    return [{"name": name, "model": "scripted", **address} for name in names or ("main",)]
+
+
+@llm_rollout
+def ask(task: str, llm: LLM) -> float:
+    """An agent that knows nothing of the gateway."""
+    with OpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+        answer = client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
+    return float(answer.choices[0].message.content == "four")
+
+
+@algo
+async def ask_all(store: Any, train_dataset: Any) -> None:
+    """Enqueues every task and waits."""
+    rollouts = [await store.enqueue_rollout(task, rollout_id=f"ro-{task}") for task in train_dataset]
+    await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in rollouts])
+
+
+def rollouts_of(store: Any) -> dict[str, Any]:
+    return {each.rollout_id: each for each in asyncio.run(store.query_rollouts())}
+
+
+def calls_of(store: Any, rollout_id: str) -> list[Any]:
+    return list(asyncio.run(store.query_spans(rollout_id, name=SHARPEN_LLM_CALL)))
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "shm-memory": {"strategy": "shm", "store": "memory"},
+    "shm-sqlite": {"strategy": "shm"},
+    "cs": {"strategy": "cs"},
+    "cs-memory": {"strategy": "cs", "store": "memory"},
+    "cs-runner": {"strategy": {"type": "cs", "main_process": "runner"}},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_calls_of_an_agent_are_recorded_with_their_rollout_under_every_strategy(
+    vllm: ScriptedUpstream, layout: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proxy = LLMProxy(model_list=models(vllm))
+    trainer = Trainer(algorithm=ask_all, llm_proxy=proxy, **LAYOUTS[layout])
+    result = trainer.fit(ask, ["one", "two", "three"])
+    assert result.status == "succeeded"
+    assert {each.reward for each in rollouts_of(trainer.store).values()} == {1.0}
+    for rollout_id in ("ro-one", "ro-two", "ro-three"):
+        (span,) = calls_of(trainer.store, rollout_id)
+        assert span.attributes["gen_ai.response.id"].startswith("chatcmpl")
+    assert result.metrics["llm/calls"] == 3
+    assert result.metrics["llm/refused"] == 0
+    assert result.metrics["llm/input_tokens"] > 0
+    assert result.metrics["llm/output_tokens"] > 0
+    assert "LLM calls: 3; tokens: " in capfd.readouterr().err
+    assert not proxy.is_running()
+
+
+def test_what_was_sampled_comes_back_as_triplets_with_token_ids(vllm: ScriptedUpstream) -> None:
+    trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, adapter="LlmProxyTraceToTriplet")
+    trainer.fit(ask, ["one"])
+    (triplet,) = LlmProxyTraceToTriplet().adapt(list(asyncio.run(trainer.store.query_spans("ro-one"))))
+    assert all(isinstance(each, int) for each in triplet.prompt["token_ids"] + triplet.response["token_ids"])
+    assert len(triplet.response["token_ids"]) == len(triplet.response["logprobs"]) > 0
+    assert triplet.reward == 1.0
+
+
+def test_an_async_agent_and_the_default_algorithm_work_too(vllm: ScriptedUpstream) -> None:
+    from openai import AsyncOpenAI
+
+    @llm_rollout
+    async def ask_async(task: str, llm: LLM) -> float:
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+            said = await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
+        return float(said.choices[0].message.content == "four")
+
+    trainer = small_trainer(llm_proxy={"model_list": models(vllm)})
+    result = trainer.dev(ask_async, ["one", "two"])
+    assert result.metrics["reward_mean"] == 1.0
+    assert result.metrics["llm/calls"] == 2
+
+
+# -- resources ---------------------------------------------------------------------------------------
+
+
+def published(trainer: Trainer) -> dict[str, Any]:
+    assert trainer.result is not None
+    return dict(trainer.result.best_resources or {})
+
+
+def test_the_gateway_is_added_to_other_resources_as_the_main_llm(vllm: ScriptedUpstream) -> None:
+    seen = {}
+
+    @algo
+    async def look(initial_resources: Any, llm_proxy: Any) -> None:
+        seen.update(initial_resources, is_running=llm_proxy.is_running())
+
+    prompt = PromptTemplate("say {word}")
+    trainer = small_trainer(
+        algorithm=look, llm_proxy={"model_list": models(vllm)}, initial_resources={"prompt": prompt}
+    )
+    trainer.fit(ask)
+    assert seen["is_running"]
+    assert seen["prompt"] == published(trainer)["prompt"] == prompt
+    assert isinstance(seen["main_llm"], ProxyLLM)
+    assert seen["main_llm"].model == "main"
+    assert published(trainer)["main_llm"] == seen["main_llm"]
+
+
+def test_an_llm_of_the_users_own_stays_the_only_one(vllm: ScriptedUpstream) -> None:
+    mine = LLM(vllm.base_url, "scripted")
+    trainer = small_trainer(
+        algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, initial_resources={"judge": mine}
+    )
+    result = trainer.fit(ask, ["one"])
+    assert published(trainer) == {"judge": mine}
+    assert result.metrics["llm/calls"] == 0
+
+
+def test_another_thing_of_the_name_is_refused(vllm: ScriptedUpstream) -> None:
+    resources = {"main_llm": PromptTemplate("no model")}
+    trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, initial_resources=resources)
+    with pytest.raises(ConfigError, match="'main_llm' that is no LLM"):
+        trainer.fit(ask, ["one"])
+
+
+def test_of_several_models_the_first_is_the_main_one(vllm: ScriptedUpstream) -> None:
+    trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm, "first", "second")})
+    trainer.fit(ask, ["one"])
+    assert published(trainer)["main_llm"].model == "first"
+
+
+def test_a_gateway_without_models_waits_for_the_algorithm_to_bring_them(vllm: ScriptedUpstream) -> None:
+    @algo
+    async def bring(store: Any, llm_proxy: Any, initial_resources: Any) -> None:
+        assert initial_resources is None
+        llm_proxy.update_model_list(models(vllm))
+        await store.add_resources({"policy": llm_proxy.as_resource()})
+        rollout = await store.enqueue_rollout("one", rollout_id="ro-one")
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+    trainer = small_trainer(algorithm=bring, llm_proxy="LLMProxy")
+    result = trainer.fit(ask)
+    assert rollouts_of(trainer.store)["ro-one"].reward == 1.0
+    assert result.metrics["llm/calls"] == 1
+
+
+# -- its life ----------------------------------------------------------------------------------------
+
+
+def test_a_gateway_that_runs_already_is_used_and_goes_on(vllm: ScriptedUpstream) -> None:
+    store = InMemoryLightningStore(thread_safe=True)
+    with LLMProxy(model_list=models(vllm), store=store, launch_mode="thread") as proxy:
+        for round_ in (1, 2):
+            trainer = Trainer(algorithm=ask_all, llm_proxy=proxy, strategy="shm", store=store)
+            result = trainer.fit(ask, [f"{round_}-one", f"{round_}-two"])
+            assert result.metrics["llm/calls"] == 2  # of this run
+            assert proxy.is_running()
+
+
+def test_a_gateway_can_be_used_by_one_run_after_another(vllm: ScriptedUpstream) -> None:
+    mine = InMemoryLightningStore(thread_safe=True)
+    proxy = LLMProxy(model_list=models(vllm), store=mine)
+    for _ in range(2):
+        trainer = Trainer(algorithm=ask_all, llm_proxy=proxy, strategy="shm", store="memory")
+        assert trainer.fit(ask, ["one"]).metrics["llm/calls"] == 1
+        assert len(calls_of(trainer.store, "ro-one")) == 1
+        assert proxy.get_store() is mine
+        assert proxy.port is None
+
+
+def test_a_gateway_is_stopped_when_the_algorithm_fails(vllm: ScriptedUpstream) -> None:
+    proxy = LLMProxy(model_list=models(vllm))
+
+    @algo
+    async def fail() -> None:
+        assert proxy.is_running()
+        raise LookupError("nothing learnt")
+
+    with pytest.raises(LookupError, match="nothing learnt"):
+        small_trainer(algorithm=fail, llm_proxy=proxy).fit(ask)
+    assert not proxy.is_running()
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_taken_port_of_the_gateway_ends_the_run_with_a_clear_error(vllm: ScriptedUpstream, strategy: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        proxy = LLMProxy(port=taken.getsockname()[1], model_list=models(vllm))
+        with pytest.raises(PortTakenError, match=str(taken.getsockname()[1])):
+            Trainer(algorithm=ask_all, llm_proxy=proxy, strategy=strategy).fit(ask, ["one"])
+
+
+def test_a_run_without_an_algorithm_has_its_gateway_too(vllm: ScriptedUpstream) -> None:
+    import threading
+
+    trainer = small_trainer(llm_proxy={"model_list": models(vllm)})
+    store = trainer.store
+    running = threading.Thread(target=lambda: trainer.fit(ask))
+    running.start()
+    try:
+        asyncio.run(_enqueue_once_resources_are_there(store))
+    finally:
+        trainer.stop()
+        running.join()
+    assert rollouts_of(store)["ro-one"].reward == 1.0
+
+
+async def _enqueue_once_resources_are_there(store: Any) -> None:
+    while await store.get_latest_resources() is None:
+        await asyncio.sleep(0.01)
+    await store.enqueue_rollout("one", rollout_id="ro-one")
+    await store.wait_for_rollouts(rollout_ids=["ro-one"])
+
+
+def test_the_gateway_of_an_algorithm_gives_it_a_client(vllm: ScriptedUpstream) -> None:
+    from sharpen import Algorithm
+
+    said = []
+
+    class Asks(Algorithm[Any]):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            client = self.get_client()
+            answer = await client.chat.completions.create(model="main", messages=[{"role": "user", "content": "2+2"}])
+            said.append(answer.choices[0].message.content)
+            await client.close()
+
+    result = small_trainer(algorithm=Asks, llm_proxy={"model_list": models(vllm)}).fit(ask)
+    assert said == ["four"]
+    assert result.metrics["llm/calls"] == 1
+
+
+def test_a_limit_of_the_run_is_counted_in_its_result(vllm: ScriptedUpstream) -> None:
+    spec = {"model_list": models(vllm), "limits": {"run_calls": 1}}
+    result = small_trainer(algorithm=ask_all, llm_proxy=spec).fit(ask, ["one", "two", "three"])
+    assert result.metrics["llm/calls"] == 1
+    assert result.metrics["llm/refused"] == 2
+
+
+def test_the_folder_of_a_run_may_have_any_name(vllm: ScriptedUpstream, tmp_path: Path) -> None:
+    folder = tmp_path / "my run #1 ä?"
+    trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, run_dir=folder)
+    assert trainer.fit(ask, ["one"]).metrics["llm/calls"] == 1
+
+
+def test_limits_of_a_run_are_its_own_in_a_store_that_several_runs_use(vllm: ScriptedUpstream) -> None:
+    store = InMemoryLightningStore(thread_safe=True)
+    proxy = LLMProxy(model_list=models(vllm), limits={"run_calls": 1})
+    for name in ("first", "second"):
+        trainer = Trainer(algorithm=ask_all, llm_proxy=proxy, strategy="shm", store=store, name=name)
+        result = trainer.fit(ask, [f"{name}-one", f"{name}-two"])
+        assert (result.metrics["llm/calls"], result.metrics["llm/refused"]) == (1, 1)
+    assert proxy.name == "gateway"
+
+
+def test_the_name_of_the_gateway_is_known() -> None:
+    assert isinstance(build_component("LLMProxy", expected_type=LLMProxy, spec_name="llm_proxy"), LLMProxy)
+
+
+def test_no_key_is_written_into_the_folder_of_a_run(vllm: ScriptedUpstream) -> None:
+    trainer = Trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, strategy="shm")
+    result = trainer.fit(ask, ["one"])
+    assert result.run_dir is not None
+    files = [path for path in Path(result.run_dir).rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"sk-upstream" in path.read_bytes()]
+
+
+# -- resume ------------------------------------------------------------------------------------------
+
+
+@algo
+async def leave_early(store: Any) -> None:
+    """The first half: one rollout is done, one waits, then it breaks."""
+    await store.enqueue_rollout("one", rollout_id="ro-one")
+    await store.wait_for_rollouts(rollout_ids=["ro-one"])
+    raise ConnectionError("broken")
+
+
+def _broken_run(vllm: ScriptedUpstream) -> tuple[Path, ProxyLLM]:
+    trainer = Trainer(algorithm=leave_early, llm_proxy={"model_list": models(vllm)}, strategy="shm")
+    with pytest.raises(ConnectionError):
+        trainer.fit(ask)
+    assert trainer.result is not None
+    assert trainer.result.run_dir is not None
+    asyncio.run(trainer.store.enqueue_rollout("two", rollout_id="ro-two"))  # it waits, bound to the old address
+    asyncio.run(trainer.store.close())
+    return trainer.result.run_dir, published(trainer)["main_llm"]
+
+
+@algo
+async def finish(store: Any) -> None:
+    await store.wait_for_rollouts(rollout_ids=["ro-two"])
+
+
+def _resume(vllm: ScriptedUpstream, folder: Path) -> Trainer:
+    trainer = Trainer(algorithm=finish, llm_proxy={"model_list": models(vllm)}, strategy="shm")
+    trainer.fit(ask, resume=folder)
+    return trainer
+
+
+def test_a_run_that_goes_on_has_its_gateway_where_it_was_and_counts_on(vllm: ScriptedUpstream) -> None:
+    folder, before = _broken_run(vllm)
+    trainer = _resume(vllm, folder)
+    assert trainer.result is not None
+    assert rollouts_of(trainer.store)["ro-two"].reward == 1.0
+    assert published(trainer)["main_llm"] == before
+    assert trainer.result.metrics["llm/calls"] == 2
+
+
+def test_a_run_that_goes_on_tells_what_waits_when_the_port_of_its_gateway_was_taken(vllm: ScriptedUpstream) -> None:
+    folder, before = _broken_run(vllm)
+    port = int(before.endpoint.rpartition(":")[2].partition("/")[0])
+    with socket.create_server(("127.0.0.1", port)):
+        trainer = _resume(vllm, folder)
+    assert rollouts_of(trainer.store)["ro-two"].reward == 1.0
+    after = published(trainer)["main_llm"]
+    assert after.endpoint != before.endpoint
+    assert after.model == before.model
+
+
+RUN = """
+import sys
+from openai import OpenAI
+from sharpen import LLM, Trainer, llm_rollout
+
+@llm_rollout
+def agent(task: int, llm: LLM) -> float:
+    with OpenAI(base_url=llm.endpoint, api_key="none", max_retries=0) as client:
+        client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": str(task)}])
+    return 1.0
+
+retried = {"unresponsive_seconds": 1, "max_attempts": 3, "retry_condition": ["unresponsive"]}
+models = [{"name": "main", "model": "scripted", "base_url": sys.argv[1]}]
+algorithm = {"type": "Baseline", "train_split": 1}
+trainer = Trainer(
+    strategy="shm", algorithm=algorithm, n_runners=2, rollout_config=retried, llm_proxy={"model_list": models}
+)
+result = trainer.fit(agent, range(40), resume=sys.argv[2] if len(sys.argv) > 2 else None)
+print(result.metrics["rollouts"], result.metrics["reward_mean"], int(result.metrics["llm/calls"]))
+"""
+
+
+def test_a_killed_run_goes_on_with_its_gateway_and_no_rollout_fails(vllm: ScriptedUpstream, tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    command = [sys.executable, str(script), vllm.base_url]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
+        until(lambda: len(vllm.requests) >= 10)
+        first.kill()
+    done = subprocess.run([*command, "last"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    rollouts, reward, calls = done.stdout.split()
+    assert (rollouts, reward) == ("40", "1.0")
+    assert 0 < int(calls) <= len(vllm.requests)  # the last second before the kill may be missing
