@@ -13,14 +13,14 @@ from sharpen.http.serving import serve_here
 from sharpen.llm_proxy.application import GatewayApplication
 from sharpen.llm_proxy.attribution import Attempts
 from sharpen.llm_proxy.bookkeeping import Books
-from sharpen.llm_proxy.budgets import Budget, Limits
+from sharpen.llm_proxy.budgets.budget import Budget, Limits
 from sharpen.llm_proxy.gateway import Gateway
-from sharpen.llm_proxy.models import parse_model_list
+from sharpen.llm_proxy.models.model_list import parse_model_list
 from sharpen.llm_proxy.options import GatewayOptions
 from sharpen.llm_proxy.pausing import Gate
 from sharpen.llm_proxy.recorder import Recorder
 from sharpen.llm_proxy.retries import Choice
-from sharpen.llm_proxy.upstreams import Upstreams
+from sharpen.llm_proxy.upstreams.pool import Upstreams
 from sharpen.store import LightningStore
 from sharpen.types import AttemptedRollout, Span, StoredSpans
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sharpen.llm_proxy.calls import Api, Call, Place, UpstreamAnswer
-from sharpen.llm_proxy.model_entry import ModelEntry
+from sharpen.llm_proxy.models.model_entry import ModelEntry
 
 KEY = "sk-upstream-1234567890"
 

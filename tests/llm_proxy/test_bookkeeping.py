@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sharpen.llm_proxy.bookkeeping import Books, Passage
-from sharpen.llm_proxy.budgets import Budget
+from sharpen.llm_proxy.budgets.budget import Budget
 from sharpen.llm_proxy.calls import Call, Place, Refusal
-from sharpen.llm_proxy.record import RecordFile, WrittenRecord
 from sharpen.llm_proxy.recorder import Recorder
-from sharpen.llm_proxy.redaction import Redaction
+from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
+from sharpen.llm_proxy.recording.redaction import Redaction
 from sharpen.llm_proxy.retries import Only
 from sharpen.semconv import LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore

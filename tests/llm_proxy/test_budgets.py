@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from sharpen import InMemoryLightningStore, LightningStore, Span, SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError, StoreUnavailableError
-from sharpen.llm_proxy.budgets import MAX_MODELS, OTHER_MODELS, Budget, Limits, Totals
+from sharpen.llm_proxy.budgets.budget import MAX_MODELS, OTHER_MODELS, Budget, Limits, Totals
+from sharpen.llm_proxy.budgets.prices import Prices
 from sharpen.llm_proxy.calls import Call, Place, Refusal, Said, Usage
-from sharpen.llm_proxy.prices import Prices
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.types import WorkerHeartbeat
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sharpen.llm_proxy.calls import Api
-from sharpen.llm_proxy.engines import AGAIN_SECONDS, EngineFinder, engine_in, is_public, wanted_fields
-from sharpen.llm_proxy.upstreams import Upstreams
+from sharpen.llm_proxy.upstreams.engines import AGAIN_SECONDS, EngineFinder, engine_in, is_public, wanted_fields
+from sharpen.llm_proxy.upstreams.pool import Upstreams
 
 from .scripted import Fault, ScriptedUpstream
 from .sending import KEY, Clock, call_to, entry_of, events_in, read

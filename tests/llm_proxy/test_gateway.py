@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from sharpen.http.client import HttpClient
-from sharpen.llm_proxy.budgets import Limits
-from sharpen.llm_proxy.models import parse_model_list
+from sharpen.llm_proxy.budgets.budget import Limits
+from sharpen.llm_proxy.models.model_list import parse_model_list
 from sharpen.llm_proxy.pausing import Gate
-from sharpen.llm_proxy.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.redaction import Redaction
-from sharpen.llm_proxy.replay import Replay
+from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
+from sharpen.llm_proxy.recording.redaction import Redaction
+from sharpen.llm_proxy.recording.replay import Replay
 from sharpen.llm_proxy.retries import Only
-from sharpen.llm_proxy.upstreams import Upstreams
+from sharpen.llm_proxy.upstreams.pool import Upstreams
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 

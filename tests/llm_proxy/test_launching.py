@@ -20,8 +20,8 @@ import pytest
 from sharpen.errors import PortTakenError, RunError
 from sharpen.execution.checked_store import CheckedStore
 from sharpen.llm_proxy import LLMProxy
-from sharpen.llm_proxy.launching import is_own_process, path_of
-from sharpen.llm_proxy.store_address import ServedStore, StoreFile, address_of
+from sharpen.llm_proxy.serving.launching import is_own_process, path_of
+from sharpen.llm_proxy.serving.store_address import ServedStore, StoreFile, address_of
 from sharpen.store import (
     InMemoryLightningStore,
     LightningStore,
@@ -283,8 +283,8 @@ async def test_a_signal_ends_the_child_in_order(upstream: ScriptedUpstream, numb
 async def test_a_child_that_does_not_listen_is_killed_in_the_end(
     upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.own_process.STOP_SECONDS", 0.3)
-    monkeypatch.setattr("sharpen.llm_proxy.own_process.SIGNAL_SECONDS", 0.3)
+    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.SIGNAL_SECONDS", 0.3)
     async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, _):
         pid, port = proxy.pid or 0, proxy.port
         os.kill(pid, signal.SIGSTOP)

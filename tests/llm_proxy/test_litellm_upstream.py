@@ -12,9 +12,9 @@ import pytest
 from sharpen.errors import ConfigError, MissingExtraError
 from sharpen.http.client import Unsent
 from sharpen.llm_proxy.calls import Call, Refusal, UpstreamAnswer
-from sharpen.llm_proxy.litellm_upstream import LiteLLMUpstream, load_litellm
-from sharpen.llm_proxy.models import ModelEntry, parse_model_list
-from sharpen.llm_proxy.upstreams import Upstreams
+from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list
+from sharpen.llm_proxy.upstreams.litellm_upstream import LiteLLMUpstream, load_litellm
+from sharpen.llm_proxy.upstreams.pool import Upstreams
 
 from .scripted import Fault, ScriptedUpstream
 from .sending import KEY, call_to, events_in, read
@@ -258,7 +258,7 @@ import os, socket
 os.environ.pop("LITELLM_LOCAL_MODEL_COST_MAP", None)
 def refuse(*args, **more): raise SystemExit(f"it called home: {args}")
 socket.socket.connect = socket.create_connection = refuse
-from sharpen.llm_proxy.litellm_upstream import load_litellm
+from sharpen.llm_proxy.upstreams.litellm_upstream import load_litellm
 litellm = load_litellm()
 assert litellm.telemetry is False and "LITELLM_LOCAL_MODEL_COST_MAP" not in os.environ
 """

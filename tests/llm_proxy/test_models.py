@@ -11,9 +11,9 @@ from rich.pretty import pretty_repr
 
 from sharpen.errors import ConfigError, MissingExtraError
 from sharpen.llm_proxy.calls import Refusal
-from sharpen.llm_proxy.keys import resolve
-from sharpen.llm_proxy.models import ModelEntry, parse_model_list
-from sharpen.llm_proxy.sampling import missing_defaults
+from sharpen.llm_proxy.models.keys import resolve
+from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list
+from sharpen.llm_proxy.models.sampling import missing_defaults
 
 SECRET = "sk-very-secret-1234"
 

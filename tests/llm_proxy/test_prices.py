@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
+from sharpen.llm_proxy.budgets.prices import KNOWN, Price, Prices
 from sharpen.llm_proxy.calls import Usage
-from sharpen.llm_proxy.prices import KNOWN, Price, Prices
 
 MILLION = Usage(1_000_000, 1_000_000)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.errors import ConfigError
-from sharpen.llm_proxy.exchanges import Exchange, Tape, exchange_attributes, exchange_in, key_of
-from sharpen.llm_proxy.record import RecordFile, WrittenRecord
+from sharpen.llm_proxy.recording.exchanges import Exchange, Tape, exchange_attributes, exchange_in, key_of
+from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
 
 from .asked import HELLO, call_of, exchange_of, question
 
@@ -191,7 +191,7 @@ def test_a_torn_first_line_is_written_again(path: Path) -> None:
 CHILD = """
 import sys
 from tests.llm_proxy.asked import call_of, exchange_of, question
-from sharpen.llm_proxy.record import RecordFile
+from sharpen.llm_proxy.recording.record import RecordFile
 record = RecordFile(sys.argv[1])
 for number in range(10**9):
     record.append(exchange_of(call_of(question(str(number))), [b"x" * 5000]))

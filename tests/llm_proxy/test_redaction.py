@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm_proxy.redaction import Redaction
+from sharpen.llm_proxy.recording.redaction import Redaction
 from sharpen.semconv import SHARPEN_REDACTION_ERROR, LightningLLMAttributes
 
 ATTRIBUTES: dict[str, Any] = {

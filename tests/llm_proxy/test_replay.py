@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from sharpen import InMemoryLightningStore, Span
 from sharpen.errors import ConfigError, UnknownIdError
 from sharpen.llm_proxy.calls import Call, Refusal, Upstream
-from sharpen.llm_proxy.exchanges import Exchange, exchange_attributes, key_of
-from sharpen.llm_proxy.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.replay import Replay, record_of_rollout
+from sharpen.llm_proxy.recording.exchanges import Exchange, exchange_attributes, key_of
+from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
+from sharpen.llm_proxy.recording.replay import Replay, record_of_rollout
 from sharpen.semconv import SHARPEN_LLM_CALL
 
 from .asked import HELLO, call_of, exchange_of, question

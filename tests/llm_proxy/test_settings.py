@@ -10,8 +10,8 @@ import pytest
 
 from sharpen.errors import ConfigError, InvalidInputError, SharpenError
 from sharpen.llm_proxy import LLMProxy
-from sharpen.llm_proxy.budgets import Limits
-from sharpen.llm_proxy.prices import Price
+from sharpen.llm_proxy.budgets.budget import Limits
+from sharpen.llm_proxy.budgets.prices import Price
 from sharpen.llm_proxy.settings import GatewaySettings, make_settings
 
 MODELS = [{"name": "qwen", "base_url": "http://127.0.0.1:9/v1", "api_key": "sk-hidden"}]

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm_proxy.sse import EventStream
+from sharpen.llm_proxy.reading.sse import EventStream
 
 from .answers import pieces
 

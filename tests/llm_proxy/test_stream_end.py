@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.llm_proxy.calls import Api
-from sharpen.llm_proxy.stream_end import StreamEnd
+from sharpen.llm_proxy.reading.stream_end import StreamEnd
 
 STREAMS: dict[Api, tuple[bytes, bytes]] = {
     "chat": (b'data: {"text": "data: [DONE]"}\n\n: ping\n\ndata: {}\n\n', b"data: [DONE]\n\n"),

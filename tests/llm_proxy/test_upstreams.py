@@ -12,9 +12,9 @@ import pytest
 
 from sharpen.http.client import Unsent
 from sharpen.llm_proxy.calls import Call, Place, Refusal, Usage
-from sharpen.llm_proxy.health import FIRST_SECONDS, LONGEST_SECONDS, TRIAL_SECONDS
-from sharpen.llm_proxy.models import ModelEntry
-from sharpen.llm_proxy.upstreams import ModelUpstream, Upstreams
+from sharpen.llm_proxy.models.model_list import ModelEntry
+from sharpen.llm_proxy.upstreams.health import FIRST_SECONDS, LONGEST_SECONDS, TRIAL_SECONDS
+from sharpen.llm_proxy.upstreams.pool import ModelUpstream, Upstreams
 
 from .scripted import Fault, Reply, ScriptedUpstream
 from .sending import KEY, Clock, call_to, entry_of, events_in, read

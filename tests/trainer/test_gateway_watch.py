@@ -1,4 +1,4 @@
-"""A gateway whose process is killed in the middle of a run comes back, and the run goes on; or it ends in plain words."""
+"""A gateway whose process is killed in the middle of a run comes back, and the run goes on; or ends in plain words."""
 
 import asyncio
 import os

@@ -20,9 +20,9 @@ import msgspec
 
 from sharpen.errors import ConfigError, SharpenError
 from sharpen.http.serving import new_loop, serve_here
-from sharpen.llm_proxy import wire
-from sharpen.llm_proxy.assembly import Service, assembled
-from sharpen.llm_proxy.orders import Stop
+from sharpen.llm_proxy.serving import wire
+from sharpen.llm_proxy.serving.assembly import Service, assembled
+from sharpen.llm_proxy.serving.orders import Stop
 from sharpen.logging import apply_settings
 from sharpen.store import LightningStore
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from ..errors import in_words
 from ..semconv import LightningLLMAttributes
-from .budgets import Budget
+from .budgets.budget import Budget
 from .calls import Call, Refusal, Said, Upstream, UpstreamAnswer
-from .exchanges import Tape, exchange_attributes, exchange_in
 from .genai import attributes_of, span_of
-from .reading import Reading, reading_for
-from .record import RecordFile
+from .reading.base import Reading, reading_for
 from .recorder import Recorder
-from .redaction import Redact
+from .recording.exchanges import Tape, exchange_attributes, exchange_in
+from .recording.record import RecordFile
+from .recording.redaction import Redact
 from .retries import Choice
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ import msgspec
 
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ..types import Attributes, Span, TraceStatus
-from .asked import asked, other_parameters, sampling_parameters
+from .asking.asked import asked, other_parameters, sampling_parameters
+from .asking.chat import prompt_token_ids
 from .calls import Api, Call, Place, Said
-from .chat_asking import prompt_token_ids
-from .embeddings_reading import Embedded
+from .reading.embeddings import Embedded
 
 _log = logging.getLogger(__name__)
 

@@ -19,14 +19,16 @@ from ..errors import ConfigError, RunError
 from ..http.listening import address
 from ..store import LightningStore
 from ..types import LLM, ProxyLLM
-from .budgets import Limits, Totals
-from .launching import Hook, LaunchMode, RunningGateway, check_launch_mode, launch
-from .model_choice import choose_model, names_of
-from .model_entry import ModelEntry
-from .models import parse_model_list
-from .orders import Answer, Drain, Look, Order, Pause, Resume, SetModels
-from .redaction import Redaction
+from .budgets.budget import Limits, Totals
+from .models.model_choice import choose_model, names_of
+from .models.model_entry import ModelEntry
+from .models.model_list import parse_model_list
+from .recording.redaction import Redaction
 from .removed import refuse_unknown_arguments
+from .serving.launching import Hook, LaunchMode, RunningGateway, check_launch_mode, launch
+from .serving.orders import Answer, Drain, Look, Order, Pause, Resume, SetModels
+from .serving.store_address import StoreAddress, address_of, is_same_store
+from .serving.threads import in_thread
 from .settings import (
     DEFAULT_HOST,
     MAX_BODY_BYTES,
@@ -37,8 +39,6 @@ from .settings import (
     make_settings,
     plain_prices,
 )
-from .store_address import StoreAddress, address_of, is_same_store
-from .threads import in_thread
 from .tokens import is_reference, resolve_token
 
 ModelList = Sequence[Mapping[str, Any]]

@@ -11,7 +11,7 @@ from ..http.asgi import Send
 from .bookkeeping import Books, Passage
 from .calls import Upstream, UpstreamAnswer
 from .dialects import RawHeaders
-from .stream_end import StreamEnd
+from .reading.stream_end import StreamEnd
 from .watching import Watch
 
 # Of one connection; and what is set anew here.

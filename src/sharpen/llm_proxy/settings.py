@@ -11,8 +11,8 @@ import msgspec
 from ..errors import ConfigError, SharpenError
 from ..http.listening import is_loopback
 from ..store.checks import check_id
-from .budgets import Limits
-from .prices import Price, Prices
+from .budgets.budget import Limits
+from .budgets.prices import Price, Prices
 
 Mode = Literal["live", "record", "replay"]
 WhenPaused = Literal["wait", "refuse"]

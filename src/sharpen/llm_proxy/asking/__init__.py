@@ -1,0 +1,1 @@
+"""What was asked: requests of every API in the words of the GenAI conventions."""

@@ -1,0 +1,1 @@
+"""What calls cost, and how much they may."""

@@ -1,0 +1,1 @@
+"""The model list: what agents may ask for, and who answers."""

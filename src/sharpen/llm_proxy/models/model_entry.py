@@ -1,0 +1,143 @@
+"""`ModelEntry`: one upstream of a model, and what is known about it. Its repr holds no key."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...components.messages import shown
+from ...errors import ConfigError
+from ..calls import PATHS
+from .keys import HIDDEN, hidden
+
+Provider = Literal["openai", "anthropic", "litellm"]
+Engine = Literal["vllm", "sglang", "sharpen", "none"]
+DEFAULT_URLS: dict[Provider, str] = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com/v1",
+}
+
+
+class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One upstream that answers for a model. What cannot work is refused when it is made."""
+
+    model_name: str
+    """As agents ask for it. A `*` at the end stands for any rest, `*` alone for any model."""
+    model: str | None = None
+    """As the upstream knows it. None: as asked for; a `*` in it: what the `*` of `model_name` stood for."""
+    base_url: str | None = None
+    """With `/v1` where the server has it. None: the public API of the provider."""
+    api_key: str | None = None
+    """A reference such as `env:NAME`, or the key itself."""
+    provider: Provider = "openai"
+    engine: Engine | None = None
+    """What samples there; None: found out by asking."""
+    weight: float = 1.0
+    rpm: float | None = None
+    """Requests a minute."""
+    tpm: float | None = None
+    """Tokens a minute, input and output."""
+    defaults: dict[str, Any] = {}
+    """Sampling parameters for requests that lack them."""
+    headers: dict[str, str] = {}
+    """Sent with every request. A value may be a reference."""
+    timeout: float | None = None
+    """Seconds until the answer begins, and from one piece of it to the next."""
+    weights_version: str | int | None = None
+    input_cost_per_token: float | None = None
+    output_cost_per_token: float | None = None
+    litellm_params: dict[str, Any] = {}
+    """What only LiteLLM understands."""
+
+    def __post_init__(self) -> None:
+        if not self.model_name:
+            raise ConfigError("model_name is empty: give the name that agents ask for, or '*' for any")
+        _check_star(self)
+        if self.base_url is not None:
+            _check_url(self.base_url)
+        _check_numbers(self)
+        _check_headers(self.headers)
+        if self.litellm_params and self.provider != "litellm":
+            raise ConfigError(
+                f"litellm_params is {shown(self.litellm_params)}, but provider is {self.provider!r}, which is asked "
+                "directly: put request parameters into defaults"
+            )
+
+    @property
+    def url(self) -> str:
+        """The base URL without a slash at its end; empty where LiteLLM knows it."""
+        url = (self.base_url or DEFAULT_URLS.get(self.provider, "")).rstrip("/")
+        # LiteLLM and Anthropic's own SDK leave the version out.
+        return f"{url}/v1" if self.provider == "anthropic" and not url.endswith("/v1") else url
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc or (self.model or self.model_name).partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.model_name} at {self.host}"
+
+    def matches(self, asked: str) -> bool:
+        stem, star, _ = self.model_name.partition("*")
+        return asked.startswith(stem) if star else asked == self.model_name
+
+    def upstream_model(self, asked: str) -> str:
+        """The model's name over there, for the name that an agent asked for."""
+        if self.model is None:
+            return asked
+        stem, star, _ = self.model_name.partition("*")
+        return self.model.replace("*", asked.removeprefix(stem) if star else asked)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        own: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        own["api_key"] = hidden(self.api_key)
+        own["headers"] = {name: hidden(value) for name, value in self.headers.items()}
+        own["litellm_params"] = dict.fromkeys(self.litellm_params, HIDDEN)
+        defaults = dict(zip(self.__struct_fields__[1:], self.__struct_defaults__, strict=True))
+        return [(name, value) for name, value in own.items() if value not in (None, {}) and value != defaults.get(name)]
+
+    def __repr__(self) -> str:
+        return f"ModelEntry({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+def _check_star(entry: ModelEntry) -> None:
+    if "*" in entry.model_name[:-1]:
+        raise ConfigError(f"model_name is {entry.model_name!r}: a * may stand at its end only")
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url or not (url.isascii() and url.isprintable()) or " " in url:
+        raise ConfigError(f"base_url is {shown(url)}: give one such as http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(f"base_url is {shown(url)}: leave out login, query and fragment; a key goes into api_key")
+    path = next((path for path in PATHS.values() if parts.path.rstrip("/").endswith(path)), None)
+    if path is not None:
+        raise ConfigError(f"base_url is {shown(url)}: give the part before {path}, which depends on the call")
+
+
+def _check_numbers(entry: ModelEntry) -> None:
+    for name in ("rpm", "tpm", "timeout"):
+        value = getattr(entry, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{name} is {value!r}: give a number above 0, or leave it out for no limit")
+    for name in ("weight", "input_cost_per_token", "output_cost_per_token"):
+        value = getattr(entry, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{name} is {value!r}: give a number of 0 or more")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not name or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+            raise ConfigError(f"headers names {name!r}, which is no name of an HTTP header")
+        if not (value.isascii() and value.isprintable()):
+            raise ConfigError(f"headers[{name!r}] holds characters that no HTTP header can carry")

@@ -1,0 +1,1 @@
+"""What was said: answers read as they pass, whole or streamed."""

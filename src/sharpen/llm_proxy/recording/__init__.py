@@ -1,0 +1,1 @@
+"""Exchanges kept and played again."""

@@ -1,0 +1,115 @@
+"""How the store of a gateway reaches another process: as the address of a server, or as the path of a file.
+
+The stores of this package that stand before another one (the algorithm's, the checked, the threaded, the served)
+hold it as `store`. A wrapper from elsewhere is not looked through: it may have its reasons.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from ...errors import ConfigError
+from ...store import LightningStore
+from .threads import in_thread
+
+SQLITE = "sharpen.store.sqlite.SQLiteStore"
+CLIENT = "sharpen.store.client.LightningStoreClient"
+
+
+class ServedStore(msgspec.Struct, frozen=True, tag="server"):
+    """A store behind a server."""
+
+    url: str
+    token: str | None = None
+
+    def open(self) -> LightningStore:
+        from ...store.client import LightningStoreClient
+
+        return LightningStoreClient(self.url, self.token)
+
+    def __repr__(self) -> str:
+        return f"ServedStore({self.url!r})"
+
+
+class StoreFile(msgspec.Struct, frozen=True, tag="file"):
+    """A SQLite file that several processes may open."""
+
+    path: str
+    synchronous: Literal["normal", "full"] = "normal"
+    busy_seconds: float = 10.0
+    max_kept_bytes: int = 64 * 2**20
+
+    def open(self) -> LightningStore:
+        from ...store.sqlite import SQLiteStore
+
+        return SQLiteStore(
+            self.path,
+            synchronous=self.synchronous,
+            busy_seconds=self.busy_seconds,
+            max_kept_bytes=self.max_kept_bytes,
+        )
+
+
+StoreAddress = ServedStore | StoreFile
+
+
+def address_of(store: LightningStore) -> StoreAddress | None:
+    """Where another process finds the same store; None when it lives in the memory of this one."""
+    innermost: Any = _innermost(store)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(innermost).__mro__}
+    if CLIENT in kinds:
+        token = innermost._headers.get("authorization", "").removeprefix("Bearer ")
+        return ServedStore(innermost.url, token or None)
+    exact = f"{type(innermost).__module__}.{type(innermost).__qualname__}"
+    if exact == SQLITE and innermost._clock is time.time:
+        return StoreFile(
+            path=str(innermost.path.absolute()),
+            synchronous=innermost._synchronous,
+            busy_seconds=innermost._busy_seconds,
+            max_kept_bytes=innermost._kept.max_bytes,
+        )
+    return None
+
+
+def is_same_store(one: LightningStore | None, other: LightningStore | None) -> bool:
+    """Whether both names lead to one store of this process."""
+    if one is None or other is None:
+        return one is other
+    return _innermost(one) is _innermost(other)
+
+
+def _innermost(store: LightningStore) -> LightningStore:
+    while type(store).__module__.startswith("sharpen.") and "store" in vars(store):
+        store = vars(store)["store"]
+    return store
+
+
+def check_thread_safe(store: LightningStore) -> None:
+    """A gateway answers in a thread of its own: the store must bear that."""
+    if not store.capabilities.get("thread_safe"):
+        raise ConfigError(
+            f"the gateway works in a thread of its own, but its store, {type(store).__name__}, says that it is not "
+            "thread-safe: make it with thread_safe=True, or wrap it once and use it everywhere: "
+            "LightningStoreThreaded(store)"
+        )
+
+
+class StoreServing:
+    """A store of this process, served on loopback for the gateway's process alone."""
+
+    def __init__(self, store: LightningStore) -> None:
+        from ...store.server import LightningStoreServer
+
+        check_thread_safe(store)
+        # The caller may stand in a running loop, which cannot wait: so another thread does.
+        token = secrets.token_urlsafe(32)
+        self._server = LightningStoreServer(store, token=token)
+        in_thread(lambda: asyncio.run(self._server.start())).result()
+        self.address = ServedStore(self._server.endpoint, token)
+
+    def close(self) -> None:
+        """Stop serving; the store stays open."""
+        in_thread(lambda: asyncio.run(self._server.stop())).result()

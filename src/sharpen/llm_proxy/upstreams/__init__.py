@@ -1,0 +1,1 @@
+"""Who answers calls: choosing, asking, health and rates."""
