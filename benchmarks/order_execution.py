@@ -2,6 +2,7 @@
 
     python benchmarks/order_execution.py             # 3 seeds
     python benchmarks/order_execution.py --seeds 1 --days 500
+    python benchmarks/order_execution.py --full-history --iters 40   # with the interpreter and network of Qlib's example
 
 PPO sees how good the last price is for the order, and what is left of the order and of the day. It is trained on one
 market and judged on another of the same kind, on orders that nobody trained on. Each line is JSON; advantages are in
@@ -25,9 +26,12 @@ from sharpen.rl.order_execution import (
     PPO,
     AllOne,
     CategoricalActionInterpreter,
+    FileProcessedDataProvider,
+    FullHistoryStateInterpreter,
     Market,
     MarketSettings,
     PAPenaltyReward,
+    Recurrent,
     SAOEState,
     SingleAssetOrderExecutionSimple,
     TwapRelativeActionInterpreter,
@@ -74,18 +78,26 @@ def simulator_of(where: Market) -> Any:
     return partial(SingleAssetOrderExecutionSimple, data_dir=where.folder, ticks_per_step=TICKS_PER_STEP)
 
 
-def judged(where: Market, action: Any, policy: Any) -> list[float]:
+def state_of(where: Market, *, is_full: bool) -> StateInterpreter[SAOEState, Any]:
+    if not is_full:
+        return Now()
+    provider = FileProcessedDataProvider(where.folder, ["$deviation"])
+    return FullHistoryStateInterpreter(STEPS, TICKS, 1, provider)
+
+
+def judged(where: Market, action: Any, policy: Any, *, is_full: bool = False) -> list[float]:
     """The price advantage of each order."""
-    writer = Advantages()
-    backtest(simulator_of(where), Now(), action, where.orders, policy, writer, finite_env_type="dummy", concurrency=64)
+    writer, state = Advantages(), state_of(where, is_full=is_full)
+    backtest(simulator_of(where), state, action, where.orders, policy, writer, finite_env_type="dummy", concurrency=64)
     return [writer.by_day[order.date.isoformat()] for order in where.orders]
 
 
-def trained(where: Market, seed: int, iters: int) -> tuple[Any, Any]:
-    state = Now()
+def trained(where: Market, seed: int, iters: int, *, is_full: bool) -> tuple[Any, Any]:
+    state = state_of(where, is_full=is_full)
     action = CategoricalActionInterpreter(4, max_step=STEPS)
     torch.manual_seed(seed)
-    network = MLP(state.observation_space, (32, 32))
+    space: Any = state.observation_space
+    network = Recurrent(space) if is_full else MLP(space, (32, 32))
     policy = PPO(network, state.observation_space, action.action_space, lr=3e-3, seed=seed)
     train(
         simulator_of(where),
@@ -107,7 +119,7 @@ def report(measure: str, found: list[float], **more: Any) -> tuple[float, float]
     return mean - half, mean + half
 
 
-def run(kind: Kind, folder: Path, seeds: int, iters: int, days: int) -> None:
+def run(kind: Kind, folder: Path, seeds: int, iters: int, days: int, *, is_full: bool) -> None:
     even, learned, best = list[float](), list[float](), list[float]()
     start = time.perf_counter()
     for seed in range(seeds):
@@ -115,7 +127,7 @@ def run(kind: Kind, folder: Path, seeds: int, iters: int, days: int) -> None:
         test = market(folder / f"{kind}-test-{seed}", kind, days=days, seed=2 * seed + 1)
         twap = TwapRelativeActionInterpreter()
         even += judged(test, twap, AllOne(Now.observation_space, twap.action_space))
-        learned += judged(test, *trained(learning, seed, iters))
+        learned += judged(test, *trained(learning, seed, iters, is_full=is_full), is_full=is_full)
         best += [oracle_advantage(simulator_of(test)(order)) for order in test.orders]
     worst = max(abs(each) for each in even)
     print(json.dumps({"measure": f"TWAP, {kind}", "largest_bps": worst, "goal": 2e-3, "reached": worst <= 2e-3}))
@@ -133,12 +145,13 @@ def main() -> None:
     parser.add_argument("--iters", type=int, default=20)
     parser.add_argument("--days", type=int, default=2000, help="test orders for each seed")
     parser.add_argument("--kind", choices=["mean_reverting", "martingale"])
+    parser.add_argument("--full-history", action="store_true", help="FullHistoryStateInterpreter and Recurrent")
     given = parser.parse_args()
     torch.set_num_threads(1)
     kinds: list[Kind] = [given.kind] if given.kind else ["mean_reverting", "martingale"]
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
-            run(kind, Path(folder), given.seeds, given.iters, given.days)
+            run(kind, Path(folder), given.seeds, given.iters, given.days, is_full=given.full_history)
 
 
 if __name__ == "__main__":

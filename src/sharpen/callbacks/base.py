@@ -114,6 +114,11 @@ class Callback:
         """Remember it again."""
 
 
+def has_validations(loop: Any) -> bool:
+    """Whether a loop validates at all; one that does not say is believed to."""
+    return getattr(loop, "val_every_n_iters", 1) is not None
+
+
 def _no_hook(owner: str, name: str) -> str:
     nearest = get_close_matches(name, get_args(Hook), 1)
     meant = f"did you mean {nearest[0]}? " if nearest else ""

@@ -4,6 +4,7 @@ The order of steps makes it safe to kill the process at any moment: the new file
 latest one moves to it, and older files go only after that.
 """
 
+import logging
 import math
 import os
 import shutil
@@ -15,10 +16,12 @@ from typing import Literal
 
 from ..errors import ConfigError
 from ..files import remove_leftovers, replacing
-from .base import Callback, Loop, State, Trained
+from .base import Callback, Loop, State, Trained, has_validations
 from .early_stopping import Mode, check_mode
 from .file_names import FileNames
 from .state_file import save_state
+
+log = logging.getLogger(__name__)
 
 LATEST = "latest.pth"
 
@@ -96,6 +99,11 @@ class Checkpoint(Callback):
         self.dirpath.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.dirpath)
         self._last_time, self._last_iter = self._clock(), None
+        if self.keep_best is not None and self.monitor.startswith("val/") and not has_validations(loop):
+            log.warning(
+                "keep_best compares %r, but there will be no validation: set val_every_n_iters, or another monitor",
+                self.monitor,
+            )
 
     def on_iter_end(self, loop: Loop, trained: Trained) -> None:
         is_turn = self.every_n_iters is not None and loop.current_iter % self.every_n_iters == 0

@@ -5,7 +5,7 @@ import math
 from typing import Literal
 
 from ..errors import ConfigError
-from .base import Callback, Loop, State, Trained
+from .base import Callback, Loop, State, Trained, has_validations
 from .tree import copy_tree
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class EarlyStopping(Callback):
 
     def on_fit_start(self, loop: Loop, trained: Trained) -> None:
         self._reset()
+        if not has_validations(loop):
+            log.warning("early stopping looks after each validation, but there will be none: set val_every_n_iters")
 
     def on_validate_end(self, loop: Loop, trained: Trained) -> None:
         current = loop.metrics.get(self.monitor)

@@ -37,6 +37,10 @@ def save_state(path: str | os.PathLike[str], tree: Any) -> None:
 def load_state(path: str | os.PathLike[str]) -> Any:
     """The tree that was saved. Tensors come back on the CPU."""
     source = Path(path).resolve()  # a link to the latest may move while it is read
+    if source.is_dir():
+        raise StateFileError(
+            f"{str(path)!r} is a folder: give a file in it, such as {str(Path(path) / 'latest.pth')!r}"
+        )
     if not source.is_file():
         raise StateFileError(f"there is no state file at {str(path)!r}")
     try:

@@ -2,13 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .asgi import App
+from .joined_head import JoinedHead
+
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5
 KEEP_ALIVE_SECONDS = 75
@@ -121,13 +127,33 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(HttpToolsProtocol):
+    """Sends an answer's head with its body. Logs under our name, and not that an answer was cut: whoever cuts it tells why."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.logger = _log_of_server
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, JoinedHead(transport, self.loop)))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != "ASGI callable returned without completing response."
+
+
+_log_of_server = log.getChild("server")
+_log_of_server.addFilter(_is_news)
+
+
 def _config(app: App, grace_seconds: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
-        http="httptools",
+        http=_Protocol,
+        proxy_headers=False,  # whoever calls is told by nobody else
         ws="none",
         server_header=False,
         date_header=False,

@@ -6,6 +6,7 @@ the words of the API that it speaks. Keys that an agent sends are compared or ha
 
 import hmac
 from typing import Any
+from urllib.parse import quote_from_bytes
 
 import msgspec
 
@@ -15,12 +16,13 @@ from ..store.ids import new_id
 from .calls import Api, Call, Place, Refusal
 from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers, model_body, models_body
 from .gateway import Gateway
+from .lenient_json import decode, may_hold_halves, mended
 from .options import GatewayOptions
 from .routes import ROUTES, Route, find_route
 from .watching import HungUp
 
-_decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_QUERY_CHARACTERS = "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}"  # with letters, digits and _.-~ all of ASCII that can be seen
 
 
 class GatewayApplication:
@@ -41,6 +43,7 @@ class GatewayApplication:
             if route.api is None:
                 return await self._tell(route, headers, send)
             call = await self._call(route.api, route.place, headers, receive)
+            call.query = _query(scope)
         except Refusal as refusal:
             return await _refuse(refusal, found, headers, send)
         except HungUp:
@@ -115,12 +118,12 @@ class GatewayApplication:
     async def _tell(self, route: Route, headers: dict[str, str], send: Send) -> None:
         if route.page == "health":
             return await _answer(send, 200, _encode(self._health()), [JSON_TYPE])
-        names = self.gateway.model_names
+        models = await self.gateway.choice.list_models(headers)
         if route.model is None:
-            return await _answer(send, 200, models_body(names), [JSON_TYPE])
-        if route.model in names:
+            return await _answer(send, 200, models_body(models.names), [JSON_TYPE])
+        if models.has(route.model):
             return await _answer(send, 200, model_body(route.model), [JSON_TYPE])
-        refusal = Refusal(404, "model_not_found", f"there is no model {route.model!r}; there are {', '.join(names)}")
+        refusal = Refusal(404, "model_not_found", f"there is no model {route.model!r}: {models.known()}")
         return await _refuse(refusal, route, headers, send)
 
     def _health(self) -> dict[str, Any]:
@@ -130,12 +133,12 @@ class GatewayApplication:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        request = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        request = decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Refusal(400, "malformed_json", f"the body is no JSON: {error}", should_retry=False) from None
     if not isinstance(request, dict):
         raise Refusal(400, "malformed_request", "the body is no JSON object", should_retry=False)
-    return request
+    return mended(request) if may_hold_halves(body) else request
 
 
 def _too_large(limit: int) -> Refusal:
@@ -151,6 +154,12 @@ def _raw_path(scope: Scope) -> bytes:
     """The path within this application, as it came over the wire: a role may hold a quoted slash."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.removeprefix(scope.get("root_path", "").encode())
+
+
+def _query(scope: Scope) -> str:
+    """As it came over the wire; what may not stand in a request line is quoted."""
+    raw: bytes = scope.get("query_string") or b""
+    return quote_from_bytes(raw, safe=_QUERY_CHARACTERS) if raw else ""
 
 
 def _name_of(host: str) -> str:

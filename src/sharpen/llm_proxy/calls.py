@@ -41,6 +41,8 @@ class Call:
     start_time: float = field(default_factory=time.time)
     added: frozenset[str] = frozenset()
     """Fields that the gateway added to the request, such as `return_token_ids`."""
+    query: str = ""
+    """What stood after the `?` of the URL. It is passed on as it is; it is no content, so replays do not look at it."""
 
     @property
     def model(self) -> str:

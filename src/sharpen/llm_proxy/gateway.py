@@ -10,7 +10,6 @@ A gateway belongs to one event loop. It is built from its parts, so that it runs
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 from ..errors import in_words
 from ..http.asgi import Receive, Send
@@ -43,11 +42,6 @@ class Gateway:
         self.choice, self.books, self.attempts = choice, books, attempts
         self.gate = gate or Gate()
         self.options = options or GatewayOptions()
-
-    @property
-    def model_names(self) -> Sequence[str]:
-        """Those that agents can ask for by name; a star stands for names that nobody has listed."""
-        return [name for name in self.choice.model_names if "*" not in name]
 
     async def serve(self, call: Call, receive: Receive, send: Send) -> None:
         """Answer one call. Returns when the agent has its answer, or nobody is left to answer to."""

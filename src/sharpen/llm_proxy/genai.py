@@ -4,7 +4,6 @@ Content (messages, tools, token ids, errors in the upstream's words) stands in a
 status or name, so that a redaction of the attributes redacts all of it.
 """
 
-import json
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from ..types import Attributes, Span, TraceStatus
 from .asking.asked import asked, other_parameters, sampling_parameters
 from .asking.chat import prompt_token_ids
 from .calls import Api, Call, Place, Said
+from .lenient_json import mended
 from .reading.embeddings import Embedded
 
 _log = logging.getLogger(__name__)
@@ -193,8 +193,7 @@ def _json(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        # Halves of characters, which only a lenient parser lets pass.
-        return json.dumps(value)
+        return msgspec.json.encode(mended(value)).decode()
 
 
 def _by_choice(lists: list[list[Any]]) -> Any:

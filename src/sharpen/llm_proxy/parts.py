@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from .calls import Usage
+from .lenient_json import decode, mended
 
 Part = dict[str, Any]
 Message = dict[str, Any]
@@ -116,7 +117,8 @@ def weights_version_of(*places: Any) -> str | None:
 
 def parsed_or_text(text: str) -> Any:
     """JSON as its value, and text that is none (cut in its middle, say) as it is."""
+    text = mended(text)
     try:
-        return msgspec.json.decode(text)
+        return mended(decode(text))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return text

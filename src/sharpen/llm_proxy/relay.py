@@ -5,7 +5,6 @@ upstream down, since the next piece is asked for when the last one was taken.
 """
 
 import math
-from collections.abc import Iterable
 
 from ..http.asgi import Send
 from .bookkeeping import Books, Passage
@@ -20,6 +19,7 @@ _NOT_PASSED_ON = frozenset(
      "upgrade", "x-sharpen-call-id"}
 )  # fmt: skip
 _EMPTY = frozenset({204, 304})
+_OF_A_BODY = _NOT_PASSED_ON | {"content-length"}  # of one that would have come
 
 
 async def relay(
@@ -73,7 +73,7 @@ class _Way:
     async def begin(self) -> None:
         if not self._passage.is_answering:
             self._passage.is_answering = True
-            headers = _head(self._passage, self._answer.headers)
+            headers = _head(self._passage, self._answer)
             await self._send({"type": "http.response.start", "status": self._answer.status, "headers": headers})
 
     async def pass_on(self, piece: bytes) -> None:
@@ -86,8 +86,11 @@ class _Way:
         await self._send({"type": "http.response.body", "body": piece, "more_body": False})
 
 
-def _head(passage: Passage, headers: Iterable[tuple[str, str]]) -> RawHeaders:
-    found = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if name not in _NOT_PASSED_ON]
+def _head(passage: Passage, answer: UpstreamAnswer) -> RawHeaders:
+    left_out = _OF_A_BODY if answer.status in _EMPTY else _NOT_PASSED_ON
+    found = [
+        (name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers if name not in left_out
+    ]
     found.append((b"x-sharpen-call-id", passage.call.call_id.encode()))
     return found
 

@@ -8,11 +8,12 @@ import asyncio
 import email.utils
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ..http.client import Unsent
 from .calls import Call, Refusal, Upstream, UpstreamAnswer, Usage
+from .models.listing import ListedModels
 
 AGAIN = frozenset({429, 500, 502, 503, 504, 529})
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0
@@ -35,9 +36,8 @@ class Choice(Protocol):
         """The tokens that a call used there."""
         ...
 
-    @property
-    def model_names(self) -> Sequence[str]:
-        """What agents can ask for."""
+    async def list_models(self, headers: Mapping[str, str]) -> ListedModels:
+        """What agents can ask for; `headers` are those of the client that wants to know."""
         ...
 
     async def aclose(self) -> None: ...
@@ -146,9 +146,8 @@ class Only:
     def settled(self, upstream: Upstream, usage: Usage | None) -> None:
         """It has no rates."""
 
-    @property
-    def model_names(self) -> Sequence[str]:
-        return tuple(getattr(self._upstream, "model_names", ()))
+    async def list_models(self, headers: Mapping[str, str]) -> ListedModels:
+        return ListedModels([], ["*"], ["*"])
 
     async def aclose(self) -> None:
         close = getattr(self._upstream, "aclose", None)

@@ -1,7 +1,7 @@
 """`Watch`: ends the work of one call when its agent hangs up or time runs out.
 
 The work is cancelled where it waits, and the block of the watch raises `HungUp` or `TimedOut`. There is one timer for
-all limits of a call, and it is not touched from piece to piece; a call of a few milliseconds is over before anybody
+all limits of a call, and it is not touched from piece to piece; a call of some milliseconds is over before anybody
 listens for its agent.
 """
 
@@ -12,7 +12,7 @@ from typing import Self
 
 from ..http.asgi import Receive
 
-LISTEN_AFTER_SECONDS = 0.02
+LISTEN_AFTER_SECONDS = 0.1
 
 
 class HungUp(Exception):

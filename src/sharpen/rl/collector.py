@@ -13,8 +13,8 @@ from ..errors import InvalidInputError
 from .episodes import EpisodeBatch
 from .finite_env import FiniteVectorEnv
 from .noise import EpisodeNoise
-from .policy import Actor
-from .trees import Array, Tree, concatenate, map_tree, rows
+from .policy import Actions, Actor
+from .trees import Array, Tree, concatenate, leaves, map_tree, rows
 
 ROWS = 64  # rounds that a buffer holds at first, at least
 
@@ -62,11 +62,24 @@ class Collector:
                 noise.begin(begun, env.k_N[begun])
             obs_N = rows(env.obs, ids)
             actions = policy.act(obs_N, rng=noise.select(ids), deterministic=deterministic)
-            action_N = actions.action_N
+            action_N = _one_for_each(actions, len(ids), policy)
             if buffer is not None:
                 buffer.put_step(ids, begun, obs_N, action_N, actions.extras)
         env.close_collection()
         return count
+
+
+def _one_for_each(actions: Any, count: int, policy: Actor) -> Tree:
+    """The actions; NumPy would spread a single one over all episodes without a word."""
+    name = f"{type(policy).__name__}.act"
+    if not isinstance(actions, Actions):
+        raise InvalidInputError(f"{name} gave {type(actions).__name__}: return Actions(action_N)")
+    for leaf in leaves(actions.action_N):
+        if np.shape(leaf)[:1] != (count,):
+            raise InvalidInputError(
+                f"{name} gave actions of the shape {np.shape(leaf)} for {count} observations: give one for each"
+            )
+    return actions.action_N
 
 
 class _Buffer:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ..errors import EpisodeError, RewardError
+from ..errors import EpisodeError
 from ..loggers import LogLevel
 from .env_wrapper import EnvWrapper
 from .log_collector import Logs
+from .reward import as_number
 from .rows import Rows
 from .spaces import row_writer
 
@@ -61,9 +62,20 @@ class _Slot:
 
 
 class EnvSet:
-    """The environments of one process."""
+    """The environments of one process.
 
-    def __init__(self, factories: Iterable[Callable[[], gym.Env[Any, Any]]], rows: Rows) -> None:
+    `caught` are the errors that become those of an episode. A worker adds `SystemExit`; in the user's own process
+    that one may come from a signal, and ends the program.
+    """
+
+    def __init__(
+        self,
+        factories: Iterable[Callable[[], gym.Env[Any, Any]]],
+        rows: Rows,
+        *,
+        caught: tuple[type[BaseException], ...] = (Exception,),
+    ) -> None:
+        self._caught = caught
         self._slots = [_Slot(factory()) for factory in factories]
         self._rows = rows
         self._write_obs = row_writer(rows.obs)
@@ -100,7 +112,7 @@ class EnvSet:
                 raise _failure(begin, error) from error
             notes.append(Note(begin.slot, exhausted=True))
             return
-        except Exception as error:
+        except self._caught as error:
             raise _failure(begin, error) from error
         self.infos[begin.slot] = info
         if self._settings.each_step and _has_news(info):
@@ -114,6 +126,8 @@ class EnvSet:
             for number, action in zip(slots, actions, strict=True):
                 slot = all_slots[number]
                 obs, reward, terminated, truncated, info = slot.step(action)
+                if not slot.is_wrapper:
+                    reward = as_number(reward, len(slot.rewards) + 1)
                 write(number, obs)
                 rewards_N[number] = reward
                 terminated_N[number] = terminated
@@ -123,12 +137,12 @@ class EnvSet:
                 if slot.is_wrapper:
                     is_news = len(info["log"]) > 1 or info["aux_info"]
                 else:
-                    is_news = every and _has_news(_checked(reward, info))
+                    is_news = every and _has_news(info)
                 if terminated or truncated:
                     self._end(number, slot, info, notes)
                 elif is_news:
                     self._tell(number, slot, info, notes)
-        except Exception as error:
+        except self._caught as error:
             raise _failure(slot.begin, error) from error
 
     def _tell(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
@@ -164,19 +178,12 @@ def _number(begin: Begin) -> int:
     return int(np.random.SeedSequence(begin.entropy).generate_state(1)[0])
 
 
-def _checked(reward: Any, info: Any) -> Any:
-    """The info of an environment that is not ours; a reward that is no number is refused."""
-    if reward != reward:  # noqa: PLR0124 - the quickest test for NaN
-        raise RewardError(f"the reward is {reward}: it must be a number")
-    return info
-
-
 def _has_news(info: Any) -> bool:
     """Whether an info says anything that the row does not."""
     return any(info[key] for key in info if key != "log") or len(info.get("log", ())) > 1
 
 
-def _failure(begin: Begin | None, error: Exception) -> EpisodeError:
+def _failure(begin: Begin | None, error: BaseException) -> EpisodeError:
     """The error with the episode that it happened in."""
     if isinstance(error, EpisodeError):
         return error

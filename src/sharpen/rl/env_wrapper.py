@@ -7,17 +7,18 @@ at by the collector of auxiliary information. Terminated and truncated are kept 
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
 from typing import Any, Generic, TypedDict
 
 import gymnasium as gym
 import numpy as np
 
-from ..errors import InvalidInputError, RewardError
+from ..errors import InvalidInputError
 from ..loggers import LogLevel
 from .aux_info import AuxiliaryInfoCollector
 from .interpreter import ActionInterpreter, Interpreter, ObsType, PolicyActType, StateInterpreter, Validate
 from .log_collector import LogCollector, Logs
-from .reward import Reward
+from .reward import Reward, as_number
 from .seed import InitialStateType
 from .simulator import ActType, Simulator, StateType, _building
 
@@ -172,8 +173,8 @@ class EnvWrapper(
             obs = self.state_interpreter(state)
         status["obs_history"].append(obs)
         reward = self._reward(state)
-        if reward != reward:  # noqa: PLR0124 - the quickest test for NaN
-            raise RewardError(f"the reward is {reward} after step {status['cur_step']}: it must be a number")
+        if type(reward) is not float or not isfinite(reward):
+            reward = as_number(reward, status["cur_step"])
         status["reward_history"].append(reward)
         aux_info = {} if self.aux_info_collector is None else self.aux_info_collector(state)
         if not done and not logs and self.logger._min_loglevel == PERIODIC:

@@ -162,13 +162,18 @@ class FiniteVectorEnv(abc.ABC):
         return begins
 
     def _put_actions(self, ids: Array, action_N: Tree) -> None:
-        if len(ids) == self._n:
+        count = len(ids)
+        if count == self._n:
             ids = slice(None)  # type: ignore[assignment]
 
         def put(place: Array, action: Any) -> None:
             action = np.asarray(action)
             if action.dtype != place.dtype and not np.can_cast(action.dtype, place.dtype, "same_kind"):
                 words = f"actions are {action.dtype}, but the action space has {place.dtype}"
+                raise GymSpaceValidationError(words, self.action_space, action)
+            if action.shape != (count, *place.shape[1:]) and place.dtype != object:
+                needed = (count, *place.shape[1:])
+                words = f"the shape of the actions is {action.shape}, but one action for each of {count} needs {needed}"
                 raise GymSpaceValidationError(words, self.action_space, action)
             place[ids] = action
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from ..errors import RewardError
 
 if TYPE_CHECKING:
     from .env_wrapper import EnvWrapper
@@ -50,3 +55,16 @@ class RewardCombination(Reward[Any]):
             self.log(name, value)
             total += value
         return total
+
+
+def as_number(reward: Any, step: int) -> float:
+    """The reward after a step as a float; what is no finite number would spoil all that is learned from it."""
+    is_number = isinstance(reward, int | float | np.integer | np.floating | np.bool_)
+    if (is_number or _is_real_scalar(reward)) and math.isfinite(reward):
+        return float(reward)
+    raise RewardError(f"the reward is {reward!r:.200} after step {step}: it must be one finite number")
+
+
+def _is_real_scalar(value: Any) -> bool:
+    """Whether it is an array or a tensor without axes."""
+    return getattr(value, "shape", None) == () and not isinstance(value.item(), complex | str)

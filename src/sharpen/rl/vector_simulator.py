@@ -138,9 +138,10 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
                 logger.on_env_episodes(self._returns_N[ended].tolist(), self._lengths_N[ended].tolist())
 
     def _check_rewards(self, ids: Array, reward_N: Array) -> None:
-        if np.isnan(reward_N.sum()) and np.isnan(reward_N).any():
-            wrong = self.k_N[ids[np.isnan(reward_N)]].tolist()
-            raise RewardError(f"the reward of the episodes {wrong} is NaN: it must be a number")
+        if not np.isfinite(reward_N.sum()) and not np.isfinite(reward_N).all():
+            is_wrong = ~np.isfinite(reward_N)
+            wrong, values = self.k_N[ids[is_wrong]].tolist(), reward_N[is_wrong].tolist()
+            raise RewardError(f"the reward of the episodes {wrong} is {values}: each must be a finite number")
 
     # -- the face that people know -------------------------------------------------------------------
 

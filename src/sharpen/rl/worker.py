@@ -44,8 +44,8 @@ def _serve(link: Link, shared: int | None) -> None:
     try:
         work = _prepare(pickle.loads(rest))
         rows, mask = _rows(work, shared), np.zeros(work.stop - work.start, np.uint8)
-        envs = EnvSet(work.factories, rows)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+        envs = EnvSet(work.factories, rows, caught=(Exception, SystemExit))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the parent raises it
         link.send(FAILED, _packed(error, "the environment cannot be built"))
         return
     link.send(DONE)

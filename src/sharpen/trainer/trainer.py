@@ -46,7 +46,8 @@ class Trainer(LoopFace, Factories):
     When nothing has finished for `stall_seconds` although there is work, the log says so.
 
     `llm_proxy` is a gateway: it works with the store of the run and, unless it runs already, from the beginning of the
-    run to its end. Where the initial resources hold no LLM, agents are given it as `main_llm`.
+    run to its end; when its process dies meanwhile, it is started again on the same port. Where the initial resources
+    hold no LLM, agents are given it as `main_llm`.
 
     `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
     one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and

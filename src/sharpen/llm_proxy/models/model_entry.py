@@ -92,6 +92,16 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stem, star, _ = self.model_name.partition("*")
         return self.model.replace("*", asked.removeprefix(stem) if star else asked)
 
+    def asked_name(self, upstream_model: str) -> str | None:
+        """The name that leads to a model of the upstream; None where there is none, or any name leads there."""
+        theirs = "*" if self.model is None else self.model
+        head, star, tail = theirs.partition("*")
+        if not star or not (upstream_model.startswith(head) and upstream_model.endswith(tail)):
+            return None
+        stem = "" if self.model is None else self.model_name.partition("*")[0]
+        asked = stem + upstream_model[len(head) : len(upstream_model) - len(tail)]
+        return asked if self.matches(asked) else None
+
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         own: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         own["api_key"] = hidden(self.api_key)

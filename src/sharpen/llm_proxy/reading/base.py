@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..calls import Api, Said
+from ..lenient_json import may_hold_halves, mended
 from .chat import ChatReader
 from .embeddings import EmbeddingsReader
 from .error_bodies import error_in_body
@@ -34,6 +35,7 @@ _READERS: dict[Api, type[ChatReader | ResponsesReader | EmbeddingsReader | Messa
     "embeddings": EmbeddingsReader,
     "messages": MessagesReader,
 }
+_WITHOUT_BODY = (204, 205)  # there is nothing to say, and that is the answer
 # Longer answers pass, but only their beginning is recorded.
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -62,7 +64,7 @@ def reading_for(
     weights_version: str | None = None,
 ) -> "Reading":
     """A reading of one answer; `weights_version` is what its headers say, where the body says nothing."""
-    is_stream = "event-stream" in content_type.lower() and status < 400
+    is_stream = "event-stream" in content_type.lower() and status < 300
     return Reading(_READERS[api](is_stream=is_stream), is_stream, status, content_encoding, weights_version)
 
 
@@ -74,6 +76,7 @@ class Reading:
         "_error",
         "_events",
         "_has_given_up",
+        "_has_halves",
         "_pieces",
         "_reader",
         "_size",
@@ -93,6 +96,7 @@ class Reading:
         self._size = 0
         self._error: str | None = None
         self._has_given_up = False
+        self._has_halves = False
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the body, as they came from the upstream."""
@@ -118,9 +122,11 @@ class Reading:
 
     def finish(self, is_complete: bool) -> Said:
         """What was said. `is_complete` tells whether the body came to its end."""
-        if self._status >= 400:
+        if self._status >= 300:
             return Said(error=error_in_body(self._status, b"".join(self._pieces)), is_complete=is_complete)
-        if is_complete and not self._has_given_up:
+        if self._size == 0 and self._status in _WITHOUT_BODY:
+            return Said(is_complete=is_complete)
+        if is_complete and not self._has_given_up and self._size:
             for event in self._events.end() if self._events is not None else [b"".join(self._pieces)]:
                 self._read(event)
         said = self._said()
@@ -130,6 +136,7 @@ class Reading:
         return said
 
     def _read(self, data: bytes) -> None:
+        self._has_halves = self._has_halves or may_hold_halves(data)
         try:
             self._reader.add(data)
         except _UNREADABLE as error:
@@ -140,6 +147,9 @@ class Reading:
             said = self._reader.said()
         except _UNREADABLE as error:
             return Said(error=f"the answer is malformed: {error}")
+        if self._has_halves:
+            for name in said.__struct_fields__:
+                setattr(said, name, mended(getattr(said, name)))
         has_tokens = said.usage is not None and said.usage.output_tokens > 0
         said.has_begun = has_tokens or any(message["parts"] for message in said.output_messages)
         return said

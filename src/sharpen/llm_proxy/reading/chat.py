@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ..calls import Said, Usage
+from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -88,8 +89,8 @@ class _Body(_PlainBody):
 
 
 # Types that are known are read three times as fast, since most of a token's log-probability is never looked at.
-_decode = msgspec.json.Decoder(_Body, strict=False).decode
-_decode_plain = msgspec.json.Decoder(_PlainBody, strict=False).decode
+_decode = decoder_of(_Body, strict=False)
+_decode_plain = decoder_of(_PlainBody, strict=False)
 
 
 @dataclass(slots=True)

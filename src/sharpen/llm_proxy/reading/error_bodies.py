@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from ..lenient_json import decode, mended
+
 _MAX_LENGTH = 1000
 # Some upstreams repeat the key that they refuse.
 _SECRET = re.compile(r"(?i)\b(bearer\s+)\S+|\b((?:sk|pk|rk|hf|gsk|xai|nvapi)[-_]|AIza)[\w\-*.]{6,}")
@@ -13,7 +15,7 @@ _SECRET = re.compile(r"(?i)\b(bearer\s+)\S+|\b((?:sk|pk|rk|hf|gsk|xai|nvapi)[-_]
 def error_in_body(status: int, body: bytes) -> str:
     """The reason of an answer that is an error, whatever the dialect of its body."""
     try:
-        message = error_message(msgspec.json.decode(body))
+        message = mended(error_message(decode(body)))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         message = body[: 4 * _MAX_LENGTH].decode("utf-8", "replace").strip()
     return f"the upstream answered {status}: {_safe(message)}" if message else f"the upstream answered {status}"

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import msgspec
-
 from ..calls import Said, Usage
+from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -26,7 +25,7 @@ from ..parts import (
 )
 from .error_bodies import error_in_stream
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = decoder_of(dict[str, Any])
 # The field of a block that each kind of delta goes on with.
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 

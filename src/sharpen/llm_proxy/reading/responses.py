@@ -5,9 +5,8 @@ The last event of a stream holds the whole answer. What came before it counts on
 
 from typing import Any
 
-import msgspec
-
 from ..calls import Said
+from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -30,7 +29,7 @@ from ..parts import (
 )
 from .error_bodies import error_in_stream
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = decoder_of(dict[str, Any])
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 # Where the text of a delta goes: the field of its item, or the list in it, the kind of the entry and its field.
 _FIELDS = {

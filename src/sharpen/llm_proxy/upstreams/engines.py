@@ -76,6 +76,7 @@ def _ids(engine: Engine, api: Api, *, is_stream: bool) -> Fields:
 
 class _Listed(msgspec.Struct):
     owned_by: str | None = None
+    id: str = ""
 
 
 class _Models(msgspec.Struct):
@@ -90,6 +91,14 @@ def engine_in(body: bytes) -> Engine:
         return "none"
     owners = {each.owned_by for each in listed}
     return next((engine for engine in _ENGINES if engine in owners), "none")
+
+
+def names_in(body: bytes) -> list[str] | None:
+    """The models of a list; None where it is none."""
+    try:
+        return [each.id for each in msgspec.json.decode(body, type=_Models).data if each.id]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 class EngineFinder:

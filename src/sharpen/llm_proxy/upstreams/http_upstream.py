@@ -1,15 +1,15 @@
 """`HttpUpstream`: a server that speaks the API of the call, asked directly."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from ...http.client import HttpAnswer
 from ..calls import PATHS, Call, UpstreamAnswer
 from ..models.model_entry import Engine, ModelEntry
-from .engines import wanted_fields
+from .engines import names_in, wanted_fields
 from .links import Link
-from .outgoing import body_with, changes_of, credentials, headers_for, passed_back
+from .outgoing import ANTHROPIC_VERSION, body_with, changes_of, credentials, headers_for, passed_back
 
 _log = logging.getLogger(__name__)
 _PROBE_SECONDS = 5.0
@@ -61,7 +61,7 @@ class HttpUpstream:
         try:
             answer = await link.client.request(
                 "POST",
-                PATHS[call.api],
+                f"{PATHS[call.api]}?{call.query}" if call.query else PATHS[call.api],
                 headers=headers,
                 body=body_with(call, changes),
                 connect_seconds=self._connect_seconds,
@@ -78,10 +78,18 @@ class HttpUpstream:
             return self.entry.engine
         if self.entry.provider != "openai" or call.api not in ("chat", "completions"):
             return "none"
-        return self._link.finder.known or await self._link.finder.find(lambda: self._list_of_models(call))
+        return self._link.finder.known or await self._link.finder.find(lambda: self._list_of_models(call.headers))
 
-    async def _list_of_models(self, call: Call) -> bytes | None:
-        headers = credentials(call.headers, "chat", self.entry, passes_keys=self._passes_keys)
+    async def list_models(self, client: Mapping[str, str]) -> list[str] | None:
+        """The names that the upstream lists, for a client with these headers; None when it does not say."""
+        body = await self._list_of_models(client)
+        return None if body is None else names_in(body)
+
+    async def _list_of_models(self, client: Mapping[str, str]) -> bytes | None:
+        is_anthropic = self.entry.provider == "anthropic"
+        headers = credentials(client, "messages" if is_anthropic else "chat", self.entry, passes_keys=self._passes_keys)
+        if is_anthropic:
+            headers |= {"anthropic-version": ANTHROPIC_VERSION}
         try:
             answer = await self._link.client.exchange(
                 "GET",

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ..calls import Api, Call
+from ..lenient_json import may_hold_halves, with_fields
 from ..models.keys import resolve
 from ..models.model_entry import ModelEntry
 from ..models.sampling import missing_defaults
@@ -43,6 +44,8 @@ def body_with(call: Call, changes: Mapping[str, Any]) -> bytes:
         return call.body
     body = call.body.rstrip()
     if not call.request or any(name in call.request for name in changes) or not body.endswith(b"}"):
+        if may_hold_halves(body):
+            return with_fields(body, dict(changes))
         return msgspec.json.encode({**call.request, **changes})
     return body[:-1] + b"," + msgspec.json.encode(changes)[1:]
 

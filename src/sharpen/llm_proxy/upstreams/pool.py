@@ -4,12 +4,14 @@ A conversation stays on one upstream as long as that one is well; a failing one 
 again, and one at its rate is left out. Everything runs in the event loop of the gateway.
 """
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...components.messages import listed
 from ..calls import Call, Refusal, Upstream, UpstreamAnswer, Usage
+from ..models.listing import ListedModels
 from ..models.model_entry import Engine, ModelEntry
 from .conversations import key_of, share_of
 from .health import Health
@@ -35,6 +37,14 @@ class ModelUpstream:
             raise _at_limit(call.model, [self], wait_seconds)
         self.rates.reserve()
         return await self._sender.send(call)
+
+    async def list_models(self, headers: Mapping[str, str]) -> list[str] | None:
+        """The names that agents can ask for here; None where a star stands for what nobody tells."""
+        if "*" not in self.entry.model_name:
+            return [self.entry.model_name]
+        ask = getattr(self._sender, "list_models", None)  # LiteLLM cannot say
+        found = None if ask is None or "*" not in (self.entry.model or "*") else await ask(headers)
+        return None if found is None else [name for each in found if (name := self.entry.asked_name(each)) is not None]
 
     @property
     def engine(self) -> Engine | None:
@@ -73,6 +83,14 @@ class Upstreams:
     def model_names(self) -> list[str]:
         """What agents can ask for, in the order of the list."""
         return list(dict.fromkeys(each.entry.model_name for each in self._all))
+
+    async def list_models(self, headers: Mapping[str, str]) -> ListedModels:
+        """Names as in the list; the upstreams of a star are asked what they have."""
+        told = await asyncio.gather(*(each.list_models(headers) for each in self._all))
+        names = [name for each in told for name in each or ()]
+        stars = [name for name in self.model_names if "*" in name]
+        silent = [each.entry.model_name for each, found in zip(self._all, told, strict=True) if found is None]
+        return ListedModels(list(dict.fromkeys(names)), stars, silent)
 
     def replace(self, entries: Sequence[ModelEntry]) -> None:
         """Take another list. Who stands in both keeps health, used rates and connections; calls under way end."""

@@ -25,6 +25,7 @@ from .networks import Head, as_tensors
 from .optimiser import descend, fitting_threads, load_optimiser_state, optimiser_state, refuse, weights_state
 from .replay import ReplayBuffer, Transitions, transitions
 from .sampling import discrete, load_rng_state, new_rng, rng_state
+from .spoilt import refuse_spoilt
 from .weights import load_weights
 
 
@@ -75,7 +76,7 @@ class DQN:
         self.eps_start, self.eps_end, self.exploration_steps = eps_start, eps_end, exploration_steps
         self.batch_size, self.learning_starts = batch_size, learning_starts
         self.updates_per_step, self.max_grad_norm = updates_per_step, max_grad_norm
-        self.buffer = ReplayBuffer(buffer_size)
+        self.buffer = ReplayBuffer(buffer_size, learning_starts=learning_starts)
         self.steps, self.updates, self._owed = 0, 0, 0.0
         self._rng = new_rng(seed)
         self._fast = Exported.of(self.module)
@@ -124,7 +125,7 @@ class DQN:
         self._owed -= int(self._owed)
         with fitting_threads(self.module):
             parts = [self._step(self.buffer.sample(self._rng, batch_size or self.batch_size)) for _ in range(count)]
-        return metrics | ({"loss": float(np.mean(parts))} if parts else {})
+        return refuse_spoilt("DQN", metrics | ({"loss": float(np.mean(parts))} if parts else {}), batch)
 
     def _step(self, part: Transitions) -> float:
         """One gradient step on random transitions; its loss."""

@@ -36,6 +36,7 @@ from .optimiser import (
     weights_state,
 )
 from .sampling import ActionBox, load_rng_state, new_rng, rng_state, sample_categorical
+from .spoilt import refuse_spoilt
 from .weights import load_weights
 
 
@@ -178,7 +179,8 @@ class PPO:
         if self.scheduler is not None:
             self.scheduler.step()
         names = ("loss", "loss/clip", "loss/vf", "loss/ent")
-        return metrics | dict(zip(names, torch.stack(parts).mean(0).tolist(), strict=True))
+        metrics |= dict(zip(names, torch.stack(parts).mean(0).tolist(), strict=True))
+        return refuse_spoilt("PPO", metrics, batch)
 
     def _minibatches(self, samples: Samples, size: int) -> Iterator[Tensor]:
         """Every step once, in a new order; a small rest joins the last minibatch."""

@@ -27,11 +27,16 @@ def transitions(batch: EpisodeBatch, *, discount: float, steps: int = 1) -> Tran
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions, sampled uniformly."""
+    """The last `capacity` transitions, sampled uniformly, once there are `learning_starts` of them."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, learning_starts: int = 0) -> None:
         if capacity < 1:
             raise ConfigError(f"the capacity of a replay buffer is {capacity}: use 1 or more")
+        if learning_starts > capacity:
+            raise ConfigError(
+                f"learning_starts is {learning_starts}, but the replay buffer holds {capacity} transitions, so nothing "
+                "would ever be learned: make buffer_size larger, or learning_starts smaller"
+            )
         self.capacity = capacity
         self._data: Tree = None
         self._cursor = 0

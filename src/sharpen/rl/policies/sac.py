@@ -28,6 +28,7 @@ from .networks import Head, TwinQ, as_tensors
 from .optimiser import descend, fitting_threads, load_optimiser_state, optimiser_state, refuse, weights_state
 from .replay import ReplayBuffer, Transitions, transitions
 from .sampling import ActionBox, load_rng_state, new_rng, rng_state
+from .spoilt import refuse_spoilt
 from .weights import load_weights
 
 _LOG_STD_MIN, _LOG_STD_MAX = -20.0, 2.0
@@ -93,7 +94,7 @@ class SAC:
         self.target_entropy = -float(self._box.size) if target_entropy is None else target_entropy
         self.discount_factor, self.tau, self.estimation_step = discount_factor, tau, estimation_step
         self.batch_size, self.learning_starts, self.updates_per_step = batch_size, learning_starts, updates_per_step
-        self.buffer = ReplayBuffer(buffer_size)
+        self.buffer = ReplayBuffer(buffer_size, learning_starts=learning_starts)
         self.steps, self._owed = 0, 0.0
         self._rng = new_rng(seed)
         self._fast_actor = Exported.of(self.module.actor)
@@ -141,7 +142,8 @@ class SAC:
         with fitting_threads(self.module):
             parts = [self._step(self.buffer.sample(self._rng, size), size) for _ in range(count)]
         names = ("loss/critic", "loss/actor", "entropy", "alpha")
-        return metrics | (dict(zip(names, np.mean(parts, axis=0).tolist(), strict=True)) if parts else {})
+        metrics |= dict(zip(names, np.mean(parts, axis=0).tolist(), strict=True)) if parts else {}
+        return refuse_spoilt("SAC", metrics, batch)
 
     def _step(self, part: Transitions, size: int) -> tuple[float, float, float, float]:
         """One gradient step of critics, actor and temperature on random transitions; their metrics."""

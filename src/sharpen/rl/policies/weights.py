@@ -14,7 +14,10 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     found = _weights_in(load_state(Path(path))) if _is_state_file(Path(path)) else _plain(Path(path))
     if found is None:
         raise ConfigError(f"{path} holds no policy weights: give a checkpoint of a trainer or a safetensors file")
-    missing, unexpected = module.load_state_dict(found, strict=False)
+    try:
+        missing, unexpected = module.load_state_dict(found, strict=False)
+    except RuntimeError as error:  # weights of the right names and another shape
+        raise ConfigError(f"the weights in {path} do not fit the network: {error}") from error
     if missing or unexpected:
         raise ConfigError(
             f"the weights in {path} do not fit the network: missing {sorted(missing)}, unknown {sorted(unexpected)}"

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...callbacks import Callback, named, restore_rng, rng_state, run_hook
 from ...callbacks.state_file import load_state
-from ...errors import ConfigError
+from ...errors import ConfigError, StateFileError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..env_pool import EnvPool
 from ..finite_env import FiniteEnvType, FiniteVectorEnv
@@ -93,16 +93,19 @@ class Trainer:
         """Train until `max_iters` or `should_stop`; with `ckpt_path`, go on where that checkpoint was written."""
         self.vessel = vessel
         vessel.assign_trainer(self)
+        vessel.check_ready(("train",) if self.val_every_n_iters is None else ("train", "val"))
         saved = None if ckpt_path is None else load_state(ckpt_path)
         if saved is None:
             self.initialize()
         else:
-            self._load(saved)
+            with _naming(ckpt_path):
+                self._load(saved)
         with self._closing():
             self._log_config()
             self._call("on_fit_start")
             if saved is not None:
-                _load_named(self.named_callbacks(), saved["callbacks"])
+                with _naming(ckpt_path):
+                    _load_named(self.named_callbacks(), saved["callbacks"])
             self._stop_at_limit()
             while not self.should_stop:
                 self._iterate()
@@ -127,6 +130,7 @@ class Trainer:
         """Play every test state once; the metrics are in `metrics`, and go to the loggers under `test/`."""
         self.vessel = vessel
         vessel.assign_trainer(self)
+        vessel.check_ready(("test",))
         with self._closing():
             self.initialize_iter()
             self._run_stage("test")
@@ -271,7 +275,8 @@ class Trainer:
 def _check_positive(**settings: int | None) -> None:
     for name, value in settings.items():
         if value is not None and (not isinstance(value, int) or value < (0 if name == "max_iters" else 1)):
-            raise ConfigError(f"{name} is {value!r}: use a whole number from 1 on, or None")
+            least = 0 if name == "max_iters" else 1
+            raise ConfigError(f"{name} is {value!r}: use a whole number from {least} on, or None")
 
 
 def _checked(given: Any, setting: str, kinds: tuple[type, ...]) -> list[Any]:
@@ -289,6 +294,18 @@ def _load_named(things: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     for name, thing in things.items():
         if name in states:
             thing.load_state_dict(states[name])
+
+
+@contextmanager
+def _naming(ckpt_path: object) -> Iterator[None]:
+    """A checkpoint whose parts do not fit those of this run is named."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise StateFileError(
+            f"{str(ckpt_path)!r} does not fit this run: {type(error).__name__}: {error}; build the policy, the "
+            "callbacks and the loggers as they were when it was written"
+        ) from error
 
 
 @contextmanager

@@ -18,11 +18,12 @@ from ..collector import Collector
 from ..data_queue import DataQueue
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
-from ..policy import Actor, Policy
+from ..policy import Policy
 from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator
 from ..simulator import ActType, Simulator, StateType
 from ..vector_simulator import VectorSimulator
+from .readiness import check_available, check_numbers, check_parts, check_spaces, check_states, check_trainable
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -50,6 +51,9 @@ class TrainingVesselBase(Generic[InitialStateType, StateType, ActType, ObsType, 
     def assign_trainer(self, trainer: Trainer) -> None:
         """Bind the trainer, by a weak reference."""
         self._trainer = weakref.ref(trainer)
+
+    def check_ready(self, stages: Sequence[str]) -> None:
+        """Raise at once what would fail in one of these stages, perhaps hours later. A vessel need not know."""
 
     def train_seed_iterator(self) -> SeedIterator[InitialStateType]:
         """Where the episodes of a training collect begin."""
@@ -120,14 +124,19 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         episode_per_iter: int = 1000,
         update_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        if episode_per_iter < 1:
-            raise ConfigError(f"episode_per_iter is {episode_per_iter}: use 1 or more")
-        if not isinstance(policy, Actor):
-            raise ConfigError(
-                f"{type(policy).__name__} is no policy, since it has no act(): wrap it with "
-                "Tianshou04Policy, SB3Policy or ModulePolicy"
-            )
-        _check_parts(simulator_fn, state_interpreter, action_interpreter)
+        check_numbers(episode_per_iter=episode_per_iter, buffer_size=buffer_size)
+        check_parts(
+            simulator_fn,
+            policy=policy,
+            state_interpreter=state_interpreter,
+            action_interpreter=action_interpreter,
+            reward=reward,
+        )
+        check_states(
+            train_initial_states=train_initial_states,
+            val_initial_states=val_initial_states,
+            test_initial_states=test_initial_states,
+        )
         self.simulator_fn, self.policy, self.reward = simulator_fn, policy, reward
         self.state_interpreter, self.action_interpreter = state_interpreter, action_interpreter  # type: ignore[assignment]
         self.train_initial_states = train_initial_states
@@ -141,6 +150,15 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         if self._trainer is None or self._trainer() is not trainer:
             self._queue = self._cursor = None  # another run, with another seed and other states
         super().assign_trainer(trainer)
+
+    def check_ready(self, stages: Sequence[str]) -> None:
+        if "train" in stages:
+            check_trainable(self.policy)
+        check_spaces(self.policy, self.simulator_fn, self.state_interpreter, self.action_interpreter)
+        for stage in stages:
+            method = f"{stage}_seed_iterator"
+            if getattr(type(self), method) is getattr(TrainingVessel, method):  # a vessel's own needs no list
+                check_available(stage, getattr(self, f"{stage}_initial_states"))
 
     def train_seed_iterator(self) -> SeedIterator[InitialStateType]:
         if self.train_initial_states is None:
@@ -165,7 +183,7 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
     def train(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
         episodes = self.trainer.fast_dev_run or self.episode_per_iter
         batch = Collector(self.policy, vector_env, buffer_size=self.buffer_size).collect(episodes)
-        return dict(self.policy.learn(batch, **self.update_kwargs))
+        return dict(self.policy.learn(batch, **self.update_kwargs) or {})
 
     def validate(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
         Collector(self.policy, vector_env).play(deterministic=True)
@@ -192,11 +210,3 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self._cursor = state_dict.get("train_cursor")
         if self._queue is not None and self._cursor is not None:
             self._queue.load_state_dict(self._cursor)
-
-
-def _check_parts(simulator_fn: Any, state_interpreter: Any, action_interpreter: Any) -> None:
-    is_vector = isinstance(simulator_fn, type) and issubclass(simulator_fn, VectorSimulator)
-    if not is_vector and (state_interpreter is None or action_interpreter is None):
-        raise ConfigError(
-            "a simulator needs a state_interpreter and an action_interpreter; only a VectorSimulator has none"
-        )
