@@ -2,7 +2,7 @@
 
     python benchmarks/order_execution.py             # 3 seeds
     python benchmarks/order_execution.py --seeds 1 --days 500
-    python benchmarks/order_execution.py --full-history --iters 40   # with the interpreter and network of Qlib's example
+    python benchmarks/order_execution.py --full-history --iters 40  # interpreter and network of Qlib's example
 
 PPO sees how good the last price is for the order, and what is left of the order and of the day. It is trained on one
 market and judged on another of the same kind, on orders that nobody trained on. Each line is JSON; advantages are in

@@ -74,6 +74,8 @@ class LightningLLMAttributes(StrEnum):
     TIME_TO_LAST_TOKEN = "sharpen.llm.time_to_last_token"
     COST = "sharpen.llm.cost"
     """US dollars."""
+    IS_USAGE_ESTIMATED = "sharpen.llm.is_usage_estimated"
+    """True where the upstream did not tell the tokens, or not all, and they are counted from what was read."""
 
     IS_COMPLETE = "sharpen.llm.is_complete"
     """False where the answer ended early."""

@@ -1,5 +1,6 @@
 """Where a server listens, and who may reach it there."""
 
+import asyncio
 import socket
 
 import pytest
@@ -15,6 +16,21 @@ def test_a_free_port_is_taken_and_named():
         with pytest.raises(PortTakenError, match=f"port {port} .*choose another port"):
             listen("127.0.0.1", port)
         socket.create_connection(("127.0.0.1", port)).close()
+
+
+async def test_accepted_connections_send_small_pieces_at_once():
+    """Under plain asyncio, which asks the socket for its protocol."""
+    accepted = asyncio.get_running_loop().create_future()
+
+    async def connected(reader, writer):
+        accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    bound = listen("127.0.0.1", 0)
+    async with await asyncio.start_server(connected, sock=bound):
+        _, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
+        assert await asyncio.wait_for(accepted, 10)
+        writer.close()
 
 
 def test_an_address_of_another_machine_is_refused_by_name():

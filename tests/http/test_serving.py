@@ -1,6 +1,7 @@
 """An application in a thread: started, answered for, stopped in order."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 
@@ -109,3 +110,88 @@ async def test_an_application_is_served_in_the_loop_of_the_caller():
     stopping.set()
     await asyncio.wait_for(serving, PATIENCE_SECONDS)
     assert is_free(url)
+
+
+@contextlib.asynccontextmanager
+async def served_here(app):
+    bound, stopping, ready = listen("127.0.0.1", 0), asyncio.Event(), asyncio.Event()
+    port = bound.getsockname()[1]
+    serving = asyncio.ensure_future(serve_here(app, bound, ready.set, stopping))
+    await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
+    try:
+        yield port
+    finally:
+        stopping.set()
+        await asyncio.wait_for(serving, PATIENCE_SECONDS)
+
+
+async def test_nobody_can_say_that_they_call_from_elsewhere():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["client"][0], scope["scheme"]))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with served_here(app) as port:
+        client = HttpClient(f"http://127.0.0.1:{port}")
+        forged = [("x-forwarded-for", "10.1.2.3"), ("x-forwarded-proto", "https")]
+        await client.exchange("GET", "/", headers=forged)
+        client.close()
+    assert seen == [("127.0.0.1", "http")]
+
+
+async def test_an_answer_that_is_cut_on_purpose_is_no_news_and_one_that_fails_is(caplog):
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        if scope["path"] == "/fail":
+            raise LookupError("lost its way")
+
+    async with served_here(app) as port:
+        for path in ("/cut", "/fail"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: h\r\n\r\n".encode())
+            got = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            writer.close()
+            assert got.endswith(b"4\r\nhalf\r\n")
+            assert ("lost its way" in caplog.text) == (path == "/fail")
+    assert "without completing" not in caplog.text
+
+
+async def test_the_head_and_the_body_of_an_answer_come_in_one_piece():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"body"})
+
+    pieces = []
+
+    class Client(asyncio.Protocol):
+        def data_received(self, data):
+            pieces.append(data)
+            has_come.set()
+
+    has_come = asyncio.Event()
+    async with served_here(app) as port:
+        transport, _ = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+        transport.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+        await asyncio.wait_for(has_come.wait(), PATIENCE_SECONDS)
+        transport.close()
+    assert len(pieces) == 1
+    assert pieces[0].endswith(b"\r\n\r\nbody")
+
+
+async def test_the_head_of_an_answer_does_not_wait_for_its_body():
+    may_go_on = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await may_go_on.wait()
+        await send({"type": "http.response.body", "body": b"late"})
+
+    async with served_here(app) as port:
+        client = HttpClient(f"http://127.0.0.1:{port}")
+        answer = await asyncio.wait_for(client.request("GET", "/"), PATIENCE_SECONDS)
+        may_go_on.set()
+        assert (answer.status, await answer.read()) == (200, b"late")
+        client.close()

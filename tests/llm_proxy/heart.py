@@ -101,6 +101,7 @@ async def served(
     store: LightningStore,
     *base_urls: str,
     choice: Choice | None = None,
+    entries: Sequence[dict[str, Any]] = (),
     limits: Limits | None = None,
     gate: Gate | None = None,
     strict: bool = True,
@@ -108,10 +109,11 @@ async def served(
     books: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Served]:
-    """A gateway whose model `scripted` is at these URLs."""
+    """A gateway whose model `scripted` is at these URLs, or with these `entries`."""
     made = GatewayOptions(**options)
-    entries = parse_model_list([{"model_name": "scripted", "base_url": url, "engine": "none"} for url in base_urls])
-    choice = choice or Upstreams(entries, num_retries=made.num_retries, passes_keys=made.token is None)
+    plain = [{"model_name": "scripted", "base_url": url, "engine": "none"} for url in base_urls]
+    models = parse_model_list([*plain, *entries])
+    choice = choice or Upstreams(models, num_retries=made.num_retries, passes_keys=made.token is None)
     attempts = Attempts(store, strict=strict)
     recorder = Recorder(store, heard=attempts.heard, record_seconds=record_seconds)
     kept = Books(Budget(limits, None, store), recorder, choice, **(books or {}))

@@ -10,10 +10,11 @@ from sharpen.llm_proxy.bookkeeping import Books, Passage
 from sharpen.llm_proxy.budgets.budget import Budget
 from sharpen.llm_proxy.calls import Call, Place, Refusal
 from sharpen.llm_proxy.recorder import Recorder
+from sharpen.llm_proxy.recording import exchanges
 from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
 from sharpen.llm_proxy.recording.redaction import Redaction
 from sharpen.llm_proxy.retries import Only
-from sharpen.semconv import LightningLLMAttributes
+from sharpen.semconv import SHARPEN_LLM_EXCHANGE, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout
 
@@ -169,3 +170,28 @@ async def test_a_call_that_cannot_be_written_down_is_told_in_the_log(
     await books.note(await _answered(books, rollout))
     await books.note_refusal(await _opened(books, rollout), Refusal(429, "paused", "not now"))
     assert caplog.text.count("could not be recorded") == 2
+
+
+async def test_an_exchange_that_is_too_long_is_left_out_and_its_answer_is_recorded_all_the_same(
+    store: InMemoryLightningStore,
+    rollout: AttemptedRollout,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchanges, "MAX_TAPE_BYTES", 1000)
+    path = tmp_path / "record.jsonl"
+    with RecordFile(path) as record:
+        books = _books(store, record=record)
+        passage = await _opened(books, rollout)
+        passage.begin(Model(), Head())
+        passage.feed(b" " * 2000)
+        passage.feed(SAID)
+        await books.note(passage)
+        await books.note(await _answered(books, rollout))
+    first, second = await store.query_spans(rollout.rollout_id)
+    assert first.status.status_code == second.status.status_code == "OK"
+    assert not [name for name in first.attributes if name.startswith(SHARPEN_LLM_EXCHANGE)]
+    assert [name for name in second.attributes if name.startswith(SHARPEN_LLM_EXCHANGE)]
+    assert len(WrittenRecord(path)) == 1
+    assert caplog.text.count("it is not kept") == 1

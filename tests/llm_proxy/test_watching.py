@@ -1,6 +1,7 @@
 """What ends a call early: its agent hangs up, or time runs out."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -113,3 +114,21 @@ async def test_cancelling_from_outside_stays_what_it_is() -> None:
 async def test_errors_of_the_work_pass() -> None:
     with pytest.raises(KeyError), Watch(Connection().receive):
         raise KeyError("own")
+
+
+async def test_a_call_that_was_listened_for_leaves_nothing_to_the_collector() -> None:
+    connection = Connection()
+    before = _watches()
+    gc.disable()
+    try:
+        with Watch(connection.receive):
+            while not connection.asked:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert _watches() == before
+    finally:
+        gc.enable()
+
+
+def _watches() -> int:
+    return sum(type(each) is Watch for each in gc.get_objects())

@@ -137,7 +137,7 @@ def test_a_vector_simulator_that_gives_nan_is_an_error_with_its_episodes() -> No
 
     with vectorize_env(Bad, "dummy", 3) as venv:  # type: ignore[arg-type]
         venv.bind(range(10))
-        with pytest.raises(EpisodeError, match=r"the reward of the episodes \[1\] is NaN"):
+        with pytest.raises(EpisodeError, match=r"the reward of the episodes \[1\] is \[nan\]"):
             Collector(Zeros(), venv).play()
 
 

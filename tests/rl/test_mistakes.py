@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_policy_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StateFileError, match=r"is a folder: give a file in it, such as .*latest\.pth"):
+    with pytest.raises(StateFileError, match=r"is a folder, no state file: give one in it, such as .*latest\.pth"):
         Trainer(max_iters=2, finite_env_type="dummy").fit(vessel(), tmp_path)
 
 
@@ -296,3 +296,23 @@ def test_every_mistake_is_one_of_our_errors() -> None:
     for settings in ({"episode_per_iter": 2.5}, {"buffer_size": -1}):
         with pytest.raises(SharpenError, match=next(iter(settings))):
             vessel(**settings)
+
+
+def test_a_space_of_another_package_is_named_with_its_place() -> None:
+    old = type("Box", (), {"__module__": "gym.spaces.box"})()
+
+    class Old(GuessState):
+        observation_space = old
+
+    with pytest.raises(
+        GymSpaceValidationError, match=r"Old\.observation_space is a gym\.spaces\.box\.Box: .*gymnasium"
+    ):
+        fit(state_interpreter=Old())
+
+
+def test_a_backtest_with_a_seed_can_be_repeated() -> None:
+    def played(seed: int) -> dict[str, float]:
+        parts = (Guess, GuessState(), Two(), range(6), SoftmaxPolicy(), [], GuessReward())
+        return backtest(*parts, finite_env_type="dummy", seed=seed)
+
+    assert played(1) == played(1) != played(2)

@@ -39,7 +39,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
     source = Path(path).resolve()  # a link to the latest may move while it is read
     if source.is_dir():
         raise StateFileError(
-            f"{str(path)!r} is a folder: give a file in it, such as {str(Path(path) / 'latest.pth')!r}"
+            f"{str(path)!r} is a folder, no state file: give one in it, such as {str(Path(path) / 'latest.pth')!r}"
         )
     if not source.is_file():
         raise StateFileError(f"there is no state file at {str(path)!r}")

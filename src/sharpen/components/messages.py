@@ -12,7 +12,8 @@ from itertools import islice
 
 MAX_SHOWN = 80
 HIDDEN = "***"
-_SECRET = r"api_?key|access_?key|private_?key|token|password|passwd|secret|credential|authorization"
+# Headers are hidden whole: any of them may be what opens a server, whatever its name.
+_SECRET = r"api_?key|access_?key|private_?key|token|password|passwd|secret|credential|authorization|headers"
 _SECRET_KEY = re.compile(_SECRET, re.IGNORECASE)
 # `Client(api_key='…')` inside the repr of an object; what is not a plain value is hidden to the end of the text.
 _SECRET_VALUE = re.compile(

@@ -128,7 +128,10 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Sends an answer's head with its body. Logs under our name, and not that an answer was cut: whoever cuts it tells why."""
+    """Sends an answer's head with its body.
+
+    It logs under our name, and not that an answer was cut: whoever cuts it tells why.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -14,7 +14,7 @@ from .calls import Call, Refusal, Said, Upstream, UpstreamAnswer
 from .genai import attributes_of, span_of
 from .reading.base import Reading, reading_for
 from .recorder import Recorder
-from .recording.exchanges import Tape, exchange_attributes, exchange_in
+from .recording.exchanges import MAX_TAPE_BYTES, Tape, exchange_attributes, exchange_in
 from .recording.record import RecordFile
 from .recording.redaction import Redact
 from .retries import Choice
@@ -193,6 +193,13 @@ class Books:
 
 def _exchange(passage: Passage, said: Said) -> dict[str, Any]:
     if passage.tape is None or passage.reading is None:
+        return {}
+    if passage.tape.is_too_long:
+        log.warning(
+            "the exchange of call %s has more than %d bytes: it is not kept, and cannot be replayed",
+            passage.call.call_id,
+            MAX_TAPE_BYTES,
+        )
         return {}
     return exchange_attributes(passage.tape.exchange(is_complete=said.is_complete))
 

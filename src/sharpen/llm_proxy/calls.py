@@ -116,6 +116,8 @@ class Said(msgspec.Struct):
     output_messages: list[dict[str, Any]] = []
     """One for each choice: role, parts, finish_reason."""
     usage: Usage | None = None
+    is_usage_estimated: bool = False
+    """Whether the upstream did not tell its tokens, or not all, so that they were counted from what was read."""
     prompt_token_ids: list[int] = []
     response_token_ids: list[list[int]] = []
     """One list for each choice."""

@@ -19,7 +19,7 @@ from .bookkeeping import Books, Passage
 from .calls import Api, Call, Refusal
 from .dialects import Dialect, error_body, error_headers
 from .options import GatewayOptions
-from .pausing import Gate
+from .pausing import Gate, stopping
 from .relay import relay
 from .retries import Choice, ask
 from .watching import HungUp, TimedOut, Watch
@@ -123,8 +123,7 @@ class Gateway:
     async def _stop(self, passage: Passage, send: Send) -> None:
         await self._end_unheard(passage, "the gateway was stopped")
         if not passage.is_answering:
-            refusal = Refusal(503, "stopping", "the gateway is stopping: try again later", should_retry=True)
-            await say(refusal, passage.call.api, send, call_id=passage.call.call_id)
+            await say(stopping(), passage.call.api, send, call_id=passage.call.call_id)
 
     async def _fail(self, passage: Passage, error: Exception, send: Send) -> None:
         """The upstream gave no answer, or not all of it."""

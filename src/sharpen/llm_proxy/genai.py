@@ -30,6 +30,7 @@ _RESPONSE_LOGPROBS, _WEIGHTS_VERSION = _OURS["RESPONSE_LOGPROBS"], _OURS["WEIGHT
 _CALL_ID, _API, _UPSTREAM, _ENGINE = _OURS["CALL_ID"], _OURS["API"], _OURS["UPSTREAM"], _OURS["ENGINE"]
 _FIRST, _LAST, _COST = _OURS["TIME_TO_FIRST_TOKEN"], _OURS["TIME_TO_LAST_TOKEN"], _OURS["COST"]
 _ERROR, _IS_COMPLETE, _PARAMETERS = _OURS["ERROR"], _OURS["IS_COMPLETE"], _OURS["PARAMETERS"]
+_IS_ESTIMATED = _OURS["IS_USAGE_ESTIMATED"]
 _ADDED, _PREVIOUS, _REFUSED = _OURS["ADDED_FIELDS"], _OURS["PREVIOUS_RESPONSE_ID"], _OURS["REFUSED"]
 
 _OPERATIONS: dict[Api, str] = {"completions": "text_completion", "embeddings": "embeddings"}
@@ -129,6 +130,8 @@ def _add_answer(found: Attributes, said: Said) -> None:
         found["gen_ai.usage.output_tokens"] = said.usage.output_tokens
         if said.usage.cached_tokens:
             found["gen_ai.usage.cache_read.input_tokens"] = said.usage.cached_tokens
+    if said.is_usage_estimated:
+        found[_IS_ESTIMATED] = True
     if said.weights_version is not None:
         found[_WEIGHTS_VERSION] = said.weights_version
     if isinstance(said, Embedded) and said.dimensions is not None:
@@ -138,7 +141,7 @@ def _add_answer(found: Attributes, said: Said) -> None:
 
 
 def _error_type(said: Said, status: int | None) -> str:
-    if status is not None and status >= 400:
+    if status is not None and status >= 300:
         return str(status)
     return "upstream_error" if said.is_complete else "incomplete"
 

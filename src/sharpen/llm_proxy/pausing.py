@@ -19,6 +19,7 @@ class Gate:
         self.in_flight = 0
         self.is_paused = False
         self._when_paused, self._wait_seconds = when_paused, pause_wait_seconds
+        self._is_closed = False
         self._opened: asyncio.Event | None = None
         self._emptied: asyncio.Event | None = None
 
@@ -33,12 +34,18 @@ class Gate:
         if self._opened is not None:
             self._opened.set()
 
+    def close(self) -> None:
+        """The gateway stops: nobody will open the gate, so calls that wait before it are refused."""
+        self._is_closed = True
+        if self._opened is not None:
+            self._opened.set()
+
     async def enter(self) -> bool:
         """Come in; whether it had to wait for that. Whoever came in leaves by `leave`."""
         if not self.is_paused:
             self.in_flight += 1
             return False
-        if self._when_paused == "refuse":
+        if self._when_paused == "refuse" and not self._is_closed:
             raise _refusal("paused, while its model is updated")
         await self._wait()
         self.in_flight += 1
@@ -48,6 +55,8 @@ class Gate:
         try:
             async with asyncio.timeout(self._wait_seconds):
                 while self.is_paused and self._opened is not None:  # it may be paused again before we wake
+                    if self._is_closed:
+                        raise stopping()
                     await self._opened.wait()
         except TimeoutError:
             raise _refusal(f"paused for more than {self._wait_seconds:g} s") from None
@@ -57,6 +66,7 @@ class Gate:
         self.in_flight -= 1
         if self.in_flight == 0 and self._emptied is not None:
             self._emptied.set()
+            self._emptied = None  # whoever finds new calls when it wakes waits for another one
 
     async def drain(self, timeout: float | None = None) -> int:
         """Wait until no call is under way, or the time is over; how many are left."""
@@ -65,10 +75,20 @@ class Gate:
                 while self.in_flight:
                     self._emptied = self._emptied or asyncio.Event()
                     await self._emptied.wait()
-                    self._emptied = None
         except TimeoutError:
             pass  # the number says it
         return self.in_flight
+
+
+def stopping() -> Refusal:
+    """What calls are told that a stop finds under way, and unanswered."""
+    return Refusal(
+        503,
+        "stopping",
+        "the gateway is stopping: try again later",
+        retry_after_seconds=RETRY_AFTER_SECONDS,
+        should_retry=True,
+    )
 
 
 def _refusal(state: str) -> Refusal:

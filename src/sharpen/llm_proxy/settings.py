@@ -126,6 +126,11 @@ def _check_mode(settings: GatewaySettings) -> None:
         raise ConfigError(
             f"record is {settings.record!r}, but mode is 'live': use mode='record' to write it, mode='replay' to answer"
         )
+    if settings.mode == "record" and settings.record is None and not settings.capture_content:
+        raise ConfigError(
+            "mode is 'record' without a file, but capture_content=False keeps exchanges out of the store: "
+            "give record=PATH, or leave capture_content out"
+        )
     if settings.mode != "replay" and settings.replay_rollout is not None:
         raise ConfigError(f"replay_rollout is {settings.replay_rollout!r}, but mode is {settings.mode!r}: use 'replay'")
     if settings.mode == "replay" and settings.record is None and settings.replay_rollout is None:

@@ -50,6 +50,7 @@ class Watch:
         self._timer.cancel()
         if self._listening is not None:
             self._listening.cancel()
+            self._listening = None  # else both would keep each other until the collector comes
         if self._reason is None:
             return
         is_ours = self._task.uncancel() <= self._cancelling
@@ -60,6 +61,21 @@ class Watch:
         """From now on the whole may take this long."""
         self._end, self._end_words = self._loop.time() + seconds, words
         self._hurry(self._end)
+
+    def allow(self, seconds: float, words: str) -> None:
+        """The whole may take at least this long from now on, whatever `limit` said."""
+        end = self._loop.time() + seconds
+        if end > self._end:
+            self._end, self._end_words = end, words
+
+    def lift(self) -> None:
+        """What was waited for has come: from now on only a hang-up ends the work."""
+        self._end = self._due = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the work is cancelled because a limit has passed."""
+        return isinstance(self._reason, TimedOut)
 
     def expect(self, seconds: float | None, words: str) -> None:
         """The next thing has to happen within this time; None lifts that limit."""

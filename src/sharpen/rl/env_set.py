@@ -134,13 +134,9 @@ class EnvSet:
                 truncated_N[number] = truncated
                 slot.rewards.append(reward)
                 infos[number] = info
-                if slot.is_wrapper:
-                    is_news = len(info["log"]) > 1 or info["aux_info"]
-                else:
-                    is_news = every and _has_news(info)
                 if terminated or truncated:
                     self._end(number, slot, info, notes)
-                elif is_news:
+                elif (len(info["log"]) > 1 or info["aux_info"]) if slot.is_wrapper else every and _has_news(info):
                     self._tell(number, slot, info, notes)
         except self._caught as error:
             raise _failure(slot.begin, error) from error

@@ -42,6 +42,10 @@ class Interpreter(abc.ABC):
         """The check against this interpreter's space; made once."""
         space: gym.Space[Any] = getattr(self, self._space_name)
         if self._check is None or self._check.space is not space:
+            if not isinstance(space, gym.Space):
+                where, kind = f"{type(self).__name__}.{self._space_name}", type(space)
+                words = f"{where} is a {kind.__module__}.{kind.__name__}: take a space of gymnasium.spaces"
+                raise GymSpaceValidationError(words, space, None)
             self._check = SpaceCheck(space)
         return self._check
 

@@ -107,9 +107,7 @@ def _settings(params: dict[str, Any]) -> dict[str, Any]:
         values["headers"] = {"openai-organization": organization, **values.get("headers", {})}
     for name, instead in _OURS.items():
         if params.get(name) is not None:
-            raise ConfigError(
-                f"litellm_params has {name} ({shown(params[name])}), which has no meaning here: {instead}"
-            )
+            raise ConfigError(f"litellm_params has {name}, which has no meaning here: {instead}")
     return values
 
 
@@ -123,7 +121,7 @@ def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         elif value is not None and name not in ("drop_params", "additional_drop_params"):
             raise ConfigError(
-                f"litellm_params has {shown({name: value})}, which is not known here: "
+                f"litellm_params has {name!r}, which is not known here: "
                 "put a request parameter of the server into extra_body"
             )
     return found

@@ -15,10 +15,12 @@ import msgspec
 
 from ...semconv import SHARPEN_LLM_EXCHANGE
 from ...types import Span
-from ..asking.secret_fields import without_secrets
+from ..asking.secret_fields import query_without_secrets, without_secrets
 from ..calls import Api, Call
 
 _PREFIX = f"{SHARPEN_LLM_EXCHANGE}."
+MAX_TAPE_BYTES = 32 * 1024 * 1024
+_CHUNK_BYTES = 100  # that a chunk takes beside its own bytes
 
 
 def key_of(api: Api, request: Mapping[str, Any]) -> str:
@@ -37,6 +39,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     api: Api
     key: str
     request: str
+    query: str = ""
+    """What stood after the `?` of the URL; it is no content, so the key does not hold it."""
     status: int
     response: str
     is_base64: bool = False
@@ -86,14 +90,25 @@ class Tape:
         self._headers: dict[str, str] = {}
         self._chunks: list[bytes] = []
         self._seconds: list[float] = []
+        self._size = len(call.body)
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether there was more than is kept in memory for one call; then there is no exchange."""
+        return self._size > MAX_TAPE_BYTES
 
     def begin(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         """An answer began. After a retry only the last answer counts."""
         self._status, self._headers = status, {name.lower(): value for name, value in headers}
         self._chunks, self._seconds = [], []
+        self._size = len(self._call.body)
 
     def feed(self, data: bytes) -> None:
         """A part of the body arrived."""
+        self._size += len(data) + _CHUNK_BYTES
+        if self.is_too_long:
+            self._chunks, self._seconds = [], []
+            return
         self._chunks.append(bytes(data))
         self._seconds.append(round(self._clock() - self._start, 6))
 
@@ -107,6 +122,7 @@ class Tape:
             api=call.api,
             key=key_of(call.api, call.request),
             request=_request_text(call),
+            query=query_without_secrets(call.query),
             status=self._status,
             response=response,
             is_base64=is_base64,

@@ -1,6 +1,6 @@
 """Where the exchanges of a record stand, by request, and who has used which of them."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 from .exchanges import Exchange
@@ -39,35 +39,48 @@ class Shelf:
         return self._attempts[index]
 
 
+class _Pile:
+    """The exchanges of one request, by the attempt that made them and all together; each is taken once.
+
+    One that was taken from a line is left in the other, and passed over when it comes to its front.
+    """
+
+    def __init__(self, shelf: Shelf, key: str) -> None:
+        self._all = deque(shelf.with_key(key))
+        self._by_attempt: dict[Attempt, deque[int]] = {}
+        for index in self._all:
+            self._by_attempt.setdefault(shelf.attempt_of(index), deque()).append(index)
+        self._taken: set[int] = set()
+
+    def take(self, wanted: Sequence[Attempt]) -> int | None:
+        """Of the first of these attempts that has one left; else the first of all."""
+        for line in (*(self._by_attempt.get(each) for each in wanted), self._all):
+            while line:
+                index = line.popleft()
+                if index not in self._taken:
+                    self._taken.add(index)
+                    return index
+                self._taken.discard(index)  # it stood in two lines, and has now left both
+        return None
+
+
 class Reader:
-    """Takes exchanges from a shelf, each once."""
+    """Takes exchanges from a shelf, each once, at a cost that does not grow with their number."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._left: dict[str, list[int]] = {}
+        self._piles: dict[str, _Pile] = {}
         self._partners: OrderedDict[Attempt, Attempt] = OrderedDict()
 
     def take(self, key: str, attempt: Attempt | None) -> int | None:
         """The next one with this key: the attempt's own, else of the attempt it was answered from, else the first."""
-        if key not in self._left:
-            self._left[key] = list(self._shelf.with_key(key))
-        left = self._left[key]
-        if not left:
-            return None
-        index = self._choose(left, attempt)
-        left.remove(index)
-        if attempt is not None:
+        if key not in self._piles:
+            self._piles[key] = _Pile(self._shelf, key)
+        wanted = [] if attempt is None else [attempt, self._partners.get(attempt, attempt)]
+        index = self._piles[key].take(wanted)
+        if attempt is not None and index is not None:
             self._remember(attempt, self._shelf.attempt_of(index))
         return index
-
-    def _choose(self, left: list[int], attempt: Attempt | None) -> int:
-        if attempt is None:
-            return left[0]
-        for wanted in (attempt, self._partners.get(attempt)):
-            for index in left:
-                if self._shelf.attempt_of(index) == wanted:
-                    return index
-        return left[0]
 
     def _remember(self, attempt: Attempt, partner: Attempt) -> None:
         self._partners[attempt] = partner

@@ -37,6 +37,10 @@ class Health:
         if not self.is_whole:
             self._trial_since = self._clock()
 
+    def end_trial(self) -> None:
+        """The call ended in a way that says nothing about the upstream: the next one may try it."""
+        self._trial_since = None
+
     def succeeded(self) -> None:
         self._failures, self._trial_since = 0, None
 

@@ -1,7 +1,7 @@
 """`HttpUpstream`: a server that speaks the API of the call, asked directly."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from ...http.client import HttpAnswer
@@ -26,6 +26,8 @@ class HttpUpstream:
         self._link, self._passes_keys = link, passes_keys
         self._timeout = entry.timeout or timeout_seconds
         self._connect_seconds = connect_seconds
+        self.count_again: Callable[[], None] = lambda: None
+        """Told of every request beyond the first of a call."""
 
     @property
     def engine(self) -> Engine | None:
@@ -47,6 +49,7 @@ class HttpUpstream:
         if not extra or answer.status not in (400, 422):
             return answer
         await answer.aclose()
+        self.count_again()
         answer = await self._ask(call, changes)
         if answer.status < 400:
             refusing.add(kind)

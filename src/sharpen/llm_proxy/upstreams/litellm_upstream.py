@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from ...errors import ConfigError, MissingExtraError, text_of
 from ...http.client import Unsent
 from ..calls import Api, Call, Refusal, UpstreamAnswer
@@ -44,7 +46,8 @@ _CONTENT = {
     "audio",
 }
 _PASSED_ON = SAMPLING | _CONTENT
-_SECRET = re.compile("key|token|secret|password|credential", re.IGNORECASE)
+_SECRET = re.compile("key|token|secret|password|credential|assertion|^aws_", re.IGNORECASE)
+_SHORTEST_NESTED = 6  # what is shorter in a nested secret, such as a type, is no secret by itself
 # Classes of aiohttp, httpx and openai, none of which may be loaded. LiteLLM calls a reset a ConnectError as well.
 _NOT_CONNECTED = {"ConnectionRefusedError", "ClientConnectorError", "ClientConnectorDNSError"}
 _CUT = {"APIConnectionError", "ClientOSError", "ServerDisconnectedError", "ConnectError", "ReadError"}
@@ -165,10 +168,34 @@ def _resolved(name: str, value: Any) -> Any:
 
 def _without(words: str, settings: Mapping[str, Any]) -> str:
     """The words of an error without any secret that LiteLLM was given."""
-    secrets = [value for name, value in settings.items() if _SECRET.search(name) and isinstance(value, str)]
-    for secret in [*secrets, *settings.get("extra_headers", {}).values()]:
+    secrets = [text for name, value in settings.items() if _SECRET.search(name) for text in _texts_in(value)]
+    # The longest first: one may be a part of another.
+    for secret in sorted([*secrets, *settings.get("extra_headers", {}).values()], key=len, reverse=True):
         words = words.replace(secret, HIDDEN) if secret else words
     return words
+
+
+def _texts_in(secret: Any) -> list[str]:
+    """A secret and, where it is a structure or JSON of one, the texts in it."""
+    if isinstance(secret, str):
+        return [secret, *_nested_texts(_decoded(secret))]
+    return _nested_texts(secret)
+
+
+def _nested_texts(value: Any) -> list[str]:
+    if isinstance(value, Mapping | list):
+        below = value.values() if isinstance(value, Mapping) else value
+        return [text for each in below for text in _nested_texts(each)]
+    return [value] if isinstance(value, str) and len(value) >= _SHORTEST_NESTED else []
+
+
+def _decoded(text: str) -> Any:
+    """The structure in a text such as the `vertex_credentials` of a service account; None where there is none."""
+    try:
+        found = msgspec.json.decode(text) if text.lstrip().startswith("{") else None
+    except msgspec.MsgspecError:
+        return None
+    return found
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -29,6 +29,8 @@ class ModelUpstream:
         self.entry, self.name, self.upstream_id = entry, entry.name, upstream_id
         self.health, self.rates = health, rates
         self._sender = sender
+        if isinstance(sender, HttpUpstream):
+            sender.count_again = rates.reserve
 
     async def send(self, call: Call) -> UpstreamAnswer:
         """Ask. Refused when its rate was reached since it was chosen."""
@@ -162,10 +164,15 @@ class Upstreams:
 
     # -- what became of it ---------------------------------------------------------------------------
 
-    def report(self, upstream: Upstream, ok: bool, *, retry_after_seconds: float = 0.0) -> None:
-        """Whether an upstream did its part: False for no connection, a cut, a 429 or a 5xx."""
+    def report(self, upstream: Upstream, ok: bool | None, *, retry_after_seconds: float = 0.0) -> None:
+        """Whether an upstream did its part: False for no connection, no answer, a cut, a 429 or a 5xx.
+
+        None where nobody can tell, such as when the agent hung up.
+        """
         if isinstance(upstream, ModelUpstream):
-            if ok:
+            if ok is None:
+                upstream.health.end_trial()
+            elif ok:
                 upstream.health.succeeded()
             else:
                 upstream.health.failed(at_least_seconds=retry_after_seconds)

@@ -11,10 +11,12 @@ WINDOW_SECONDS = 60.0
 
 
 class Window:
-    """What was used in the last minute, of at most `limit`."""
+    """What was used in the last minute, of at most `limit`; below 1, in as many minutes as one whole takes."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
+        self._room = max(limit, 1.0)
+        self._seconds = WINDOW_SECONDS * self._room / limit
         self._used: deque[tuple[float, float]] = deque()
         self._sum = 0.0
 
@@ -26,17 +28,17 @@ class Window:
     def wait_seconds(self, now: float, needed: float) -> float:
         """How long until `needed` more fit; 0 when they fit now."""
         self._forget(now)
-        too_much = self._sum + needed - self.limit
+        too_much = self._sum + needed - self._room
         for when, amount in self._used:
             if too_much <= 0:
                 break
             too_much -= amount
             if too_much <= 0:
-                return when + WINDOW_SECONDS - now
+                return when + self._seconds - now
         return 0.0
 
     def _forget(self, now: float) -> None:
-        while self._used and self._used[0][0] <= now - WINDOW_SECONDS:
+        while self._used and self._used[0][0] <= now - self._seconds:
             self._sum -= self._used.popleft()[1]
 
 

@@ -47,8 +47,10 @@ def backtest(
     reward: Reward[Any] | None = None,
     finite_env_type: FiniteEnvType = "subproc",
     concurrency: int = 2,
+    *,
+    seed: int | None = None,
 ) -> dict[str, float]:
-    """Play every initial state once with a policy; the averages."""
+    """Play every initial state once with a policy; the averages. With a `seed` they can be had again."""
     vessel: TrainingVessel[Any, Any, Any, Any, Any] = TrainingVessel(
         simulator_fn=simulator_fn,
         state_interpreter=state_interpreter,
@@ -57,6 +59,6 @@ def backtest(
         reward=reward,
         test_initial_states=initial_states,
     )
-    trainer = Trainer(finite_env_type=finite_env_type, concurrency=concurrency, loggers=logger)
+    trainer = Trainer(finite_env_type=finite_env_type, concurrency=concurrency, loggers=logger, seed=seed)
     trainer.test(vessel)
     return trainer.metrics
