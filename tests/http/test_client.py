@@ -278,6 +278,33 @@ async def test_a_head_without_end_is_an_error():
             await client.request("GET", "/x")
 
 
+async def test_lines_after_the_body_are_no_headers():
+    async def write(writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-early: 1\r\n\r\n3\r\nabc\r\n0\r\n")
+        writer.write(b"content-length: 1\r\nx-late: 1\r\n\r\n")
+
+    async with answering(write, OK) as server:
+        with client_of(server.url) as client:
+            answer = await ask(client)
+            assert (await answer.read(), [name for name, _ in answer.headers]) == (
+                b"abc",
+                ["transfer-encoding", "x-early"],
+            )
+            assert (await ask(client)).status == 200
+
+
+async def test_lines_after_the_body_without_end_are_an_error():
+    async def go_on(writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n")
+        while True:
+            writer.write(b"x-name: value\r\n" * 1000)
+            await writer.drain()
+
+    async with answering(go_on) as server:
+        with client_of(server.url) as client, pytest.raises(ConnectionError, match="end of the answer"):
+            await ask(client, seconds=30)
+
+
 async def test_a_server_that_says_nothing_times_out_and_its_connection_is_not_used_again():
     async with answering(None) as server:
         with client_of(server.url) as client:

@@ -159,28 +159,6 @@ async def test_an_answer_that_is_cut_on_purpose_is_no_news_and_one_that_fails_is
     assert "without completing" not in caplog.text
 
 
-async def test_the_head_and_the_body_of_an_answer_come_in_one_piece():
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
-        await send({"type": "http.response.body", "body": b"body"})
-
-    pieces = []
-
-    class Client(asyncio.Protocol):
-        def data_received(self, data):
-            pieces.append(data)
-            has_come.set()
-
-    has_come = asyncio.Event()
-    async with served_here(app) as port:
-        transport, _ = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-        transport.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-        await asyncio.wait_for(has_come.wait(), PATIENCE_SECONDS)
-        transport.close()
-    assert len(pieces) == 1
-    assert pieces[0].endswith(b"\r\n\r\nbody")
-
-
 async def test_the_head_of_an_answer_does_not_wait_for_its_body():
     may_go_on = asyncio.Event()
 

@@ -137,7 +137,7 @@ async def test_unknown_attempts_are_refused_unless_it_is_not_strict(scene: Scene
 
 async def test_retries_and_time_limits_hold(scene: Scene) -> None:
     async with scene.gateway(num_retries=1, timeout=0.5) as proxy:
-        scene.upstream.script(Fault("status", status=500))
+        scene.upstream.script(Fault("status", status=503))
         assert await scene.ask(proxy) == "You said: hello"
         scene.upstream.script(Fault("hang"))
         with pytest.raises(openai.APIStatusError) as refused:

@@ -1,5 +1,6 @@
 """Whether the attempt that a call names is wanted, as real stores say."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import StoreWriteError
-from sharpen.llm_proxy.attribution import Attempts
+from sharpen.llm_proxy.attribution import SILENT_SECONDS, Attempts
 from sharpen.llm_proxy.calls import Place
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.types import RolloutConfig, Span
@@ -35,12 +36,14 @@ class Counted(InMemoryLightningStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
-        self.is_away = False
+        self.is_away = self.hangs = False
 
     async def get_rollout_by_id(self, rollout_id: str) -> Any:
         self.asked += 1
         if self.is_away:
             raise StoreWriteError("the disk is gone")
+        if self.hangs:
+            await asyncio.Event().wait()
         return await super().get_rollout_by_id(rollout_id)
 
 
@@ -167,6 +170,31 @@ async def test_while_the_store_is_away_known_attempts_go_on_and_others_wait() ->
     refusal = await attempts.check(place)
     assert refusal is not None
     assert refusal.status == 503
+    await store.close()
+
+
+async def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharpen.llm_proxy.attribution.KNOWN_SECONDS", 0.01)
+    monkeypatch.setattr("sharpen.llm_proxy.attribution.NEW_SECONDS", 0.01)
+    store, clock = Counted(), Clock()
+    attempts, place = Attempts(store, fresh_seconds=1.0, clock=clock), await _started(store)
+    assert await attempts.check(place) is None
+    store.hangs = True
+    clock.now += 60
+    asked = store.asked
+    for _ in range(5):
+        assert await asyncio.wait_for(attempts.check(place), 5) is None
+    assert store.asked == asked + 1  # the next calls do not wait once more
+    refusal = await asyncio.wait_for(attempts.check(Place(place.rollout_id, "at-other")), 5)
+    assert refusal is not None
+    assert refusal.status == 503
+    assert "no answer within 0.01 s" in refusal.message
+    store.hangs = False
+    await store.cancel_rollouts([place.rollout_id])
+    clock.now += SILENT_SECONDS
+    refusal = await attempts.check(place)
+    assert refusal is not None
+    assert refusal.status == 409
     await store.close()
 
 

@@ -1,6 +1,7 @@
 """Which engine an upstream is, and what it is asked for."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +9,14 @@ from typing import Any
 import pytest
 
 from sharpen.llm_proxy.calls import Api
-from sharpen.llm_proxy.upstreams.engines import AGAIN_SECONDS, EngineFinder, engine_in, is_public, wanted_fields
+from sharpen.llm_proxy.upstreams.engines import (
+    AGAIN_SECONDS,
+    LONGEST_AGAIN_SECONDS,
+    EngineFinder,
+    engine_in,
+    is_public,
+    wanted_fields,
+)
 from sharpen.llm_proxy.upstreams.pool import Upstreams
 
 from .scripted import Fault, ScriptedUpstream
@@ -137,6 +145,44 @@ async def test_an_upstream_that_is_not_there_yet_is_asked_again_later() -> None:
     clock.now += AGAIN_SECONDS
     assert await finder.find(ask) == "vllm"
     assert not bodies
+
+
+async def test_pauses_between_questions_grow_up_to_a_bound() -> None:
+    clock, asked = Clock(), list[float]()
+    finder = EngineFinder("http://127.0.0.1:1", clock)
+
+    async def ask() -> None:
+        asked.append(clock.now)
+
+    for _ in range(1000):
+        assert await finder.find(ask) == "none"
+        clock.now += AGAIN_SECONDS / 2
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert pauses[:6] == [10, 20, 40, 80, 160, 300]
+    assert max(pauses) == LONGEST_AGAIN_SECONDS
+
+
+async def test_a_question_that_hangs_holds_calls_for_a_moment_and_later_ones_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sharpen.llm_proxy.upstreams.engines.PATIENCE_SECONDS", 0.05)
+    clock, answers = Clock(), asyncio.Event()
+    finder = EngineFinder("http://127.0.0.1:1", clock)
+
+    async def ask() -> bytes | None:
+        await answers.wait()
+        return None if clock.now == 1000.0 else b'{"data": [{"owned_by": "vllm"}]}'
+
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(finder.find(ask) for _ in range(3))) == ["none"] * 3
+        monkeypatch.setattr("sharpen.llm_proxy.upstreams.engines.PATIENCE_SECONDS", 1000)
+        assert await finder.find(ask) == "none"
+        answers.set()
+        await asyncio.sleep(0.01)
+        clock.now += AGAIN_SECONDS
+        assert await finder.find(ask) == "none"  # asked again, behind the back of the call
+        await asyncio.sleep(0.01)
+        assert await finder.find(ask) == "vllm"
 
 
 # -- against a server --------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sharpen.llm_proxy.calls import Refusal
-from sharpen.llm_proxy.pausing import Gate
+from sharpen.llm_proxy.pausing import Gate, WhenPaused
 
 
 async def test_an_open_gate_lets_calls_through_at_once_and_counts_them() -> None:
@@ -88,3 +88,39 @@ async def test_a_waiting_call_that_is_given_up_leaves_no_trace() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert gate.in_flight == 0
+
+
+async def test_drains_that_find_a_new_call_when_they_wake_all_wait_for_it_and_return() -> None:
+    gate = Gate()
+    await gate.enter()
+    draining = [asyncio.ensure_future(gate.drain()) for _ in range(3)]
+    await asyncio.sleep(0)
+    gate.leave()
+    await gate.enter()
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in draining)
+    gate.leave()
+    assert await asyncio.wait_for(asyncio.gather(*draining), 5) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("when_paused", ["wait", "refuse"])
+async def test_calls_that_wait_before_a_gate_are_refused_when_it_is_closed(when_paused: WhenPaused) -> None:
+    gate = Gate(when_paused="wait")
+    gate.pause()
+    waiting = asyncio.ensure_future(gate.enter())
+    await asyncio.sleep(0)
+    gate.close()
+    late = Gate(when_paused=when_paused)
+    late.pause()
+    late.close()
+    for entering in (waiting, late.enter()):
+        with pytest.raises(Refusal, match="stopping") as refused:
+            await entering
+        assert (refused.value.status, refused.value.retry_after_seconds) == (503, 1.0)
+    assert gate.in_flight == 0
+
+
+async def test_a_closed_gate_that_is_not_paused_lets_calls_through() -> None:
+    gate = Gate()
+    gate.close()
+    assert await gate.enter() is False

@@ -1,5 +1,6 @@
 """When an upstream is asked again, and after how long."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class Scripted:
     async def send(self, call: Call) -> Any:
         self.asked += 1
         outcome = self.outcomes.pop(0)
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
@@ -47,7 +48,7 @@ class Few:
     def choose(self, call: Call) -> Any:
         return self.upstreams
 
-    def report(self, upstream: Any, ok: bool, *, retry_after_seconds: float = 0.0) -> None:
+    def report(self, upstream: Any, ok: bool | None, *, retry_after_seconds: float = 0.0) -> None:
         self.reports.append((upstream.name, ok, retry_after_seconds))
 
     def settled(self, upstream: Any, usage: Any) -> None: ...
@@ -56,6 +57,10 @@ class Few:
 
 
 class Clock:
+    is_late = False
+
+    def allow(self, seconds: float, words: str) -> None: ...
+
     def expect(self, seconds: float | None, words: str) -> None: ...
 
 
@@ -70,13 +75,44 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-async def _ask(few: Few, num_retries: int) -> Any:
+async def _ask(few: Few, num_retries: int, clock: Clock | None = None) -> Any:
     call = Call("call-1", "chat", None, b"{}", {}, {})
-    return (await ask(call, few, Clock(), num_retries=num_retries, first_byte_seconds=None))[1]
+    return (await ask(call, few, clock or Clock(), num_retries=num_retries, first_byte_seconds=None))[1]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
-async def test_a_failing_answer_is_asked_again_and_closed(pauses: list[float], status: int) -> None:
+@pytest.mark.parametrize("status", [500, 502, 504])
+async def test_a_failure_that_may_have_sampled_is_passed_on_unless_it_says_that_it_has_not(
+    pauses: list[float], status: int
+) -> None:
+    upstream = Scripted("a", Answer(status), Answer(200))
+    few = Few(upstream)
+    assert (await _ask(few, 3)).status == status
+    assert upstream.asked == 1
+    assert few.reports == [("a", False, 0.0)]
+    again = Scripted("b", Answer(status, x_should_retry="true"), Answer(200))
+    assert (await _ask(Few(again), 3)).status == 200
+
+
+@pytest.mark.parametrize(("is_late", "ok"), [(True, False), (False, None)])
+async def test_an_upstream_that_did_not_answer_in_time_has_failed_and_one_that_was_left_has_not(
+    is_late: bool, ok: bool | None
+) -> None:
+    clock, few = Clock(), Few(Scripted("a", asyncio.CancelledError()))
+    clock.is_late = is_late
+    with pytest.raises(asyncio.CancelledError):
+        await _ask(few, 1, clock)
+    assert few.reports == [("a", ok, 0.0)]
+
+
+async def test_the_end_of_a_refused_try_is_told() -> None:
+    few = Few(Scripted("a", Refusal(429, "rate_limited", "at its limit")))
+    with pytest.raises(Refusal):
+        await _ask(few, 0)
+    assert few.reports == [("a", None, 0.0)]
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_a_refusal_for_lack_of_room_is_asked_again_and_closed(pauses: list[float], status: int) -> None:
     bad, good = Answer(status), Answer(200)
     few = Few(Scripted("a", bad, good))
     assert await _ask(few, 1) is good
@@ -94,12 +130,12 @@ async def test_other_answers_are_passed_on(pauses: list[float], status: int) -> 
 
 async def test_the_last_failure_is_passed_on_with_its_body(pauses: list[float]) -> None:
     last = Answer(503)
-    assert await _ask(Few(Scripted("a", Answer(500), last)), 1) is last
+    assert await _ask(Few(Scripted("a", Answer(529), last)), 1) is last
     assert not last.is_closed
 
 
 async def test_pauses_grow(pauses: list[float]) -> None:
-    await _ask(Few(Scripted("a", *[Answer(500)] * 8)), 7)
+    await _ask(Few(Scripted("a", *[Answer(503)] * 8)), 7)
     assert len(pauses) == 7
     for number, pause in enumerate(pauses):
         longest = min(0.25 * 2**number, 8.0)

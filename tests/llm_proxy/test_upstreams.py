@@ -218,6 +218,17 @@ def test_a_trial_of_which_nobody_tells_the_end_is_forgotten(upstreams: Upstreams
     assert upstreams.choose(call)[0] is home
 
 
+def test_a_trial_that_tells_nothing_makes_room_for_the_next(upstreams: Upstreams, clock: Clock) -> None:
+    upstreams.replace(hosts(2))
+    call = talk("hello")
+    home, other = upstreams.choose(call)
+    upstreams.report(home, False)
+    clock.now += FIRST_SECONDS
+    assert [upstreams.choose(call)[0] for _ in range(2)] == [home, other]
+    upstreams.report(home, None)
+    assert [upstreams.choose(call)[0] for _ in range(2)] == [home, other]
+
+
 def test_each_further_failure_doubles_the_time_up_to_a_bound(upstreams: Upstreams, clock: Clock) -> None:
     upstreams.replace(hosts(2))
     call = talk("hello")

@@ -132,3 +132,36 @@ async def test_a_call_that_was_listened_for_leaves_nothing_to_the_collector() ->
 
 def _watches() -> int:
     return sum(type(each) is Watch for each in gc.get_objects())
+
+
+async def test_a_limit_can_be_stretched_but_not_shortened() -> None:
+    async def work() -> None:
+        with Watch(Connection().receive) as watch:
+            watch.limit(0.03, "the gateway's")
+            watch.allow(0.2, "the entry's")
+            watch.allow(0.01, "no effect")
+            assert not watch.is_late
+            await asyncio.sleep(0.1)
+            try:
+                await asyncio.sleep(30)
+            finally:
+                assert watch.is_late
+
+    with pytest.raises(TimedOut, match="the entry's"):
+        await work()
+
+
+async def test_when_all_has_come_only_a_hang_up_ends_the_work() -> None:
+    connection = Connection()
+
+    async def work() -> None:
+        with Watch(connection.receive) as watch:
+            watch.limit(0.03, "the whole")
+            watch.expect(0.02, "the next")
+            watch.lift()
+            await asyncio.sleep(0.15)
+            connection.closed.set()
+            await asyncio.sleep(30)
+
+    with pytest.raises(HungUp):
+        await work()

@@ -51,3 +51,14 @@ async def test_what_is_elsewhere_stays_there():
     await move_endpoint(store, OLD, NEW)
     assert await store.get_latest_resources() == before
     assert await resources_of(store, "ro-a") == others
+
+
+async def test_the_latest_resources_stay_the_latest_also_where_they_name_no_gateway():
+    store = InMemoryLightningStore()
+    await store.add_resources({"llm": llm_at(OLD)}, "rs-1")
+    await store.enqueue_rollout("a", rollout_id="ro-a")
+    latest = await store.add_resources({"prompt": PromptTemplate("newer")}, "rs-2")
+    await move_endpoint(store, OLD, NEW)
+    assert (await resources_of(store, "ro-a"))["llm"] == llm_at(NEW)
+    found = await store.get_latest_resources()
+    assert (found.resources_id, found.resources) == (latest.resources_id, latest.resources)

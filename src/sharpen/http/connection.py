@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         self._answer: HttpAnswer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        """What came since the last piece of a body: the head, or lines after the body."""
         self._chunk_seconds: float | None = None
         self._is_whole = False
         self._asked = 0
@@ -139,10 +140,11 @@ class Connection(asyncio.Protocol):
             self._fail(ConnectionError(f"this is no HTTP answer: {error}"))
             self.close()
             return
-        if self._answer is None and self._waiting is not None:
+        if self._waiting is not None:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(ConnectionError(f"the head of the answer has more than {MAX_HEAD_BYTES} bytes"))
+                what = "head" if self._answer is None else "end"
+                self._fail(ConnectionError(f"the {what} of the answer has more than {MAX_HEAD_BYTES} bytes"))
                 self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -169,7 +171,8 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        if self._answer is None:  # else it comes after the body, too late for a reader who has the head
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -181,6 +184,7 @@ class Connection(asyncio.Protocol):
             self._waiting.set_result(self._answer)
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         if self._answer is not None:
             self._answer.put(body)
 

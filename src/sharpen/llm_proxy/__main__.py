@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 
 from sharpen.errors import ConfigError, SharpenError
-from sharpen.http.serving import new_loop, serve_here
+from sharpen.http.serving import new_loop
 from sharpen.llm_proxy.serving import wire
 from sharpen.llm_proxy.serving.assembly import Service, assembled
 from sharpen.llm_proxy.serving.orders import Stop
@@ -118,7 +118,8 @@ async def _serve(parent: Parent, job: wire.Job) -> None:
             parent.listen(service, stopping)
             looking = asyncio.create_task(_look_after(job.parent, stopping))
             ready = lambda: parent.tell_ready(service)  # noqa: E731
-            await serve_here(service.app, socket.socket(fileno=job.socket), ready, stopping)
+            _tune_collector()
+            await service.serve(socket.socket(fileno=job.socket), ready, stopping)
             looking.cancel()
         parent.tell(wire.Told(wire.ENDED, answer=service.look()))
 
@@ -141,7 +142,10 @@ async def _look_after(parent: int, stopping: asyncio.Event) -> None:
 
 
 def _tune_collector() -> None:
-    """Calls make many short-lived objects: looking through all of them after every 700 costs more than it frees."""
+    """Calls make many short-lived objects and leave no circles: looking for some after every 700 frees nothing.
+
+    What is loaded and built by now stays to the end, so it is never looked through again.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -158,7 +162,6 @@ def main() -> int:
         return 0
     sys.path[:] = job.path
     apply_settings(job.log, role=job.settings.name)
-    _tune_collector()
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(parent, job))

@@ -4,7 +4,9 @@ A request is checked (host, origin, token, route, size, type) and parsed into a 
 the words of the API that it speaks. Keys that an agent sends are compared or handed on, and never written down.
 """
 
+import asyncio
 import hmac
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import quote_from_bytes
 
@@ -18,9 +20,11 @@ from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers,
 from .gateway import Gateway
 from .lenient_json import decode, may_hold_halves, mended
 from .options import GatewayOptions
+from .pausing import stopping
 from .routes import ROUTES, Route, find_route
 from .watching import HungUp
 
+BODY_SECONDS = 30.0  # from piece to piece of a request
 _encode = msgspec.json.Encoder().encode
 _QUERY_CHARACTERS = "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}"  # with letters, digits and _.-~ all of ASCII that can be seen
 
@@ -36,7 +40,7 @@ class GatewayApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await _serve_other(scope, receive, send)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         found = find_route(_raw_path(scope))
         try:
             route = self._checked(scope["method"], scope["path"], headers, found)
@@ -48,6 +52,8 @@ class GatewayApplication:
             return await _refuse(refusal, found, headers, send)
         except HungUp:
             return None  # before it had asked for anything
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            return await _refuse(stopping(), found, headers, send)
         return await self.gateway.serve(call, receive, send)
 
     # -- checks --------------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ class GatewayApplication:
             raise _too_large(limit)
         parts, size = [], 0
         while True:
-            message = await receive()
+            message = await _next(receive)
             if message["type"] == "http.disconnect":
                 raise HungUp("the client hung up")
             parts.append(message.get("body", b""))
@@ -129,6 +135,25 @@ class GatewayApplication:
     def _health(self) -> dict[str, Any]:
         gate = self.gateway.gate
         return {"status": "ok", "version": __version__, "in_flight": gate.in_flight, "paused": gate.is_paused}
+
+
+async def _next(receive: Receive) -> MutableMapping[str, Any]:
+    """What comes next of a body: it may be long, but not stop coming."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await receive()
+    except TimeoutError:
+        message = f"nothing more of the body came within {BODY_SECONDS:g} s"
+        raise Refusal(408, "body_too_slow", message) from None
+
+
+def _headers(raw: RawHeaders) -> dict[str, str]:
+    """By name; those that were sent several times are joined, as HTTP allows."""
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if len(found) < len(raw):
+        for name in found:
+            found[name] = ", ".join(value.decode("latin-1") for each, value in raw if each.decode("latin-1") == name)
+    return found
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -169,8 +194,10 @@ def _name_of(host: str) -> str:
 
 async def _refuse(refusal: Refusal, route: Route | None, headers: dict[str, str], send: Send) -> None:
     allowed = [(b"allow", route.verb.encode())] if route is not None and refusal.status == 405 else []
+    # The rest of a body that stopped coming would be taken for the next request.
+    closing = [(b"connection", b"close")] if refusal.status == 408 else []
     body = error_body(refusal, _dialect(route, headers))
-    await _answer(send, refusal.status, body, [*error_headers(refusal), *allowed])
+    await _answer(send, refusal.status, body, [*error_headers(refusal), *allowed, *closing])
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: RawHeaders) -> None:

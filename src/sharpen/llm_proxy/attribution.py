@@ -4,6 +4,7 @@ Asked of the store at most once in `fresh_seconds` for an attempt, and not at al
 receipts say the same. When the store does not answer, an attempt that was wanted a moment ago is taken to be so still.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 
@@ -13,6 +14,9 @@ from ..types import Attempt, AttemptedRollout, Rollout, Span, StoredSpans
 from .calls import Place, Refusal
 
 STALE_SECONDS = 300.0  # how long a store may be away before attempts become unknown
+# How long the store may think. A new attempt has nobody else to vouch for it; a known one goes on without the answer.
+NEW_SECONDS, KNOWN_SECONDS = 10.0, 2.0
+SILENT_SECONDS = 10.0  # after a question that got no answer, known attempts go on without asking
 MAX_KNOWN = 10_000
 ENDED = frozenset({"succeeded", "failed", "timeout"})
 
@@ -36,6 +40,7 @@ class Attempts:
         """When each was last heard to be wanted."""
         self._unwanted: dict[Key, str] = {}
         """Why; whatever the reason, it is final."""
+        self._silent_until = 0.0
 
     async def check(self, place: Place) -> Refusal | None:
         """Why the attempt may not call: it is unknown (404), or nobody waits for it any more (409)."""
@@ -45,8 +50,10 @@ class Attempts:
             return None
         if key in self._unwanted:
             return _ended(place, self._unwanted[key])
+        if heard is not None and self._clock() < self._silent_until and self._is_recent(heard):
+            return None
         try:
-            refusal = await self._ask(place)
+            refusal = await self._ask_in_time(place, NEW_SECONDS if heard is None else KNOWN_SECONDS)
         except InvalidInputError:  # an id that no store would give
             refusal = _unknown(place)
         except (StoreError, OSError) as error:
@@ -64,6 +71,16 @@ class Attempts:
                 self._wanted.pop(key, None)  # the store is asked for the reason when it calls again
             else:
                 self._wanted[key] = now
+
+    async def _ask_in_time(self, place: Place, seconds: float) -> Refusal | None:
+        try:
+            async with asyncio.timeout(seconds):
+                refusal = await self._ask(place)
+        except TimeoutError:
+            self._silent_until = self._clock() + SILENT_SECONDS
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+        self._silent_until = 0.0
+        return refusal
 
     async def _ask(self, place: Place) -> Refusal | None:
         rollout = await self._store.get_rollout_by_id(place.rollout_id)
@@ -101,8 +118,11 @@ class Attempts:
         self._wanted = {key: heard for key, heard in self._wanted.items() if heard > latest}
         self._unwanted.clear()
 
+    def _is_recent(self, heard: float) -> bool:
+        return self._clock() - heard < STALE_SECONDS
+
     def _while_store_is_away(self, heard: float | None, error: Exception) -> Refusal | None:
-        if heard is not None and self._clock() - heard < STALE_SECONDS:
+        if heard is not None and self._is_recent(heard):
             return None
         return Refusal(
             503,

@@ -5,19 +5,23 @@ Everything is written once, whatever way a call ends. What an agent sent or got 
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import in_words
 from ..semconv import LightningLLMAttributes
 from .budgets.budget import Budget
+from .budgets.estimates import with_estimate
 from .calls import Call, Refusal, Said, Upstream, UpstreamAnswer
 from .genai import attributes_of, span_of
+from .models.keys import HIDDEN
 from .reading.base import Reading, reading_for
 from .recorder import Recorder
 from .recording.exchanges import MAX_TAPE_BYTES, Tape, exchange_attributes, exchange_in
 from .recording.record import RecordFile
 from .recording.redaction import Redact
 from .retries import Choice
+from .upstreams.outgoing import secrets_of
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +122,8 @@ class Books:
         said = Said(is_complete=False) if reading is None else reading.finish(error is None)
         if error is not None:
             said.error = error
+        if reading is not None and (passage.status or 0) < 300:
+            said = with_estimate(passage.call, said)
         cost = self.budget.settle(passage.call, said, _entry(upstream))
         if upstream is not None:
             self._choice.settled(upstream, said.usage)
@@ -155,7 +161,7 @@ class Books:
 
     async def _write(self, passage: Passage, said: Said, attributes: dict[str, Any]) -> None:
         call, exchange = passage.call, _exchange(passage, said)
-        attributes |= exchange
+        attributes = _hidden(attributes | exchange, secrets_of(call.headers, _entry(passage.upstream)))
         if self._redact is not None:
             attributes = self._redact(attributes)
         if exchange:
@@ -168,6 +174,8 @@ class Books:
     async def aclose(self) -> None:
         """Write what is left."""
         await self.recorder.aclose()
+        if self.recorder.lost:
+            log.error("%d calls are missing in the store: their spans never reached it", self.recorder.lost)
         await self.budget.aclose()
 
     def _append(self, call: Call, attributes: dict[str, Any]) -> None:
@@ -201,7 +209,20 @@ def _exchange(passage: Passage, said: Said) -> dict[str, Any]:
             MAX_TAPE_BYTES,
         )
         return {}
-    return exchange_attributes(passage.tape.exchange(is_complete=said.is_complete))
+    try:
+        return exchange_attributes(passage.tape.exchange(is_complete=said.is_complete))
+    except RecursionError:
+        log.warning("the call %s is missing in the record: its request is nested too deep", passage.call.call_id)
+        return {}
+
+
+def _hidden(attributes: dict[str, Any], secrets: Sequence[str]) -> dict[str, Any]:
+    """Without keys that an upstream, or the agent itself, has repeated."""
+    for secret in secrets:
+        for name, value in attributes.items():
+            if isinstance(value, str) and secret in value:
+                attributes[name] = value.replace(secret, HIDDEN)
+    return attributes
 
 
 def _entry(upstream: Upstream | None) -> Any:

@@ -176,20 +176,21 @@ def _add_content(found: Attributes, call: Call, said: Said) -> None:
 
 def _add_question(found: Attributes, call: Call) -> None:
     try:
-        question, rest = asked(call.api, call.request), other_parameters(call.request)
+        found.update(_question(call))
     except _UNWRITABLE as error:
         # A request that nobody foresaw is for the upstream to judge; the words of the error might quote it.
         _log.warning("the request of call %s could not be recorded: %s", call.call_id, type(error).__name__)
-        return
+
+
+def _question(call: Call) -> Attributes:
+    question, rest = asked(call.api, call.request), other_parameters(call.request)
     written = (
         ("gen_ai.input.messages", question.messages),
         ("gen_ai.system_instructions", question.instructions),
         ("gen_ai.tool.definitions", question.tools),
         (_PARAMETERS, rest),
     )
-    for key, value in written:
-        if value:
-            found[key] = _json(value)
+    return {key: _json(value) for key, value in written if value}
 
 
 def _json(value: Any) -> str:

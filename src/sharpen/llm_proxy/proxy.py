@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
@@ -119,6 +120,9 @@ class LLMProxy:
         self._running: RunningGateway | None = None
         self._last: Answer | None = None
         self._is_paused = False
+        self._instance = secrets.token_hex(8)
+        self._address: StoreAddress | None = None
+        """Of a store that was opened here, and is closed when the gateway stops."""
 
     # -- what it is ----------------------------------------------------------------------------------
 
@@ -176,14 +180,23 @@ class LLMProxy:
     def get_store(self) -> LightningStore | None:
         """The store that calls are checked against and recorded in."""
         if isinstance(self._store, StoreAddress):
-            self._store = self._store.open()
+            self._address, self._store = self._store, self._store.open()
         return self._store
+
+    def _close_opened(self) -> None:
+        """Of a store that was opened here only the address is kept; the next start opens it again."""
+        opened, address = self._store, self._address
+        if address is not None and opened is not None:
+            self._store, self._address = address, None  # type: ignore[assignment]
+            in_thread(lambda: asyncio.run(opened.close())).result()
 
     def set_store(self, store: LightningStore | None) -> None:
         """Use this store from the next start on."""
         if self.is_running() and not is_same_store(self.get_store(), store):
             raise ConfigError(f"the gateway {self.name!r} is running with another store: stop() it first")
-        self._store, self._lost_store = store, None
+        if self._address is not None and store is not self._store:
+            self._close_opened()
+        self._store, self._lost_store, self._address = store, None, None
 
     _lost_store: str | None = None
     """The kind of the store that could not come along to this process."""
@@ -207,6 +220,7 @@ class LLMProxy:
             running, self._running = self._running, None
             if running is not None:
                 self._last = running.stop() or self._last
+            self._close_opened()
 
     def restart_sync(self) -> None:
         """Start anew on the same port, also after its process has died."""
@@ -240,8 +254,13 @@ class LLMProxy:
                 "call set_store() before start()"
             )
         token = resolve_token(self._token)
-        settings = msgspec.structs.replace(self._settings, token=token)
-        self._running = launch(settings, port=port, store=self.get_store(), redact=self._redact, mode=self._launch_mode)
+        settings = msgspec.structs.replace(self._settings, token=token, instance=self._instance)
+        try:
+            store = self.get_store()
+            self._running = launch(settings, port=port, store=store, redact=self._redact, mode=self._launch_mode)
+        except BaseException:
+            self._close_opened()
+            raise
 
     async def start(self) -> None:
         """Start; it answers when this returns. One that runs already stays as it is."""
@@ -308,7 +327,7 @@ class LLMProxy:
 
     def drain_sync(self, timeout: float | None = None) -> int:
         """Wait until no call is under way, or the time is over; how many are left. Pause first."""
-        return self._ask_sync(Drain(timeout), seconds=None).in_flight
+        return self._ask_sync(Drain(timeout)).in_flight
 
     def totals_sync(self) -> Totals:
         """What was called, refused and spent; after its end, as it stood then."""
@@ -336,24 +355,32 @@ class LLMProxy:
             self._is_paused = isinstance(order, Pause)
         return running.ask(order)
 
-    def _ask_sync(self, order: Order, seconds: float | None = ANSWER_SECONDS) -> Answer:
+    def _ask_sync(self, order: Order) -> Answer:
+        seconds = _seconds_for(order)
         try:
             self._last = self._given(order).result(seconds)
         except CancelledError:
             raise self._ended() from None
         except TimeoutError:
-            raise RunError(f"the gateway {self.name!r} did not answer within {seconds:g} s") from None
+            raise self._silent(seconds) from None
         return self._last
 
     async def _ask(self, order: Order) -> Answer:
+        seconds = _seconds_for(order)
         try:
-            self._last = await asyncio.wrap_future(self._given(order))
+            async with asyncio.timeout(seconds):
+                self._last = await asyncio.wrap_future(self._given(order))
+        except TimeoutError:
+            raise self._silent(seconds) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             raise self._ended() from None
         return self._last
+
+    def _silent(self, seconds: float | None) -> RunError:
+        return RunError(f"the gateway {self.name!r} did not answer within {seconds:g} s")
 
     def _ended(self) -> RunError:
         return RunError(f"the gateway {self.name!r} was stopped meanwhile")
@@ -388,7 +415,7 @@ class LLMProxy:
                 f"the gateway {self.name!r} is running, and a running server cannot be pickled: stop() it first, or "
                 "send what agents need, as_resource()"
             )
-        local = ("_lock", "_running", "_last", "_is_paused", "_store", "_lost_store")
+        local = ("_lock", "_running", "_last", "_is_paused", "_instance", "_address", "_store", "_lost_store")
         state = {name: value for name, value in self.__dict__.items() if name not in local}
         store = self._store
         found = store if store is None or isinstance(store, StoreAddress) else address_of(store)
@@ -398,6 +425,13 @@ class LLMProxy:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set_off()
+
+
+def _seconds_for(order: Order) -> float | None:
+    """A drain may take as long as it was given, and then some for the answer."""
+    if isinstance(order, Drain):
+        return None if order.timeout is None else order.timeout + ANSWER_SECONDS
+    return ANSWER_SECONDS
 
 
 def _parse(model_list: Sequence[Mapping[str, Any]]) -> list[ModelEntry]:

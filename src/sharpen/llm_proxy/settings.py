@@ -25,6 +25,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a gateway behaves. What cannot work is refused when it is made."""
 
     name: str = "gateway"
+    instance: str = ""
+    """Which gateway of this name it is; it stays the same when the gateway starts again."""
     host: str = DEFAULT_HOST
     token: str | None = None
     """What callers must show; the value itself, not a reference."""

@@ -17,15 +17,25 @@ async def move_endpoint(store: LightningStore, old: str, new: str) -> None:
         if rollout.resources_id is not None and rollout.resources_version is not None:
             waiting.setdefault((rollout.resources_id, rollout.resources_version), []).append(rollout.rollout_id)
     latest = await store.get_latest_resources()
-    if latest is not None:
-        # Last, so that it is the latest again.
-        last = latest.resources_id, latest.version
-        waiting[last] = waiting.pop(last, [])
-    for bound, rollout_ids in waiting.items():
-        resources_id = await _publish_moved(store, bound, old, new)
-        if resources_id is not None:
-            for rollout_id in rollout_ids:
-                await store.update_rollout(rollout_id, resources_id=resources_id)
+    if latest is None:
+        return
+    # Last, so that it is the latest again.
+    last = latest.resources_id, latest.version
+    of_latest = waiting.pop(last, [])
+    told = [await _tell(store, bound, rollout_ids, old, new) for bound, rollout_ids in waiting.items()]
+    is_told = await _tell(store, last, of_latest, old, new)
+    if any(told) and not is_told:
+        await store.update_resources(latest.resources_id, latest.resources)
+
+
+async def _tell(store: LightningStore, bound: Bound, rollout_ids: list[str], old: str, new: str) -> bool:
+    """Whether anything was published."""
+    resources_id = await _publish_moved(store, bound, old, new)
+    if resources_id is None:
+        return False
+    for rollout_id in rollout_ids:
+        await store.update_rollout(rollout_id, resources_id=resources_id)
+    return True
 
 
 async def _publish_moved(store: LightningStore, bound: Bound, old: str, new: str) -> str | None:

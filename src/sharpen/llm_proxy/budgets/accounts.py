@@ -20,14 +20,16 @@ INPUT_TOKENS, OUTPUT_TOKENS = "gen_ai.usage.input_tokens", "gen_ai.usage.output_
 
 
 class Account:
-    """Calls that were admitted, tokens and cost of those that ended."""
+    """Calls that were admitted, tokens and cost of those that ended, and what those under way may come to."""
 
-    __slots__ = ("calls", "cost", "in_use", "is_read", "reading", "tokens")
+    __slots__ = ("calls", "cost", "in_use", "is_read", "reading", "reserved_cost", "reserved_tokens", "tokens")
 
     def __init__(self) -> None:
         self.calls = 0
         self.tokens = 0
         self.cost = 0.0
+        self.reserved_tokens = 0
+        self.reserved_cost = 0.0
         self.in_use = 0
         """Calls of the rollout that are under way, or wait to be admitted."""
         self.is_read = False

@@ -1,8 +1,10 @@
 """Limits on calls, tokens and cost, of a rollout and of the whole run, and what was spent.
 
 Calls are counted when they are admitted, in one step with the check, so that calls made at the same time cannot pass
-a limit together; tokens and cost when they are settled. Every admitted call is settled, or taken back as refused.
-What was spent survives the gateway: of a rollout it is read from its spans, of the run from the store's worker record.
+a limit together; tokens and cost when they are settled, and while a call is under way an estimate of them is reserved.
+A call that finds the rest of a limit reserved waits for calls under way. Every admitted call is settled, or taken back
+as refused. What was spent survives the gateway: of a rollout it is read from its spans, of the run from the store's
+worker record (`TotalsKeeper`).
 """
 
 import asyncio
@@ -15,14 +17,18 @@ import msgspec
 
 from ...errors import ConfigError, SharpenError, in_words
 from ...store import LightningStore
-from ...store.checks import check_id
 from ..calls import Call, Refusal, Said, Usage
 from .accounts import MAX_ACCOUNTS, Account, Accounts
+from .estimates import UNKNOWN_ANSWER, body_tokens, longest_answer
+from .keeping import SAVE_SECONDS, TotalsKeeper
 from .prices import PricedEntry, Prices
+from .totals import ModelTotals, Totals
+
+__all__ = ["Budget", "Limits", "ModelTotals", "Totals"]
 
 logger = logging.getLogger(__name__)
 
-SAVE_SECONDS = 1.0
+WAIT_SECONDS = 60.0  # for calls under way, where all that is left of a limit is reserved for them
 MAX_MODELS = 200  # names come from callers: past this many they are counted together
 OTHER_MODELS = "other"
 Scope = Literal["rollout", "run"]
@@ -65,32 +71,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [(scope, kind, limit) for scope, kind, limit in every if limit is not None]
 
 
-class ModelTotals(msgspec.Struct):
-    """What the calls of one model came to. Only calls that ended count here."""
+class _UnderWay(msgspec.Struct):
+    """A call that was admitted, and what is reserved for it."""
 
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    errors: int = 0
-
-
-class Totals(msgspec.Struct):
-    """What the calls of a gateway came to, also those before a restart. Cost is in US dollars."""
-
-    calls: int = 0
-    refused: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    errors: int = 0
-    unpriced: int = 0
-    """Calls whose cost nobody knows; they add nothing to the cost."""
-    by_model: dict[str, ModelTotals] = {}
-
-    @property
-    def tokens(self) -> int:
-        return self.input_tokens + self.output_tokens
+    account: Account | None
+    tokens: int
+    cost: float
 
 
 class Budget:
@@ -106,24 +92,26 @@ class Budget:
         store: LightningStore | None,
         *,
         name: str = "gateway",
+        instance: str = "",
         save_seconds: float = SAVE_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
         max_accounts: int = MAX_ACCOUNTS,
     ) -> None:
         self.limits = limits or Limits()
         self._limited = self.limits.given()
         self._has_rollout_limits = any(scope == "rollout" for scope, _, _ in self._limited)
         self._limited_kinds = {kind for _, kind, _ in self._limited}
-        self.worker_id = check_id("the name of a gateway", f"gateway-{name}")
-        self._prices, self._store, self._save_seconds = prices, store, save_seconds
+        self._reserves = bool(self._limited_kinds & {"tokens", "cost"})
+        self._prices, self._wait_seconds = prices, wait_seconds
+        self._keeper = TotalsKeeper(store, name, lambda: self._totals, instance=instance, save_seconds=save_seconds)
         self._accounts = Accounts(store, max_accounts=max_accounts)
-        self._under_way: dict[str, Account | None] = {}
+        self._run = Account()
+        """What the run has reserved; what it has spent is in the totals."""
+        self._under_way: dict[str, _UnderWay] = {}
+        self._has_ended = asyncio.Event()
+        """Set, and replaced, when a call ends."""
         self._totals = Totals()
         self._warned: set[str] = set()
-        self._changes = self._saved_changes = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._saving = asyncio.Lock()
-        self._save_task: asyncio.Task[bool] | None = None
-        self._is_save_failing = False
 
     async def admit(self, call: Call) -> Refusal | None:
         """Count a call, or say which limit it would pass. What its rollout spent before is read where it is needed."""
@@ -134,48 +122,50 @@ class Budget:
             except (SharpenError, OSError, TimeoutError) as error:
                 self.refuse(call)
                 return _unreadable(call, error)
-        refusal = self._refusal(call, account)
+        try:
+            refusal = await self._refusal_in_time(call, account)
+        except BaseException:
+            if account is not None:
+                self._accounts.give_back(account)
+            raise
         if refusal is not None:
             if account is not None:
                 self._accounts.give_back(account)
             self.refuse(call)
             return refusal
-        if account is not None:
-            account.calls += 1
-        self._totals.calls += 1
-        self._under_way[call.call_id] = account
-        self._note_change()
+        self._begin(call, account)
         return None
 
     def refuse(self, call: Call) -> None:
         """Count a call that the gateway answers itself. One that was admitted is taken back: it does not count."""
         if call.call_id in self._under_way:
-            account = self._under_way.pop(call.call_id)
+            account = self._end(call)
             self._totals.calls -= 1
             if account is not None:
                 account.calls -= 1
                 self._accounts.give_back(account)
         self._totals.refused += 1
-        self._note_change()
+        self._keeper.note_change()
 
     def settle(self, call: Call, said: Said, entry: PricedEntry | None = None) -> float | None:
         """Count what an admitted call came to; gives its cost in US dollars, None where nobody knows it."""
         is_admitted = call.call_id in self._under_way
-        account = self._under_way.pop(call.call_id, None)
         usage = said.usage or Usage()
         self._warn_of_unknown_tokens(call, said)
         cost = self._cost(call, said, entry)
+        self._totals.estimated += said.is_usage_estimated
         self._model_totals(call.model).calls += is_admitted
         for counts in (self._totals, self._model_totals(call.model)):
             counts.input_tokens += usage.input_tokens
             counts.output_tokens += usage.output_tokens
             counts.cost += cost or 0.0
             counts.errors += said.error is not None
+        account = self._end(call)
         if account is not None:
             account.tokens += usage.input_tokens + usage.output_tokens
             account.cost += cost or 0.0
             self._accounts.give_back(account)
-        self._note_change()
+        self._keeper.note_change()
         return cost
 
     def totals(self) -> Totals:
@@ -184,6 +174,68 @@ class Budget:
         return msgspec.structs.replace(self._totals, by_model=by_model)
 
     # -- counting ------------------------------------------------------------------------------------
+
+    def _begin(self, call: Call, account: Account | None) -> None:
+        under_way = _UnderWay(account, *(self._estimate(call) if self._reserves else (0, 0.0)))
+        self._under_way[call.call_id] = under_way
+        for each in (self._run, account):
+            if each is not None:
+                each.reserved_tokens += under_way.tokens
+                each.reserved_cost += under_way.cost
+        if account is not None:
+            account.calls += 1
+        self._totals.calls += 1
+        self._keeper.note_change()
+
+    def _end(self, call: Call) -> Account | None:
+        """The call is under way no longer; gives the account of its rollout."""
+        under_way = self._under_way.pop(call.call_id, None)
+        if under_way is None:
+            return None
+        for each in (self._run, under_way.account):
+            if each is not None:
+                each.reserved_tokens -= under_way.tokens
+                each.reserved_cost -= under_way.cost
+        if self._reserves:
+            self._has_ended.set()
+            self._has_ended = asyncio.Event()
+        return under_way.account
+
+    def _estimate(self, call: Call) -> tuple[int, float]:
+        """Tokens and cost that a call may come to: as much as it allows, else as much as calls did up to now."""
+        ended = self._totals.calls - len(self._under_way)
+        known = self._totals if ended > 0 and self._totals.tokens else None
+        input_tokens = body_tokens(call) if known is None else known.input_tokens // ended
+        mean = UNKNOWN_ANSWER if known is None else known.output_tokens // ended
+        usage = Usage(input_tokens, longest_answer(call) or mean)
+        cost = self._prices.cost(usage, (call.model,)) if self._prices is not None else None
+        if cost is None:
+            cost = self._totals.cost / ended if ended > 0 else 0.0
+        return usage.input_tokens + usage.output_tokens, cost
+
+    async def _refusal_in_time(self, call: Call, account: Account | None) -> Refusal | None:
+        """The limit that a call would pass. Where only what is reserved stands in its way, it waits for that."""
+        refusal = self._refusal(call, account)
+        if refusal is not None or not self._is_reserved(account):
+            return refusal
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                while refusal is None and self._is_reserved(account):
+                    await self._has_ended.wait()
+                    refusal = self._refusal(call, account)
+        except TimeoutError:
+            return _all_reserved(self._wait_seconds)
+        return refusal
+
+    def _is_reserved(self, account: Account | None) -> bool:
+        """Whether calls under way may use up all that is left of a limit."""
+        for scope, kind, limit in self._limited if self._reserves else ():
+            spent, reserved = (account, account) if scope == "rollout" else (self._totals, self._run)
+            if kind == "calls" or spent is None or reserved is None:
+                continue
+            if getattr(spent, kind) + getattr(reserved, f"reserved_{kind}") >= limit and self._under_way:
+                return True
+        return False
 
     def _refusal(self, call: Call, account: Account | None) -> Refusal | None:
         for scope, kind, limit in self._limited:
@@ -213,10 +265,10 @@ class Budget:
 
     def _warn_of_unknown_tokens(self, call: Call, said: Said) -> None:
         is_limited = bool(self._limited_kinds & {"tokens", "cost"})
-        if is_limited and said.error is None and said.is_complete and said.usage is None:
+        if is_limited and said.error is None and said.is_complete and (said.usage is None or said.is_usage_estimated):
             self._warn_once(
-                f"the upstream of model {call.model!r} did not say how many tokens a call took: such calls count as 0 "
-                "for the limits; streams of the OpenAI API tell it with stream_options={'include_usage': True}"
+                f"the upstream of model {call.model!r} did not say how many tokens a call took: for the limits they "
+                "are estimated; streams of the OpenAI API tell it with stream_options={'include_usage': True}"
             )
 
     def _warn_once(self, message: str) -> None:
@@ -226,68 +278,39 @@ class Budget:
 
     # -- keeping -------------------------------------------------------------------------------------
 
+    @property
+    def worker_id(self) -> str:
+        """What the totals are kept under in the store."""
+        return self._keeper.worker_id
+
     async def restore(self) -> None:
         """Go on from what a gateway of this name has spent, as the store knows it."""
-        worker = await self._store.get_worker_by_id(self.worker_id) if self._store is not None else None
-        if worker is None or not worker.heartbeat_stats:
-            return
-        try:
-            self._totals = msgspec.convert(worker.heartbeat_stats, Totals)
-        except msgspec.ValidationError as error:
-            logger.warning("the totals of %r in the store cannot be read (%s): they begin at 0", self.worker_id, error)
+        self._totals = await self._keeper.restore()
 
     async def save(self) -> bool:
         """Write the totals to the store now, if they changed. A store that cannot be reached is logged: False."""
-        self._stop_timer()
-        async with self._saving:
-            changes = self._changes
-            if self._store is None or changes == self._saved_changes:
-                return True
-            try:
-                await self._store.update_worker(self.worker_id, msgspec.to_builtins(self._totals))
-            except (SharpenError, OSError, TimeoutError) as error:
-                self._note_failure(error)
-                return False
-            self._saved_changes, self._is_save_failing = changes, False
-            return True
+        return await self._keeper.save()
 
     async def aclose(self, *, wait_seconds: float = 5.0) -> None:
         """Write the totals for the last time."""
-        try:
-            await asyncio.wait_for(self.save(), wait_seconds)
-        except TimeoutError:
-            logger.warning("the totals of %r could not be stored within %g s", self.worker_id, wait_seconds)
-        finally:
-            self._stop_timer()
-
-    def _note_change(self) -> None:
-        """The totals are written a moment later, so that many calls need one write."""
-        self._changes += 1
-        if self._timer is None and self._store is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._save_seconds, self._save_soon)
-
-    def _save_soon(self) -> None:
-        self._timer = None
-        if self._save_task is None or self._save_task.done():
-            self._save_task = asyncio.ensure_future(self.save())
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _note_failure(self, error: Exception) -> None:
-        if not self._is_save_failing:
-            logger.warning("the totals of %r are not stored for now: %s", self.worker_id, in_words(error))
-        self._is_save_failing = True
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._save_seconds, self._save_soon)
+        await self._keeper.aclose(wait_seconds=wait_seconds)
 
 
 def _limit_reached(who: str, name: str, kind: Kind, limit: float, spent: float) -> Refusal:
     allowed, used = (f"${limit:g}", f"${spent:.6g}") if kind == "cost" else (f"{limit} {kind}", f"{spent}")
     message = f"{who} may spend {allowed} and has spent {used}: its limit {name} is reached; raise it in limits"
     return Refusal(429, "limit_reached", message, should_retry=False)
+
+
+def _all_reserved(wait_seconds: float) -> Refusal:
+    return Refusal(
+        429,
+        "limit_reserved",
+        f"calls under way may use up all that is left of a limit, and none has ended within {wait_seconds:g} s: "
+        "try again later",
+        retry_after_seconds=1.0,
+        should_retry=True,
+    )
 
 
 def _unreadable(call: Call, error: Exception) -> Refusal:

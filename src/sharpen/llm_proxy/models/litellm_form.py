@@ -107,7 +107,7 @@ def _settings(params: dict[str, Any]) -> dict[str, Any]:
         values["headers"] = {"openai-organization": organization, **values.get("headers", {})}
     for name, instead in _OURS.items():
         if params.get(name) is not None:
-            raise ConfigError(f"litellm_params has {name}, which has no meaning here: {instead}")
+            raise ConfigError(f"litellm_params has {name} ({shown(params[name])}), which has no meaning here: {instead}")
     return values
 
 

@@ -40,7 +40,7 @@ def _told(call: Call, exchange: Exchange, request: Mapping[str, Any]) -> str:
     found += [f"{path}: asked {_shown(*values)}, recorded {_shown(*values[::-1])}" for path, *values in every]
     rest = len(found) - MAX_DIFFERENCES
     more = f"; and at {rest} more places" if rest > 0 else ""
-    where = "; ".join(found[:MAX_DIFFERENCES]) + more
+    where = "; ".join(found[:MAX_DIFFERENCES]) + more or "a field whose name is that of a secret, which is not recorded"
     return f"The nearest recorded request (call {exchange.call_id!r}{of_rollout}) differs at {where}."
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from ...semconv import SHARPEN_LLM_EXCHANGE
 from ...types import Span
-from ..asking.secret_fields import query_without_secrets, without_secrets
+from ..asking.secret_fields import query_without_secrets, without_keys, without_secrets
 from ..calls import Api, Call
 
 _PREFIX = f"{SHARPEN_LLM_EXCHANGE}."
@@ -24,9 +24,9 @@ _CHUNK_BYTES = 100  # that a chunk takes beside its own bytes
 
 
 def key_of(api: Api, request: Mapping[str, Any]) -> str:
-    """The same for requests with the same content, in whatever order their fields stand; `stream` counts too, keys do
-    not: they change, and nobody may guess them from a record."""
-    content = msgspec.json.encode(without_secrets(request), order="sorted")
+    """The same for requests with the same content, in whatever order their fields stand; `stream` counts too, keys to
+    servers do not: they change, and nobody may guess them from a record."""
+    content = msgspec.json.encode(without_keys(request), order="sorted")
     return hashlib.sha256(b"%b\n%b" % (api.encode(), content)).hexdigest()
 
 

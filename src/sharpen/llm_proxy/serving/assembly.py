@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
 
 from ...errors import ConfigError, StoreUnavailableError
 from ...http.listening import allowed_hosts
+from ...http.serving import serve_here
 from ...store import LightningStore
 from ..application import GatewayApplication
 from ..attribution import Attempts
@@ -36,6 +40,18 @@ class Service:
         self.gateway = gateway
         self.app = GatewayApplication(gateway)
 
+    async def serve(self, bound: socket.socket, ready: Callable[[], object], stopping: asyncio.Event) -> None:
+        """Answer on a listening socket until `stopping` is set, and calls under way have ended."""
+        closing = asyncio.create_task(self._close_when(stopping))
+        try:
+            await serve_here(self.app, bound, ready, stopping)
+        finally:
+            closing.cancel()
+
+    async def _close_when(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self.gateway.gate.close()
+
     async def obey(self, order: Order) -> Answer:
         """Carry out an order; how things stand then."""
         gate = self.gateway.gate
@@ -52,7 +68,9 @@ class Service:
 
     def look(self) -> Answer:
         """How things stand."""
-        return Answer(self.gateway.gate.in_flight, self.gateway.books.budget.totals())
+        books = self.gateway.books
+        totals = msgspec.structs.replace(books.budget.totals(), lost=books.recorder.lost)
+        return Answer(self.gateway.gate.in_flight, totals)
 
     def _set_models(self, model_list: list[dict[str, object]]) -> None:
         choice = self.gateway.choice
@@ -106,7 +124,7 @@ def check_memory(settings: GatewaySettings, store: LightningStore | None) -> Non
 
 async def _budget(settings: GatewaySettings, store: LightningStore | None) -> Budget:
     prices = None if settings.mode == "replay" else Prices(settings.prices)
-    budget = Budget(settings.limits, prices, store, name=settings.name)
+    budget = Budget(settings.limits, prices, store, name=settings.name, instance=settings.instance)
     try:
         async with asyncio.timeout(STORE_SECONDS):
             await budget.restore()

@@ -9,15 +9,19 @@ import io
 import itertools
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from ...errors import ConfigError, RunError, SharpenError
 from . import wire
@@ -29,6 +33,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0
 STOP_SECONDS = 32.0  # calls under way get their grace, spans are written; then it is asked harder
 SIGNAL_SECONDS = 3.0
+WRITE_SECONDS = 5.0  # for a child to take an order
 
 
 class ProcessGateway:
@@ -47,10 +52,12 @@ class ProcessGateway:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, io.BufferedReader(cast(io.RawIOBase, self._process.stdout))
+        os.set_blocking(self._orders.fileno(), False)
+        self._unsent = b""
         _ours.add(self)
         self._reading = threading.Thread(target=self._read, name=f"sharpen-{self._name}-reading", daemon=True)
         self._reading.start()
-        self._write(line)
+        self._write(line, START_SECONDS)
         self._wait_until_ready(ready)
 
     def _wait_until_ready(self, ready: "Future[Answer]") -> None:
@@ -87,16 +94,24 @@ class ProcessGateway:
         self._write(wire.line_of(wire.Asked(number, order)))
         return future
 
-    def _write(self, line: bytes) -> None:
-        """A child that has ended does not read any more: whoever waits for its answer is told by the reader."""
+    def _write(self, line: bytes, seconds: float = WRITE_SECONDS) -> None:
+        """A child that has ended does not read any more: whoever waits for its answer is told by the reader.
+
+        One that is stopped may not read for a while; what it has not taken in time leaves with the next order.
+        """
         with self._writing, contextlib.suppress(OSError, ValueError):
-            while line:
-                line = line[os.write(self._orders.fileno(), line) :]
+            self._unsent += line
+            end, pipe = time.monotonic() + seconds, self._orders.fileno()
+            while self._unsent and _takes_more(pipe, end - time.monotonic()):
+                self._unsent = self._unsent[os.write(pipe, self._unsent) :]
 
     def _read(self) -> None:
         """Hand out answers until the child has ended; then nobody may wait any longer."""
         for line in self._answers:
-            self._hear(wire.decode_told(line))
+            try:
+                self._hear(wire.decode_told(line))
+            except msgspec.MsgspecError as error:
+                self._mishear(error)
         code = self._process.wait()
         with self._lock:
             left, self._waiting, self._is_over = self._waiting, {}, True
@@ -110,6 +125,14 @@ class ProcessGateway:
             future = self._waiting.pop(told.number, None)
         if future is not None:
             _settle(future, told.error.as_error() if told.error is not None else told.answer)
+
+    def _mishear(self, error: msgspec.MsgspecError) -> None:
+        """Nobody knows whose answer it was, so nobody may go on waiting for it."""
+        log.error("the process of the gateway %r said what cannot be read: %s", self._name, error)
+        with self._lock:
+            left = [self._waiting.pop(number) for number in list(self._waiting) if number > wire.READY]
+        for future in left:
+            _settle(future, RunError(f"the process of the gateway {self._name!r} gave an answer that cannot be read"))
 
     def _down(self) -> RunError:
         code = self._process.poll()
@@ -173,6 +196,12 @@ def _let_go_after_fork() -> None:
 os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
+def _takes_more(pipe: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
 def _settle(future: "Future[Answer]", outcome: Answer | BaseException | None) -> None:
     if not future.set_running_or_notify_cancel():
         return  # whoever asked has gone
@@ -180,6 +209,8 @@ def _settle(future: "Future[Answer]", outcome: Answer | BaseException | None) ->
         future.set_exception(outcome)
     elif outcome is not None:
         future.set_result(outcome)
+    else:
+        future.set_exception(RunError("the process of the gateway gave an answer that says nothing"))
 
 
 def _spawn(bound: socket.socket) -> "subprocess.Popen[bytes]":

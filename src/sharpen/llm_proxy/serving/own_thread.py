@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 
 from ...errors import RunError
-from ...http.serving import new_loop, serve_here
+from ...http.serving import new_loop
 from ...store import LightningStore
 from ..recording.redaction import Redact
 from ..settings import GatewaySettings
@@ -70,7 +70,7 @@ class ThreadGateway:
             async with assembled(settings, store, redact=redact) as service:
                 self._service: Service = service
                 ready = lambda: self._started.set_result(None)  # noqa: E731
-                await serve_here(service.app, self._bound, ready, self._stopping)
+                await service.serve(self._bound, ready, self._stopping)
             self.last = service.look()
         finally:
             release = getattr(store, "release_loop", None)

@@ -5,12 +5,14 @@ asked: they refuse fields that they do not know.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from ...errors import in_words
 from ..calls import Api
 from ..models.model_entry import Engine
 
@@ -48,9 +50,11 @@ _PUBLIC = (
     "models.github.ai",
 )
 _ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "sharpen")
-AGAIN_SECONDS = 10.0  # an upstream that was not there may be starting
+AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 10.0, 300.0  # an upstream that was not there may be starting
+PATIENCE_SECONDS = 1.0  # for how long calls wait until it is known who samples
 
 Fields = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 def is_public(url: str) -> bool:
@@ -109,16 +113,35 @@ class EngineFinder:
         self.refusing: set[tuple[Api, bool]] = set()
         """API and whether it streams, where added fields were refused."""
         self._clock = clock
-        self._again_at = -AGAIN_SECONDS
-        self._asking = asyncio.Lock()
+        self._failures = 0
+        self._again_at = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+        self._patient_until = 0.0
+        self._is_slow = False
 
     async def find(self, ask: Callable[[], Awaitable[bytes | None]]) -> Engine:
-        """The engine. `ask` gets the list of models, None when the upstream cannot say now."""
-        if self.known is not None or self._clock() < self._again_at:
-            return self.known or "none"
-        async with self._asking:
-            if self.known is None and self._clock() >= self._again_at:
-                body = await ask()
-                self._again_at = self._clock() + AGAIN_SECONDS
-                self.known = None if body is None else engine_in(body)
+        """The engine, "none" where it is not known within a moment.
+
+        `ask` gets the list of models, None when the upstream cannot say now. It is asked again after pauses that
+        grow; one that was slow to say so keeps no call waiting.
+        """
+        if self.known is None and self._asking is None and self._clock() >= self._again_at:
+            self._asking = asyncio.create_task(self._ask(ask))
+            self._patient_until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        if self._asking is not None and not self._is_slow:
+            left = self._patient_until - asyncio.get_running_loop().time()
+            # The question goes on when its first caller leaves: others wait for it too.
+            await asyncio.wait((self._asking,), timeout=max(0.0, left))
+            self._is_slow = self._asking is not None
         return self.known or "none"
+
+    async def _ask(self, ask: Callable[[], Awaitable[bytes | None]]) -> None:
+        body = None
+        try:
+            body = await ask()
+        except Exception as error:  # noqa: BLE001 - the call itself fails for the same reason, and tells it
+            _log.warning("an upstream could not be asked for its models: %s", in_words(error))
+        finally:
+            pause = min(AGAIN_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_AGAIN_SECONDS)
+            self._failures, self._again_at, self._asking = self._failures + 1, self._clock() + pause, None
+        self.known = None if body is None else engine_in(body)

@@ -1,5 +1,6 @@
 """What goes out to an upstream for a call: the client's bytes, changed only where they must be."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 
 from ..calls import Api, Call
 from ..lenient_json import may_hold_halves, with_fields
-from ..models.keys import resolve
+from ..models.keys import resolve, variable_of
 from ..models.model_entry import ModelEntry
 from ..models.sampling import missing_defaults
 
@@ -25,7 +26,7 @@ CONNECTION_HEADERS = frozenset(
         "upgrade",
     }
 )
-_KEY_HEADERS = frozenset(("authorization", "x-api-key", "api-key"))
+_KEY_HEADERS = frozenset(("authorization", "x-api-key", "api-key", "x-goog-api-key"))
 _NOT_PASSED_ON = CONNECTION_HEADERS | _KEY_HEADERS | {"host", "content-length", "cookie", "accept-encoding", "expect"}
 # Of the answer: cookies and rules of the upstream's host mean nothing to a client of the gateway.
 _NOT_PASSED_BACK = CONNECTION_HEADERS | {"set-cookie", "alt-svc", "strict-transport-security"}
@@ -79,6 +80,28 @@ def credentials(client: Mapping[str, str], api: Api, entry: ModelEntry, *, passe
     for name, value in entry.headers.items():
         found[name.lower()] = resolve(value, what=f"headers[{name!r}] of {entry.model_name}")
     return found
+
+
+def secrets_of(client: Mapping[str, str], entry: ModelEntry | None) -> list[str]:
+    """What nobody may read of a call that somebody repeats: the keys that were sent with it, and headers of the entry.
+
+    Short ones, and plain words such as `anything`, stand in for a key that nobody asks for: they open nothing.
+    """
+    found = [word for name in _KEY_HEADERS if name in client for word in client[name].split()]
+    if entry is not None:
+        written = [entry.api_key or "", *entry.headers.values()]
+        texts = [_read(text) for text in written]
+        found += [part for text in texts for part in (text, text.partition(" ")[2])]
+    return sorted({each for each in found if _may_be_secret(each)}, key=len, reverse=True)
+
+
+def _read(text: str) -> str:
+    variable = variable_of(text)
+    return (text if variable is None else os.environ.get(variable, "")).strip()
+
+
+def _may_be_secret(text: str) -> bool:
+    return len(text) >= 8 and not (text.isalpha() and len(text) < 16)
 
 
 def passed_back(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
