@@ -281,7 +281,7 @@ async def test_a_head_without_end_is_an_error():
 async def test_lines_after_the_body_are_no_headers():
     async def write(writer):
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-early: 1\r\n\r\n3\r\nabc\r\n0\r\n")
-        writer.write(b"content-length: 1\r\nx-late: 1\r\n\r\n")
+        writer.write(b"x-early: 2\r\nx-late: 1\r\n\r\n")
 
     async with answering(write, OK) as server:
         with client_of(server.url) as client:

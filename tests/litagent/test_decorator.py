@@ -130,7 +130,7 @@ def test_a_missing_resource_says_what_is_asked_for_and_what_is_there():
     agent = llm_rollout(lambda task, llm: 1.0)
     with pytest.raises(MissingResourceError, match=r"asks for llm.*no LLM.*'prompt' \(PromptTemplate\)"):
         agent.rollout("t", {"prompt": PROMPT}, CLAIMED)
-    with pytest.raises(LookupError, match="no PromptTemplate: there is no resources at all"):
+    with pytest.raises(LookupError, match="no PromptTemplate: there is nothing at all"):
         prompt_rollout(lambda task, prompt_template: 1.0).rollout("t", {}, CLAIMED)
 
 

@@ -209,6 +209,41 @@ async def test_connections_are_kept_from_call_to_call(gateway: Served, upstream:
     await eventually(lambda: gateway.gateway.gate.in_flight == 0)
 
 
+async def test_headers_that_were_sent_several_times_are_all_passed_on(
+    gateway: Served, upstream: ScriptedUpstream
+) -> None:
+    data = json.dumps(CHAT).encode()
+    twice = [("anthropic-beta", "one"), ("content-type", "application/json"), ("anthropic-beta", "two")]
+    answer = await gateway.client.request("POST", "/v1/messages", headers=twice, body=data)
+    await answer.read()
+    assert upstream.requests[0].headers["anthropic-beta"] == "one, two"
+
+
+async def _half(gateway: Served) -> RawClient:
+    raw = RawClient(*await asyncio.open_connection("127.0.0.1", gateway.port))
+    head = "POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100"
+    raw.writer.write(f"{head}\r\n\r\nabc".encode())
+    return raw
+
+
+async def test_a_body_that_stops_coming_is_refused(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharpen.llm_proxy.application.BODY_SECONDS", 0.05)
+    raw = await _half(gateway)
+    answered = await raw.rest()  # the connection is closed too
+    assert answered.startswith(b"HTTP/1.1 408 ")
+    assert b"body_too_slow" in answered or b"nothing more of the body" in answered
+
+
+async def test_half_a_body_at_the_stop_is_answered_in_order(
+    store: InMemoryLightningStore, upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(store, upstream.base_url) as gateway:
+        raw = await _half(gateway)
+        await asyncio.sleep(0.05)
+    assert (await raw.rest()).startswith(b"HTTP/1.1 503 ")
+    assert "Traceback" not in caplog.text
+
+
 async def test_it_answers_the_words_of_a_server_that_runs_it() -> None:
     from sharpen.llm_proxy.application import GatewayApplication
 

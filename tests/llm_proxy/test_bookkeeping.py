@@ -9,11 +9,13 @@ import pytest
 from sharpen.llm_proxy.bookkeeping import Books, Passage
 from sharpen.llm_proxy.budgets.budget import Budget
 from sharpen.llm_proxy.calls import Call, Place, Refusal
+from sharpen.llm_proxy.gateway import Gateway
 from sharpen.llm_proxy.recorder import Recorder
 from sharpen.llm_proxy.recording import exchanges
 from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
 from sharpen.llm_proxy.recording.redaction import Redaction
 from sharpen.llm_proxy.retries import Only
+from sharpen.llm_proxy.serving.assembly import Service
 from sharpen.semconv import SHARPEN_LLM_EXCHANGE, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout
@@ -195,3 +197,13 @@ async def test_an_exchange_that_is_too_long_is_left_out_and_its_answer_is_record
     assert [name for name in second.attributes if name.startswith(SHARPEN_LLM_EXCHANGE)]
     assert len(WrittenRecord(path)) == 1
     assert caplog.text.count("it is not kept") == 1
+
+
+async def test_calls_that_never_reached_the_store_are_counted_and_told(
+    store: InMemoryLightningStore, rollout: AttemptedRollout, caplog: pytest.LogCaptureFixture
+) -> None:
+    books = Books(Budget(None, None, store), Recorder(store, max_bytes=1), Only(Model()))
+    await books.note(await _answered(books, rollout))
+    assert Service(Gateway(choice=Only(Model()), books=books)).look().totals.lost == 1
+    await books.aclose()
+    assert "1 calls are missing in the store" in caplog.text

@@ -66,6 +66,7 @@ async def add_call_span(store: LightningStore, rollout_id: str, attempt_id: str,
     ("limit", "value", "calls", "words"),
     [
         ("rollout_calls", 2, 2, "rollout 'ro-1' may spend 2 calls and has spent 2: its limit rollout_calls is reached"),
+        ("rollout_calls", 1, 1, "rollout 'ro-1' may spend 1 call and has spent 1: its limit rollout_calls is reached"),
         ("rollout_tokens", 11, 3, "rollout 'ro-1' may spend 11 tokens and has spent 15: its limit rollout_tokens"),
         ("rollout_cost", 7.5, 2, "rollout 'ro-1' may spend $7.5 and has spent $14: its limit rollout_cost"),
         ("run_calls", 2, 2, "this run may spend 2 calls and has spent 2: its limit run_calls"),

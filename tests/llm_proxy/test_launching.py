@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
 from sharpen.errors import PortTakenError, RunError
 from sharpen.execution.checked_store import CheckedStore
 from sharpen.llm_proxy import LLMProxy
+from sharpen.llm_proxy.budgets.budget import Totals
 from sharpen.llm_proxy.serving.launching import is_own_process, path_of
 from sharpen.llm_proxy.serving.store_address import ServedStore, StoreFile, address_of
 from sharpen.store import (
@@ -291,6 +293,60 @@ async def test_a_child_that_does_not_listen_is_killed_in_the_end(
         await proxy.stop()
         assert not is_running(pid)
         assert not is_open(port)
+
+
+async def test_orders_to_a_child_that_does_not_listen_have_a_time_limit(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sharpen.llm_proxy.proxy.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.WRITE_SECONDS", 0.2)
+    long = [*models_of(upstream), {"name": "x" * 300_000, "base_url": upstream.base_url}]
+    async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, llm):
+        os.kill(proxy.pid or 0, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(20):
+                for order in (proxy.totals, proxy.pause, proxy.resume, lambda: proxy.drain(0.1)):
+                    with pytest.raises(RunError, match="did not answer within"):
+                        await order()
+                with pytest.raises(RunError, match="did not answer within"):  # more than its pipe takes
+                    await asyncio.to_thread(proxy.update_model_list, long)
+        finally:
+            os.kill(proxy.pid or 0, signal.SIGCONT)
+        monkeypatch.setattr("sharpen.llm_proxy.proxy.ANSWER_SECONDS", 30.0)
+        monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.WRITE_SECONDS", 10.0)
+        assert (await proxy.totals()).calls == 0  # what was not taken then has been taken since
+        assert await asyncio.to_thread(ask, llm) == "You said: hello"
+
+
+CHILD = """
+import json, sys
+def say(**told): print(json.dumps(told), flush=True)
+totals = json.loads(sys.argv[1])
+sys.stdin.readline()
+say(number=0, answer={"in_flight": 0, "totals": totals})
+sys.stdin.readline()
+print("this is no answer", flush=True)
+number = json.loads(sys.stdin.readline())["number"]
+say(number=number, answer={"in_flight": 7, "totals": totals})
+sys.stdin.read()
+"""
+
+
+async def test_a_line_that_cannot_be_read_leaves_nobody_waiting(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals = msgspec.json.encode(Totals()).decode()
+
+    def spawn(bound: socket.socket) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", CHILD, totals]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process._spawn", spawn)
+    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.STOP_SECONDS", 0.2)
+    async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, _), asyncio.timeout(10):
+        with pytest.raises(RunError, match="cannot be read"):
+            await proxy.drain()
+        assert await proxy.pause() == 7
 
 
 # -- the parent is killed ------------------------------------------------------------------------------

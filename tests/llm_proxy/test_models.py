@@ -12,10 +12,11 @@ from rich.pretty import pretty_repr
 from sharpen.errors import ConfigError, MissingExtraError
 from sharpen.llm_proxy.calls import Refusal
 from sharpen.llm_proxy.models.keys import resolve
-from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list
+from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list, warn_of_missing_keys
 from sharpen.llm_proxy.models.sampling import missing_defaults
 
 SECRET = "sk-very-secret-1234"
+SERVED = {"name": "x", "base_url": "http://127.0.0.1:8000/v1"}
 
 
 def parsed(entry: dict[str, Any]) -> ModelEntry:
@@ -150,32 +151,62 @@ def test_a_name_without_star_matches_itself_alone() -> None:
     ("entry", "words"),
     [
         ({"name": "x", "base_ulr": "http://127.0.0.1"}, r"entry 2 .*'base_ulr'.*'base_url'"),
-        ({"name": "x", "weight": "much"}, r"entry 2 .*weight.*much.*float"),
-        ({"name": "x", "weight": -1}, r"entry 2 .*weight is -1.*0 or more"),
-        ({"name": "x", "rpm": 0}, r"rpm is 0.*above 0"),
-        ({"name": "x", "timeout": float("nan")}, r"timeout is nan"),
-        ({"name": "x", "provider": "azure"}, r"provider.*azure"),
-        ({"name": "x", "engine": "tgi"}, r"engine.*tgi"),
+        (SERVED | {"weight": "much"}, r"entry 2 .*weight is of type str: give a number"),
+        (SERVED | {"weight": -1}, r"entry 2 .*weight is -1.*0 or more"),
+        (SERVED | {"rpm": 0}, r"rpm is 0.*above 0"),
+        (SERVED | {"timeout": float("nan")}, r"timeout is nan"),
+        (SERVED | {"provider": "cohere"}, r"provider is none that is known: give 'openai'.*'anthropic'.*'litellm'"),
+        (SERVED | {"engine": "tgi"}, r"engine is none that is known: give 'vllm', 'sglang'"),
+        (SERVED | {"name": 5}, r"model_name is of type int: give a text"),
+        (SERVED | {"api_key": 12345}, r"api_key is of type int: give a text"),
+        (SERVED | {"defaults": [1]}, r"defaults is of type list: give a dict of request parameters"),
+        (SERVED | {"defaults": {"api_key": "x"}}, r"defaults has 'api_key': a key goes into api_key"),
+        (SERVED | {"defaults": {"model": "x"}}, r"defaults has 'model'.*the entry's own model"),
+        (
+            SERVED | {"api_key": "env:"},
+            r"api_key is a reference without the name of an environment variable.*env:MY_KEY",
+        ),
+        (SERVED | {"headers": {"x-a": "env:"}}, r"headers\['x-a'\] is a reference without the name"),
         ({"name": ""}, r"model_name is empty"),
-        ({"model": "gpt-4o"}, r"no model_name"),
-        ({"name": "a*b"}, r"may stand at its end only"),
-        ({"name": "x", "base_url": "127.0.0.1:8000"}, r"base_url.*http://"),
-        ({"name": "x", "base_url": "http://127.0.0.1:99999/v1"}, r"base_url.*http://"),
+        ({"model": "gpt-4o"}, r"no model_name \(it has model\)"),
+        ({"name": "a*b", "provider": "openai"}, r"may stand at its end only"),
+        ({"name": "x", "base_url": "127.0.0.1:8000"}, r"base_url does not begin with http://"),
+        ({"name": "x", "base_url": "http://127.0.0.1:99999/v1"}, r"base_url names no host, or a port .* http://"),
         ({"name": "x", "base_url": "http://127.0.0.1/v1/chat/completions"}, r"the part before /chat/completions"),
-        ({"name": "x", "base_url": "http://127.0.0.1/v1?a=1"}, r"leave out login, query"),
-        ({"name": "x", "headers": {"bad name": "x"}}, r"bad name"),
-        ({"name": "x", "headers": {"x-a": "one\ntwo"}}, r"headers\['x-a'\]"),
-        ({"name": "x", "litellm_params": "openai/x"}, r"litellm_params is 'openai/x'"),
-        ({"name": "x", "litellm_params": {"api_base": "http://127.0.0.1"}}, r"with a model such as"),
-        ({"name": "x", "litellm_params": {"model": "unheard-of"}}, r"openai/unheard-of"),
-        ({"name": "x", "litellm_params": {"model": "openai/x", "num_retries": 3}}, r"num_retries \(3\).*LLMProxy"),
+        ({"name": "x", "base_url": "http://127.0.0.1/v1?a=1"}, r"has a login, a query or a fragment: leave it out"),
+        (SERVED | {"headers": {"x-a": "1", "bad name": "x"}}, r"header 2 of headers is no name"),
+        (SERVED | {"headers": {"x-a": "one\ntwo"}}, r"headers\['x-a'\]"),
+        ({"name": "x", "litellm_params": "openai/x"}, r"litellm_params is of type str.*with a model such as"),
+        ({"name": "x", "litellm_params": {"api_base": "http://127.0.0.1"}}, r"model .* is missing.*such as 'openai/"),
+        ({"name": "x", "litellm_params": {"model": "unheard-of"}}, r"names no provider: write it as 'openai/<model>'"),
+        ({"name": "x", "litellm_params": {"model": "openai/x", "num_retries": 3}}, r"has num_retries.*LLMProxy"),
         ({"name": "x", "litellm_params": {"model": "openai/x", "tmperature": 3}}, r"tmperature.*extra_body"),
-        ("gpt-4o", r"entry 2 .*'gpt-4o'.*dict"),
+        ("gpt-4o", r"entry 2 of model_list is of type str: give a dict"),
     ],
 )
-def test_a_wrong_entry_is_named_with_its_number_its_value_and_what_to_do(entry: Any, words: str) -> None:
+def test_a_wrong_entry_is_named_with_its_number_its_key_and_what_to_do(entry: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){words}"):
-        parse_model_list([{"name": "right"}, entry])
+        parse_model_list([{"name": "gpt-4o"}, entry])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "qwen"},
+        {"model_name": "qwen"},
+        {"name": "gpt-4o", "model": "Qwen/Qwen3-8B"},
+        {"name": "*"},
+        {"name": "qwen", "base_url": None},
+    ],
+)
+def test_prompts_and_keys_go_to_nobody_who_was_not_named(entry: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="does not say who has the model: give the base_url"):
+        parse_model_list([entry])
+
+
+@pytest.mark.parametrize("said", [{"provider": "openai"}, {"api_key": "env:OPENAI_API_KEY"}])
+def test_any_model_may_be_of_the_public_api_where_it_is_said(said: dict[str, Any]) -> None:
+    assert parsed({"name": "mine", **said}).url == "https://api.openai.com/v1"
 
 
 @pytest.mark.parametrize("entries", [{"name": "x"}, "gpt-4o", 3, None])
@@ -220,14 +251,39 @@ def test_a_reference_is_shown() -> None:
         {"name": "x", "headers": {"authorization": [f"Bearer {SECRET}"]}},
         {"name": "x", "litellm_params": {"api_key": SECRET}},
         {"name": "x", "litellm_params": {"model": "openai/x", "aws_secret_access_key": SECRET}},
+        {"name": "x", "litellm_params": {"model": "openai/x", "mock_response": SECRET}},
+        {"name": "x", "litellm_params": {"model": "openai/x"}, "model_info": SECRET},
+        {"name": "x", "litellm_params": {"model": SECRET}},
+        {"name": "x", "litellm_params": SECRET},
+        {"name": "x", "litellm_params": ["api_key", SECRET]},
+        {"name": "x", "provider": "openai", "litellm_params": {"model": SECRET}, "base_url": SECRET},
+        SERVED | {"key": SECRET},
+        SERVED | {"api-key": SECRET},
+        SERVED | {"defaults": {"api_key": SECRET}},
+        SERVED | {"defaults": f"api_key={SECRET}"},
+        SERVED | {"weight": SECRET},
+        SERVED | {"provider": SECRET},
+        SERVED | {"engine": SECRET},
+        SERVED | {"api_key": f"env:{SECRET}"},
+        SERVED | {"headers": {f"authorization: Bearer {SECRET}": ""}},
+        {"name": "x", "model": SECRET},
+        {"name": "x", "base_url": SECRET},
+        {"name": "x", "base_url": f"env:{SECRET}"},
+        {"name": "x", "base_url": f"https://h/v1?api-key={SECRET}"},
+        {"name": "x", "base_url": f"https://h/{SECRET}?x"},
+        {"name": "x", "base_url": f"https://h/v1#{SECRET}"},
+        {"name": "x", "base_url": f"https://h:{SECRET}/v1"},
+        {"name": "x", "base_url": f"https://{SECRET}@h/v1/chat/completions"},
+        SECRET,
+        [SECRET],
     ],
 )
-def test_no_error_about_an_entry_shows_its_key(wrong: dict[str, Any]) -> None:
+def test_no_error_about_an_entry_shows_its_key(wrong: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_model_list([wrong])
     assert SECRET not in str(caught.value)
     assert SECRET.encode() not in pickle.dumps(caught.value)
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_an_entry_travels_whole_as_json() -> None:
@@ -240,9 +296,23 @@ def test_a_reference_is_read_at_the_moment_of_use(reference: str, monkeypatch: p
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(Refusal, match="MY_KEY is not set where the gateway runs") as caught:
         resolve(reference, what="api_key of gpt")
-    assert caught.value.status == 500
+    assert (caught.value.status, caught.value.should_retry) == (500, False)
     monkeypatch.setenv("MY_KEY", f" {SECRET}\n")
     assert resolve(reference, what="api_key of gpt") == SECRET
+
+
+def test_keys_that_are_missing_are_named_before_the_first_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    monkeypatch.setenv("MY_KEY", SECRET)
+    there = parse_model_list([SERVED | {"api_key": "env:MY_KEY"}, SERVED | {"api_key": SECRET}, SERVED])
+    warn_of_missing_keys(there)
+    assert not caplog.records
+    warn_of_missing_keys(parse_model_list([SERVED | {"api_key": "env:NO_KEY", "headers": {"x-a": "env:NO_KEY"}}]))
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("api_key of the model 'x' is 'env:NO_KEY', but the environment variable NO_KEY is not set")
+    assert second.startswith("headers['x-a'] of the model 'x'")
 
 
 def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,12 @@
 """`LLMProxy` as its user holds it: its life, its orders, and what agents are given. Most of it in both launch modes."""
 
 import asyncio
+import logging
 import pickle
 import socket
+import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ import cloudpickle
 import openai
 import pytest
 
-from sharpen.errors import ConfigError, PortTakenError, RunError
+from sharpen.errors import ConfigError, PortTakenError, RunError, SecretError, SharpenError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.types import LLM, AttemptedRollout, ProxyLLM
@@ -218,6 +221,22 @@ async def test_paused_calls_are_refused_where_it_is_said_so(make: Make) -> None:
             await asyncio.to_thread(ask, proxy.as_resource())
 
 
+async def test_a_stop_does_not_wait_for_paused_calls(make: Make, launch_mode: Mode) -> None:
+    proxy = make(launch_mode=launch_mode)
+    await proxy.start()
+    await proxy.pause()
+    asking = asyncio.create_task(asyncio.to_thread(ask, proxy.as_resource()))
+    health = f"http://127.0.0.1:{proxy.port}/health"
+    await until(lambda: urllib.request.urlopen(health).status == 200)
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    await proxy.stop()
+    assert time.monotonic() - began < 4  # the grace alone is 5 seconds
+    with pytest.raises(openai.InternalServerError, match="stopping") as refused:
+        await asking
+    assert (refused.value.status_code, refused.value.response.headers["retry-after"]) == (503, "1")
+
+
 async def test_other_models_hold_for_the_next_call_and_drop_none(
     make: Make, upstream: ScriptedUpstream, launch_mode: Mode
 ) -> None:
@@ -243,6 +262,43 @@ async def test_a_wrong_model_list_changes_nothing(make: Make) -> None:
             proxy.update_model_list([{"base_url": "nonsense"}])
         assert proxy.model_names == ["scripted"]
         assert await asyncio.to_thread(ask, proxy.as_resource()) == "You said: hello"
+
+
+@pytest.mark.parametrize("models", ["x", None, 3, {"name": "x"}])
+def test_what_is_no_model_list_is_refused_under_way_too(make: Make, models: Any) -> None:
+    proxy = make()
+    with pytest.raises(ConfigError, match=r"model_list is .*: give a list of entries"):
+        proxy.update_model_list(models)
+    assert proxy.model_names == ["scripted"]
+
+
+async def test_a_missing_key_is_told_at_the_start_and_not_asked_for_again(
+    make: Make, launch_mode: Mode, upstream: ScriptedUpstream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the gateway reads its keys; a process of its own writes to the same place."""
+    models = [{"name": "scripted", "base_url": upstream.base_url, "api_key": "env:SHARPEN_TEST_NO_SUCH"}]
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger("sharpen").addHandler(handler)
+    try:
+        async with make(launch_mode=launch_mode, model_list=models, num_retries=2) as proxy:
+            assert "api_key of the model 'scripted' is 'env:SHARPEN_TEST_NO_SUCH', but" in capfd.readouterr().err
+            with pytest.raises(openai.InternalServerError, match="SHARPEN_TEST_NO_SUCH is not set") as caught:
+                await asyncio.to_thread(ask, proxy.as_resource())
+            proxy.update_model_list(models)
+            assert "SHARPEN_TEST_NO_SUCH is not set where the gateway runs" in capfd.readouterr().err
+    finally:
+        logging.getLogger("sharpen").removeHandler(handler)
+    assert (caught.value.status_code, caught.value.response.headers["x-should-retry"]) == (500, "false")
+
+
+async def test_a_gateway_that_listens_everywhere_says_where_its_urls_work(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make(host="0.0.0.0", token="tok-1234", launch_mode="thread") as proxy:
+        assert proxy.as_resource().endpoint == f"http://127.0.0.1:{proxy.port}/v1"
+    warning = next(each.getMessage() for each in caplog.records if "every address" in each.getMessage())
+    assert f"http://127.0.0.1:{proxy.port or ''}" in warning
+    assert "work on this machine only: for agents elsewhere give host=" in warning
 
 
 async def test_totals_are_known_after_the_end(make: Make, launch_mode: Mode) -> None:
@@ -315,6 +371,27 @@ async def test_ids_bind_a_resource_to_its_attempt(make: Make) -> None:
     for ids in ({"rollout_id": "ro-1"}, {"attempt_id": "at-1"}):
         with pytest.raises(ConfigError, match="both rollout_id and attempt_id"):
             proxy.as_resource(**ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rollout_id": 1, "attempt_id": 2}, "rollout_id is 1: give the id, a text"),
+        ({"rollout_id": "ro-1", "attempt_id": ""}, "attempt_id is '': give the id"),
+        ({"sampling_parameters": [1]}, r"sampling_parameters is \[1\]: give a dict"),
+    ],
+)
+def test_what_no_resource_can_hold_is_refused(make: Make, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make(port=4321).as_resource(**given)
+
+
+async def test_a_literal_token_in_a_store_speaks_of_the_gateway(make: Make, tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "run.db")
+    with pytest.raises(SecretError, match=r'token of a gateway.*LLMProxy\(token="env:NAME"\)') as caught:
+        await store.add_resources({"llm": make(port=4321, token="tok-1234").as_resource()})
+    assert "tok-1234" not in str(caught.value)
+    await store.close()
 
 
 def test_the_port_must_be_known(make: Make) -> None:
@@ -453,3 +530,31 @@ def test_health_is_answered_without_an_upstream(make: Make) -> None:
             assert b'"in_flight":0' in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(urllib.request.Request(url, headers={"host": "evil.example"}))
+
+
+async def test_an_unpickled_gateway_closes_the_store_that_it_opened(make: Make, tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "store.db")
+    await store.start_rollout("task")
+    copy = pickle.loads(pickle.dumps(make(store=store, launch_mode="thread")))
+    await copy.start()
+    opened = copy.get_store()
+    await copy.stop()
+    with pytest.raises(SharpenError, match="closed"):
+        await opened.query_rollouts()
+    await copy.restart()
+    assert len(await copy.get_store().query_rollouts()) == 1
+    await copy.stop()
+    assert len(await store.query_rollouts()) == 1
+    await store.close()
+
+
+async def test_two_gateways_of_one_name_keep_their_totals_apart(make: Make) -> None:
+    store = InMemoryLightningStore()
+    rollout = await begun(store)
+    for calls in (2, 1):
+        gateway = make(store=store, launch_mode="thread")
+        await gateway.start()
+        llm = gateway.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
+        for _ in range(calls):
+            await asyncio.to_thread(ask, llm)
+        assert (await gateway.totals()).calls == calls

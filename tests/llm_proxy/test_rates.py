@@ -56,10 +56,14 @@ def test_one_answer_above_the_limit_waits_a_minute_and_no_longer() -> None:
     assert rates.wait_seconds() == 0
 
 
-def test_a_limit_below_one_request_a_minute_does_not_wait_for_ever() -> None:
+def test_half_a_request_a_minute_is_one_in_two_minutes() -> None:
     clock = Clock()
     rates = Rates(0.5, None, clock)
+    assert rates.wait_seconds() == 0
     rates.reserve()
+    assert rates.wait_seconds() == 120
+    clock.now += 60
+    assert rates.wait_seconds() == 60
     clock.now += 60
     assert rates.wait_seconds() == 0
 

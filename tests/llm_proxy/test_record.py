@@ -270,3 +270,10 @@ def test_a_closed_record_takes_no_more(path: Path) -> None:
     record.close()
     with pytest.raises(ValueError, match="is closed"):
         record.append(exchange_of(call_of(), [b"ok"]))
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.touch()
+    with pytest.raises(ConfigError, match="is empty: there is nothing to answer from"):
+        WrittenRecord(path)

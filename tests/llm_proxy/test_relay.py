@@ -1,117 +1,72 @@
-"""What passes beside a body: the query of a URL, answers without a body, answers that were cut."""
+"""How the end of an answer reaches its agent: after its span, and whatever the store does."""
 
-import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+from typing import Any
 
 import pytest
 
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.recording.replay import Replay
-from sharpen.llm_proxy.retries import Only
 from sharpen.store import InMemoryLightningStore
 
-from .heart import CHAT, STREAM, one_span, served, start
-from .scripted import Fault, Reply, ScriptedUpstream
+from ..http.servers import answering
+from .heart import CHAT, STREAM, HeldStore, served, spans_of, start
+from .scripted import ScriptedUpstream
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+SAID = b'data: {"id":"1","model":"m","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[InMemoryLightningStore]:
-    opened = InMemoryLightningStore()
-    yield opened
-    await opened.close()
+def stream_of(*events: bytes) -> Any:
+    async def write(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        for event in events:
+            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+            await writer.drain()
+            await asyncio.sleep(0.02)  # so that each arrives alone
+        writer.write(b"0\r\n\r\n")
+
+    return write
 
 
-# -- queries -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "last",
+    [
+        [b"data: [DONE]\n\n"],
+        [b"data: [DONE]\n\n: bye\n"],
+        [b"data: [DONE]\n"],
+        [b"data: [DONE]"],
+        [b"data: [DONE]", b"\n\n"],
+        [b"data: [DO", b"NE]\r\n\r\n"],
+    ],
+)
+async def test_no_agent_has_the_mark_of_the_end_before_the_span_is_stored(last: list[bytes]) -> None:
+    memory = InMemoryLightningStore()
+    rollout, path = await start(memory)
+    store: Any = HeldStore(memory)
+    async with answering(stream_of(SAID, *last)) as upstream, served(store, f"{upstream.url}/v1") as gateway:
+        client = await gateway.open(f"{path}/chat/completions", STREAM)
+        await client.until(b"finish_reason")
+        await store.is_asked.wait()
+        await asyncio.sleep(0.05)
+        assert b"[DONE]" not in bytes(client.reader._buffer)  # type: ignore[attr-defined]
+        store.may_write.set()
+        await client.until(b"\r\n0\r\n\r\n")
+        (span,) = await spans_of(memory, rollout)
+    assert span.status.status_code == "OK"
+    await memory.close()
 
 
-@pytest.mark.parametrize("query", ["api-version=7", "beta=true&x=%20y+z", "a=[1]|{2}", "empty=", "a&&b=?"])
-async def test_the_query_reaches_the_upstream_as_it_is(
-    store: InMemoryLightningStore, upstream: ScriptedUpstream, query: str
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+async def test_an_answer_that_has_come_reaches_its_agent_also_where_the_store_takes_longer_than_the_call_may(
+    upstream: ScriptedUpstream, body: dict[str, Any]
 ) -> None:
-    _, path = await start(store)
-    async with served(store, upstream.base_url) as gateway:
-        for base in ("/v1", path):
-            assert (await gateway.post(f"{base}/chat/completions?{query}", CHAT))[0] == 200
-    assert [each.path for each in upstream.requests] == [f"/v1/chat/completions?{query}"] * 2
-
-
-async def test_no_query_is_made_up(store: InMemoryLightningStore, upstream: ScriptedUpstream) -> None:
-    async with served(store, upstream.base_url) as gateway:
-        await gateway.post("/v1/chat/completions", CHAT)
-        await gateway.post("/v1/chat/completions?", CHAT)
-    assert [each.path for each in upstream.requests] == ["/v1/chat/completions"] * 2
-
-
-async def test_a_record_keeps_the_query_without_keys_and_a_replay_does_not_ask_for_it(
-    store: InMemoryLightningStore, upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
-    path = tmp_path / "record.jsonl"
-    with RecordFile(path) as record:
-        async with served(store, upstream.base_url, books={"record": record}) as gateway:
-            query = "?api-version=7&key=AIza-secret&api_key=sk-secret&b=1"
-            _, _, data = await gateway.post(f"/v1/chat/completions{query}", CHAT)
-    (exchange,) = WrittenRecord(path)
-    assert exchange.query == "api-version=7&b=1"
-    assert "secret" not in path.read_text()
-    async with served(store, choice=Only(Replay(path))) as gateway:
-        assert (await gateway.post("/v1/chat/completions?api-version=8", CHAT))[2] == data
-
-
-# -- no body -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("body", [CHAT, STREAM])
-async def test_an_answer_that_has_no_content_is_none_that_is_malformed(
-    store: InMemoryLightningStore, upstream: ScriptedUpstream, body: dict[str, object]
-) -> None:
-    upstream.script(Reply(body=b"", status=204))
-    rollout, path = await start(store)
-    async with served(store, upstream.base_url) as gateway:
+    memory = InMemoryLightningStore()
+    rollout, path = await start(memory)
+    store: Any = HeldStore(memory)
+    async with served(store, upstream.base_url, timeout_seconds=0.3, record_seconds=0.8) as gateway:
         status, _, data = await gateway.post(f"{path}/chat/completions", body)
-    span = await one_span(store, rollout)
-    assert (status, data, span.status.status_code) == (204, b"", "OK")
-
-
-@pytest.mark.parametrize("status", [301, 302, 304, 307])
-async def test_a_redirect_passes_and_its_span_names_it(
-    store: InMemoryLightningStore, upstream: ScriptedUpstream, status: int
-) -> None:
-    upstream.script(Reply(body=b"", status=status, headers={"location": "http://elsewhere/v1"}))
-    rollout, path = await start(store)
-    async with served(store, upstream.base_url) as gateway:
-        got, headers, data = await gateway.post(f"{path}/chat/completions", CHAT)
-    span = await one_span(store, rollout)
-    assert (got, headers["location"], data) == (status, "http://elsewhere/v1", b"")
-    assert span.status.description == f"the upstream answered {status}"
-    assert span.attributes["error.type"] == str(status)
-
-
-async def test_an_empty_answer_is_told_as_such(store: InMemoryLightningStore, upstream: ScriptedUpstream) -> None:
-    upstream.script(Reply(body=b""))
-    rollout, path = await start(store)
-    async with served(store, upstream.base_url) as gateway:
-        assert (await gateway.post(f"{path}/chat/completions", CHAT))[0] == 200
-    assert (await one_span(store, rollout)).status.description == "the answer is empty"
-
-
-# -- cuts ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("body", [CHAT, STREAM])
-async def test_a_cut_answer_is_told_once_and_by_the_gateway(
-    store: InMemoryLightningStore,
-    upstream: ScriptedUpstream,
-    body: dict[str, object],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    upstream.script(Fault("cut"))
-    rollout, path = await start(store)
-    with caplog.at_level(logging.DEBUG):
-        async with served(store, upstream.base_url) as gateway:
-            client = await gateway.open(f"{path}/chat/completions", body)
-            got = await client.rest()
-    assert got.startswith(b"HTTP/1.1 200")
-    assert not got.endswith(b"0\r\n\r\n")
-    assert (await one_span(store, rollout)).status.status_code == "ERROR"
-    assert "ASGI" not in caplog.text
+        store.may_write.set()
+    assert status == 200
+    assert data.endswith(b"data: [DONE]\n\n" if body is STREAM else b"}")
+    (span,) = await spans_of(memory, rollout)
+    assert span.status.status_code == "OK"
+    await memory.close()

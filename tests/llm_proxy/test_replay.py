@@ -16,6 +16,7 @@ from sharpen.llm_proxy.calls import Call, Refusal, Upstream
 from sharpen.llm_proxy.recording.exchanges import Exchange, exchange_attributes, key_of
 from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
 from sharpen.llm_proxy.recording.replay import Replay, record_of_rollout
+from sharpen.llm_proxy.recording.shelf import Reader, Shelf
 from sharpen.semconv import SHARPEN_LLM_CALL
 
 from .asked import HELLO, call_of, exchange_of, question
@@ -316,3 +317,18 @@ async def test_a_large_record_stays_on_disk(tmp_path: Path) -> None:
     assert held < 2_000_000 < path.stat().st_size
     assert len(await said(replay, call_of(question("299")))) == 100_000
     assert len(WrittenRecord(path)[-2:]) == 2
+
+
+def test_an_answer_of_many_equal_ones_is_found_without_looking_through_all() -> None:
+    count = 20_000
+    record = [
+        Exchange(
+            call_id=str(each), time=float(each), api="chat", key="k", request="{}", status=200, response="{}",
+            rollout_id=f"ro-{each // 4}", attempt_id="at-1",
+        )
+        for each in range(count)
+    ]  # fmt: skip
+    reader = Reader(Shelf(record))
+    taken = [reader.take("k", (f"ro-{each // 4}", "at-1")) for each in reversed(range(count))]
+    assert taken == [each // 4 * 4 + 3 - each % 4 for each in reversed(range(count))]
+    assert reader.take("k", None) is None

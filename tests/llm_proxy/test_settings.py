@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.errors import ConfigError, InvalidInputError, SharpenError
+from sharpen.errors import ConfigError, SharpenError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.llm_proxy.budgets.budget import Limits
 from sharpen.llm_proxy.budgets.prices import Price
 from sharpen.llm_proxy.settings import GatewaySettings, make_settings
+from sharpen.store import InMemoryLightningStore
 
 MODELS = [{"name": "qwen", "base_url": "http://127.0.0.1:9/v1", "api_key": "sk-hidden"}]
 
@@ -43,13 +44,22 @@ def test_no_secret_is_shown() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"num_retries": "3"}, "num_retries"),
+        ({"num_retries": "2"}, "num_retries is '2': give a whole number"),
         ({"num_retries": -1}, "num_retries is -1"),
         ({"timeout": 0}, "timeout is 0"),
         ({"max_body_bytes": 0}, "max_body_bytes is 0"),
-        ({"strict": "yes"}, "strict"),
-        ({"mode": "reply"}, "mode"),
-        ({"when_paused": "drop"}, "when_paused"),
+        ({"timeout": None}, "timeout is None: give seconds"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"strict": "yes"}, "strict is 'yes': give True or False"),
+        ({"mode": "rec"}, "mode is 'rec': give 'live', 'record' or 'replay'"),
+        ({"when_paused": "block"}, "when_paused is 'block': give 'wait' or 'refuse'"),
+        ({"record": 5}, "record is 5: give the path of a file"),
+        ({"host": 5}, "host is 5: give a text"),
+        ({"host": ""}, "host is empty"),
+        ({"token": 12345}, "token is of type int: give a text"),
+        ({"name": "a b"}, "the name of a gateway is 'a b'"),
+        ({"store": "sqlite"}, "store is 'sqlite': give a store, such as InMemoryLightningStore"),
+        ({"store": InMemoryLightningStore}, "store is the class InMemoryLightningStore: give one"),
         ({"launch_mode": "asyncio"}, "launch_mode is 'asyncio': use 'thread', 'process'"),
         ({"port": 70000}, "port is 70000"),
         ({"port": "8000"}, "port is '8000'"),
@@ -63,8 +73,11 @@ def test_no_secret_is_shown() -> None:
         ({"mode": "replay"}, "nothing to answer from"),
         ({"mode": "record", "replay_rollout": "ro-1"}, "mode is 'record'"),
         ({"model_list": [{"base_url": "http://127.0.0.1:9/v1"}]}, "entry 1 of model_list"),
-        ({"model_list": {"name": "qwen"}}, "model_list"),
-        ({"model_list": [{"name": "qwen", "defaults": {"stop": object()}}]}, "model_list holds something"),
+        ({"model_list": {"name": "qwen"}}, "model_list is of type dict: give a list of entries"),
+        ({"model_list": 3}, "model_list is of type int: give a list of entries"),
+        ({"model_list": 0}, "model_list is of type int: give a list of entries"),
+        ({"model_list": "qwen"}, "model_list is of type str: give a list of entries"),
+        ({"model_list": [{"name": "gpt-4o", "defaults": {"stop": object()}}]}, "model_list holds something"),
         ({"redact": 3}, "redact is 3"),
         ({"litellm_config": {}}, "LLMProxy has no litellm_config"),
         ({"num_workers": 4}, "LLMProxy has no num_workers"),
@@ -78,14 +91,13 @@ def test_what_cannot_work_is_refused_when_it_is_made(given: dict[str, Any], word
         LLMProxy(**given)
 
 
-def test_a_name_that_the_store_could_not_keep_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="name of a gateway"):
-        LLMProxy(name="my gateway")
-
-
 def test_an_unknown_argument_suggests_the_nearest() -> None:
     with pytest.raises(TypeError, match="did you mean 'model_list'"):
         LLMProxy(models_list=[])
+    with pytest.raises(TypeError, match="did you mean 'num_retries'"):
+        LLMProxy(num_retrys=2)
+    with pytest.raises(TypeError, match=r"no argument 'zzz': it takes port, .*, name$"):
+        LLMProxy(zzz=2)
 
 
 def test_beyond_loopback_a_token_is_enough_also_by_reference() -> None:

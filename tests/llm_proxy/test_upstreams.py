@@ -297,6 +297,20 @@ async def test_upstreams_at_their_rate_are_left_out_then_refused(
         assert upstreams.choose(call) == [home]
 
 
+async def test_a_second_request_of_one_call_counts_toward_the_rate(
+    upstreams: Upstreams, upstream: ScriptedUpstream
+) -> None:
+    """One with added fields, which is refused, and one without."""
+    upstreams.replace([entry_of(upstream.base_url, engine="vllm", rpm=3)])
+    wrong = Fault("status", status=400, message="context too long")
+    upstream.script(*[wrong] * 6)
+    for _ in range(2):
+        assert (await upstreams.choose(call_to())[0].send(call_to())).status == 400
+    with pytest.raises(Refusal, match="limit"):
+        upstreams.choose(call_to())
+    assert len(upstream.requests) == 4
+
+
 def test_tokens_count_toward_the_rate_when_they_are_settled(upstreams: Upstreams, clock: Clock) -> None:
     upstreams.replace(hosts(1, tpm=100))
     (only,) = upstreams.choose(call_to())

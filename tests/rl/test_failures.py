@@ -168,7 +168,7 @@ from sharpen.rl.env_parts import EnvParts
 class Slow(Countdown):
     def step(self, action):
         super().step(action)
-        print("worker", os.getpid(), flush=True)
+        os.write(1, f"worker {{os.getpid()}}\\n".encode())  # one write: two workers share the pipe
         time.sleep(1000)
 
 venv = vectorize_env(EnvParts(Slow, Left(), Two(), None), {kind!r}, 2, processes=2)
@@ -286,7 +286,7 @@ from sharpen.rl.env_parts import EnvParts
 class Slow(Countdown):
     def step(self, action):
         super().step(action)
-        print("worker", os.getpid(), flush=True)
+        os.write(1, f"worker {{os.getpid()}}\\n".encode())  # one write: two workers share the pipe
         time.sleep(1000)
 
 vessel = TrainingVessel(simulator_fn=Slow, state_interpreter=Left(), action_interpreter=Two(), policy=Zeros(),

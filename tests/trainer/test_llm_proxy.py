@@ -16,10 +16,11 @@ from sharpen.components import build_component
 from sharpen.errors import ConfigError, PortTakenError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
+from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.trainer import Trainer
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
 
-from .scenes import small_trainer, until
+from .scenes import double, small_trainer, until
 
 
 @pytest.fixture
@@ -172,6 +173,37 @@ def test_a_gateway_without_models_waits_for_the_algorithm_to_bring_them(vllm: Sc
     result = trainer.fit(ask)
     assert rollouts_of(trainer.store)["ro-one"].reward == 1.0
     assert result.metrics["llm/calls"] == 1
+
+
+def test_an_agent_that_asks_for_an_llm_of_a_gateway_without_models_is_told_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="names no model, so no main_llm is published, but the agent asks for llm"):
+        small_trainer(llm_proxy="LLMProxy").dev(ask, ["one", "two"])
+
+
+def test_a_gateway_without_models_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert small_trainer(llm_proxy="LLMProxy").dev(double, [1, 2]).status == "succeeded"
+    assert "the gateway names no model, so no main_llm is published" in caplog.text
+
+
+# -- content -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "tracer", "is_warned"),
+    [
+        ({"capture_content": False}, None, True),
+        ({"redact": str.upper}, None, True),
+        ({"capture_content": False}, OtelTracer(capture_content=False), False),
+        ({"capture_content": False}, DummyTracer(), False),
+        ({}, None, False),
+    ],
+)
+def test_a_tracer_that_writes_what_the_gateway_hides_is_warned_of_once(
+    vllm: ScriptedUpstream, options: Any, tracer: Any, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = LLMProxy(model_list=models(vllm), **options)
+    small_trainer(llm_proxy=proxy, tracer=tracer).dev(double, [1, 2])
+    assert caplog.text.count("tracer=OtelTracer(capture_content=False)") == is_warned
 
 
 # -- its life ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
@@ -313,3 +314,9 @@ def test_a_long_f_string_template_of_open_braces_is_filled():
     # A pattern that backtracks would run into the time-out of the tests.
     text = "{a" * 200_000
     assert PromptTemplate(text).format(a=1) == text
+
+
+@pytest.mark.parametrize("name", [None, "", 3])
+def test_a_role_needs_a_name(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the name of a role is .*: give a text"):
+        ProxyLLM("http://gateway:9/v1", "m").for_role(name)

@@ -71,6 +71,18 @@ class Parent:
         time.sleep(ORPHAN_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
+    def is_telling_to_stop(self) -> bool:
+        """Whether it has asked for the end or has gone, also where the thread that listens has not seen it yet."""
+        if self.stop.is_set() or self.is_gone:
+            return True
+        try:
+            self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False  # it is there, and has nothing to say
+        except OSError:
+            return True
+        return True
+
     def _stop(self) -> None:
         self.stop.set()
         self.on_stop()

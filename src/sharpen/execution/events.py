@@ -44,10 +44,30 @@ class MultiprocessingEvent(ThreadingEvent):
         self._event = multiprocessing.Event()
 
 
+class RunEvent(ThreadingEvent):
+    """The flag of a run, as its algorithm sees it.
+
+    An algorithm that is done, but holds what agents still need, calls `end_runners` and lets go of it when
+    `have_runners_ended` says so. Where runners are somebody else's, they count as ended.
+    """
+
+    def __init__(self, end_runners: Callable[[], None]) -> None:
+        super().__init__()
+        self.end_runners = end_runners
+        self._runners_ended = threading.Event()
+
+    def have_runners_ended(self) -> bool:
+        return self._runners_ended.is_set()
+
+    def note_runners_ended(self) -> None:
+        self._runners_ended.set()
+
+
 class RunnerEvent(ThreadingEvent):
     """The flag of one runner: it also carries how many rollouts the runner has finished.
 
-    `stop` is a flag to share, and `tell` hears the count whenever it grows.
+    `stop` is a flag to share, and `tell` hears the count whenever it grows. `is_told_off` asks anew whether the runner
+    is to stop, which the flag may learn a moment later.
     """
 
     def __init__(
@@ -56,12 +76,14 @@ class RunnerEvent(ThreadingEvent):
         *,
         stop: ThreadingEvent | None = None,
         tell: Callable[[int], None] = lambda _: None,
+        is_told_off: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         if stop is not None:
             self._event = stop
         self.finished_before, self._tell = finished_before, tell
         self.count = 0
+        self.is_told_off = is_told_off
 
     def finished(self, count: int) -> None:
         self.count = count

@@ -2,7 +2,8 @@
 
 A thread of its own supervises, so that a heavy learning step delays neither restarts nor signals. Whatever ends the
 run (the algorithm, a failure, a signal, `stop`) goes the same way: the event is set, the algorithm is cancelled where
-it still runs, runners are ended in order, and the store is closed last.
+it still runs, runners are ended in order, and the store is closed last. An algorithm may wait for the runners before
+it returns, with what they need until then.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Any
 from ..runner import MainThread
 from .algorithm_call import AlgorithmCall
 from .base import AlgorithmBundle
-from .events import ThreadingEvent
+from .events import RunEvent
 from .interrupts import Interrupts
 from .lives import Begin, End
 from .serving import Served
@@ -51,7 +52,7 @@ class Run:
         self._place, self._grace_seconds, self._is_over = place, grace_seconds, is_over
         self._start_ahead = start_ahead
         self._ahead: asyncio.TimerHandle | None = None
-        self.event = ThreadingEvent()
+        self.event = RunEvent(lambda: self._post(self._algorithm_is_done))
         self._algorithm = None if algorithm is None else AlgorithmCall(algorithm, served, self.event)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._supervise, name="sharpen-supervisor", daemon=True)
@@ -59,7 +60,7 @@ class Run:
         self._supervisor: Supervisor | None = None
         self._ending, self._algorithm_ended, self._main_thread_free = (asyncio.Event() for _ in range(3))
         self._reason: BaseException | None = None
-        self._is_killed = self._is_beside = False
+        self._is_killed = self._is_beside = self._is_algorithm_done = False
 
     # -- the calling thread --------------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class Run:
             if self._algorithm is not None:
                 self._algorithm.cancel()
         finally:
+            self.event.note_runners_ended()
             if self._place is not None:
                 self._place.stop()
 
@@ -169,6 +171,7 @@ class Run:
             self._end(error)
         try:
             await self._let_agents_end()
+            self.event.note_runners_ended()
             await self._let_algorithm_end()
         finally:
             if self._is_killed:
@@ -250,6 +253,11 @@ class Run:
         if self._supervisor is not None:
             self._supervisor.kill()
 
+    def _algorithm_is_done(self) -> None:
+        """It has nothing left to do but to wait for the runners: cancelling it would only cut that short."""
+        self._is_algorithm_done = True
+        self._end(None)
+
     def _algorithm_has_ended(self) -> None:
         self._algorithm_ended.set()
         self._end(None)
@@ -258,7 +266,7 @@ class Run:
         """The way to the end, whatever leads there; the first reason counts."""
         self._reason = self._reason or reason
         self.event.set()
-        if self._algorithm is not None and not self._algorithm_ended.is_set():
+        if self._algorithm is not None and not self._algorithm_ended.is_set() and not self._is_algorithm_done:
             self._algorithm.cancel()
         self._ending.set()
 

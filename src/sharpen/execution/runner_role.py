@@ -25,7 +25,10 @@ def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[in
     bundle = unpack(payload)
     parent.tell(ready=worker_name(job.worker_id))
     event = RunnerEvent(
-        job.finished_before, stop=parent.stop, tell=lambda count: parent.tell(finished=count, surely=False)
+        job.finished_before,
+        stop=parent.stop,
+        tell=lambda count: parent.tell(finished=count, surely=False),
+        is_told_off=parent.is_telling_to_stop,
     )
     signals = _Signals()
     try:

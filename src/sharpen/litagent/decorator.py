@@ -75,6 +75,10 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
     def _parameters(self) -> list[inspect.Parameter]:
         return parameters_of(self.__wrapped__)
 
+    def asks_for(self, name: str) -> bool:
+        """Whether it cannot be called without this parameter."""
+        return any(each.name == name and each.default is each.empty for each in self._parameters)
+
     def _call(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         args, kwargs = [], {}
         for parameter in self._parameters:

@@ -60,7 +60,7 @@ def _first(kind: type[R], agent: str, parameter: inspect.Parameter, resources: N
         return found
     if parameter.default is not parameter.empty:
         return parameter.default
-    there = ", ".join(_described(resources)) or "no resources at all"
+    there = ", ".join(_described(resources)) or "nothing at all"
     raise MissingResourceError(
         f"the agent {agent} asks for {parameter.name}, but its rollout has no {kind.__name__}: there is {there}; "
         "give one as initial_resources of the Trainer, or publish it with add_resources"

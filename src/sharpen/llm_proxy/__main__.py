@@ -1,7 +1,8 @@
 """The program of a gateway's process: `python -m sharpen.llm_proxy`, started by `LLMProxy`.
 
 It reads its job as one line from standard input, serves, and carries out the orders that follow. It ends in order when
-it is told to, on SIGTERM and SIGINT, and when its parent has gone.
+it is told to, on SIGTERM and SIGINT, and when its parent has gone: then it serves on for a moment, since runners have
+lost their parent too, and hand back what their agents work on.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ from sharpen.store import LightningStore
 log = logging.getLogger("sharpen.llm_proxy")
 
 END_SECONDS = 28.0  # from the word to stop to the end, whatever hangs
-ORPHAN_SECONDS = 8.0  # the same, once the parent has gone
+ORPHAN_SECONDS = 6.0  # the same, once the parent has gone
+LINGER_SECONDS = 3.0  # from the end of the parent to the word to stop: runners let go of their attempts within it
 LOOK_SECONDS = 1.0
 
 
@@ -87,6 +89,7 @@ class Parent:
                 _stop(loop, stopping, END_SECONDS)
             else:
                 asyncio.run_coroutine_threadsafe(self._obey(service, asked), loop)
+        time.sleep(LINGER_SECONDS)
         _stop(loop, stopping, ORPHAN_SECONDS)
 
     async def _obey(self, service: Service, asked: wire.Asked) -> None:
@@ -138,6 +141,7 @@ async def _look_after(parent: int, stopping: asyncio.Event) -> None:
     """A fork of the parent may hold our pipe open after the parent has gone."""
     while os.getppid() == parent:  # noqa: ASYNC110 - the system tells it to nobody who does not ask
         await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.sleep(LINGER_SECONDS)
     _stop(asyncio.get_running_loop(), stopping, ORPHAN_SECONDS)
 
 

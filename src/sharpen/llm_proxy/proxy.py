@@ -7,6 +7,8 @@ Invariants:
 """
 
 import asyncio
+import inspect
+import logging
 import os
 import secrets
 import threading
@@ -16,22 +18,23 @@ from typing import Any
 
 import msgspec
 
+from ..components.messages import shown
 from ..errors import ConfigError, RunError
 from ..http.listening import address
 from ..store import LightningStore
 from ..types import LLM, ProxyLLM
 from .budgets.budget import Limits, Totals
 from .models.model_choice import choose_model, names_of
-from .models.model_entry import ModelEntry
 from .models.model_list import parse_model_list
 from .recording.redaction import Redaction
 from .removed import refuse_unknown_arguments
 from .serving.launching import Hook, LaunchMode, RunningGateway, check_launch_mode, launch
 from .serving.orders import Answer, Drain, Look, Order, Pause, Resume, SetModels
-from .serving.store_address import StoreAddress, address_of, is_same_store
+from .serving.store_address import StoreAddress, address_of, check_store, is_same_store
 from .serving.threads import in_thread
 from .settings import (
     DEFAULT_HOST,
+    EVERYWHERE,
     MAX_BODY_BYTES,
     Mode,
     WhenPaused,
@@ -39,11 +42,13 @@ from .settings import (
     check_reach,
     make_settings,
     plain_prices,
+    plain_record,
 )
 from .tokens import is_reference, resolve_token
 
 ModelList = Sequence[Mapping[str, Any]]
 ANSWER_SECONDS = 30.0
+log = logging.getLogger(__name__)
 
 
 class LLMProxy:
@@ -81,19 +86,22 @@ class LLMProxy:
         name: str = "gateway",
         **others: Any,
     ) -> None:
-        refuse_unknown_arguments(others)
+        refuse_unknown_arguments(others, known=list(inspect.signature(LLMProxy).parameters)[:-1] if others else ())
         check_port(port)
         check_launch_mode(launch_mode)
+        check_store(store)
+        models = () if model_list is None else model_list
+        self._entries = parse_model_list(models)
         self._settings = make_settings(
             {
                 "name": name,
                 "host": DEFAULT_HOST if host is None else host,
                 "token": None if is_reference(token) else token,
-                "model_list": [dict(each) if isinstance(each, Mapping) else each for each in model_list or ()],
+                "model_list": [dict(each) for each in models],
                 "num_retries": num_retries,
                 "strict": strict,
                 "mode": mode,
-                "record": None if record is None else os.path.abspath(os.fspath(record)),
+                "record": plain_record(record),
                 "replay_rollout": replay_rollout,
                 "limits": Limits.of(limits),
                 "prices": plain_prices(prices),
@@ -107,7 +115,6 @@ class LLMProxy:
             }
         )
         check_reach(self._settings.host, token)
-        self._entries = _parse(self._settings.model_list)
         self._token, self._redact = token, None if isinstance(redact, str) else redact
         Redaction(self._redact)
         self._fixed_port, self._launch_mode = port, launch_mode
@@ -167,6 +174,11 @@ class LLMProxy:
         """The names under which agents may ask; "*" stands for any."""
         return names_of(self._entries)
 
+    @property
+    def hides_content(self) -> bool:
+        """Whether it keeps something of what was said out of the store."""
+        return not self._settings.capture_content or self._settings.redact is not None or self._redact is not None
+
     def is_running(self) -> bool:
         """Whether it answers; False too when its process has died."""
         running = self._running
@@ -192,6 +204,7 @@ class LLMProxy:
 
     def set_store(self, store: LightningStore | None) -> None:
         """Use this store from the next start on."""
+        check_store(store)
         if self.is_running() and not is_same_store(self.get_store(), store):
             raise ConfigError(f"the gateway {self.name!r} is running with another store: stop() it first")
         if self._address is not None and store is not self._store:
@@ -258,9 +271,19 @@ class LLMProxy:
         try:
             store = self.get_store()
             self._running = launch(settings, port=port, store=store, redact=self._redact, mode=self._launch_mode)
+            self._warn_of_reach()
         except BaseException:
             self._close_opened()
             raise
+
+    def _warn_of_reach(self) -> None:
+        if self.host in EVERYWHERE:
+            log.warning(
+                "the gateway %r listens on every address of this machine, but the URLs that it hands out, %s, work on "
+                "this machine only: for agents elsewhere give host= the name or address that they reach it by",
+                self.name,
+                address(self.host, self.port or 0),
+            )
 
     async def start(self) -> None:
         """Start; it answers when this returns. One that runs already stays as it is."""
@@ -335,9 +358,9 @@ class LLMProxy:
 
     def update_model_list(self, model_list: ModelList) -> None:
         """Other models for the next call; calls under way go on as they began."""
+        entries = parse_model_list(model_list)
         models = [dict(each) for each in model_list]
         settings = make_settings(msgspec.structs.asdict(self._settings) | {"model_list": models})
-        entries = _parse(models)
         with self._lock:
             if self.is_running():
                 self._ask_sync(SetModels(models))
@@ -397,6 +420,13 @@ class LLMProxy:
         """The endpoint for agents: bound to an attempt when its ids are given, else to be bound by each rollout."""
         if (rollout_id is None) != (attempt_id is None):
             raise ConfigError("a resource of the gateway needs both rollout_id and attempt_id, or neither")
+        for name, value in (("rollout_id", rollout_id), ("attempt_id", attempt_id)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{name} is {value!r}: give the id, a text, as the store knows it")
+        if sampling_parameters is not None and not isinstance(sampling_parameters, Mapping):
+            raise ConfigError(
+                f"sampling_parameters is {shown(sampling_parameters)}: give a dict such as {{'temperature': 0.7}}"
+            )
         if self.port is None:
             raise ConfigError(f"the gateway {self.name!r} has no port yet: start() it first, or give it a port")
         chosen = choose_model(model, self._entries)
@@ -432,7 +462,3 @@ def _seconds_for(order: Order) -> float | None:
     if isinstance(order, Drain):
         return None if order.timeout is None else order.timeout + ANSWER_SECONDS
     return ANSWER_SECONDS
-
-
-def _parse(model_list: Sequence[Mapping[str, Any]]) -> list[ModelEntry]:
-    return parse_model_list([dict(each) for each in model_list])

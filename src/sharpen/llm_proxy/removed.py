@@ -12,13 +12,12 @@ INSTEAD = {
     "middlewares": "redact= changes what is recorded; serve others in front of the gateway",
     "callbacks": "every call is a span in the store; redact= changes what is recorded, limits= bounds it",
 }
-KNOWN = ("launch_mode", "model_list", "replay_rollout", "pause_wait_seconds", "capture_content", "max_body_bytes")
 
 
-def refuse_unknown_arguments(names: Iterable[str]) -> None:
+def refuse_unknown_arguments(names: Iterable[str], *, known: Iterable[str]) -> None:
     for name in names:
         if name in INSTEAD:
             raise ConfigError(f"LLMProxy has no {name}: {INSTEAD[name]}")
-        near = get_close_matches(name, [*KNOWN, "port", "store", "host", "token", "strict", "mode", "record"], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f": it takes {', '.join(known)}"
         raise TypeError(f"LLMProxy takes no argument {name!r}{hint}")

@@ -3,22 +3,45 @@
 Keys of upstreams and the token are inside: it is sent over a pipe only, and shown nowhere.
 """
 
+import math
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from ..errors import ConfigError, SharpenError
+from ..components.messages import shown
+from ..errors import ConfigError, InvalidInputError, SharpenError
 from ..http.listening import is_loopback
 from ..store.checks import check_id
 from .budgets.budget import Limits
 from .budgets.prices import Price, Prices
+from .models.keys import described
 
 Mode = Literal["live", "record", "replay"]
 WhenPaused = Literal["wait", "refuse"]
 
 DEFAULT_HOST = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::", "[::]")
+"""Hosts that stand for every address of this machine, and are the address of none."""
 MAX_BODY_BYTES = 64 * 2**20
+_SECONDS = "seconds, a number above 0"
+_WANTED = {
+    "name": "a text, such as 'gateway'",
+    "host": "a text, the name or address to listen on, such as '127.0.0.1'",
+    "token": "a text, best a reference: 'env:NAME'",
+    "num_retries": "a whole number, 0 for none",
+    "strict": "True or False",
+    "mode": "'live', 'record' or 'replay'",
+    "replay_rollout": "the id of a rollout",
+    "prices": "a dict of prices by the name of the model",
+    "when_paused": "'wait' or 'refuse'",
+    "pause_wait_seconds": _SECONDS,
+    "capture_content": "True or False",
+    "max_body_bytes": "a whole number above 0",
+    "timeout": _SECONDS,
+    "connect_timeout": _SECONDS,
+}
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +74,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("pause_wait_seconds", "timeout", "connect_timeout", "max_body_bytes"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: give a number above 0")
         if self.num_retries < 0:
             raise ConfigError(f"num_retries is {self.num_retries}: give 0 for none, or a positive number")
-        check_id("the name of a gateway", self.name)
+        if not self.host:
+            raise ConfigError(f"host is empty: give the name or address to listen on, such as {DEFAULT_HOST!r}")
+        _check_name(self.name)
         _check_token(self.token)
         Prices(self.prices)
         _check_mode(self)
@@ -77,8 +102,12 @@ def make_settings(values: Mapping[str, Any]) -> GatewaySettings:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, SharpenError):
             raise error.__cause__ from None
-        what, _, where = str(error).partition(" - at `$.")
-        raise ConfigError(f"{where.rstrip('`') or 'a setting'} of the gateway is wrong: {what.lower()}") from None
+        what, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`").partition("[")[0].partition(".")[0]
+        if name not in _WANTED:
+            raise ConfigError(f"{name or 'a setting'} of the gateway is wrong: {what.lower()}") from None
+        value = described(values.get(name)) if name == "token" else shown(values.get(name))
+        raise ConfigError(f"{name} is {value}: give {_WANTED[name]}") from None
 
 
 def _check_json(values: Mapping[str, Any]) -> None:
@@ -103,6 +132,15 @@ def _plain_price(price: Any) -> list[float]:
     return [each for each in numbers if each is not None]
 
 
+def plain_record(record: object) -> str | None:
+    """The whole path, which a process that works elsewhere finds too."""
+    if record is None:
+        return None
+    if not isinstance(record, str | os.PathLike) or not isinstance(os.fspath(record), str) or not os.fspath(record):
+        raise ConfigError(f"record is {shown(record)}: give the path of a file, such as 'calls.jsonl'")
+    return os.path.abspath(os.fspath(record))
+
+
 def check_reach(host: str, token: str | None) -> None:
     """Beyond loopback everybody could spend the keys that a gateway holds."""
     if token is None and not is_loopback(host):
@@ -116,6 +154,13 @@ def check_port(port: object) -> None:
     is_number = isinstance(port, int) and not isinstance(port, bool)
     if port is not None and not (is_number and 1 <= port <= 65535):  # type: ignore[operator]
         raise ConfigError(f"port is {port!r}: use 1 to 65535, or None for a free one")
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_id("the name of a gateway", name)
+    except InvalidInputError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _check_token(token: str | None) -> None:

@@ -1,7 +1,8 @@
 """A shift: one stretch of work of a runner, from the first claim to the last report.
 
 Slots that are free are filled with one claim. A slot is free again when its agent has ended: the outcome is on its
-way while the next agent runs. A stop is noticed at once, also in the middle of a long poll.
+way while the next agent runs. A stop is noticed at once, also in the middle of a long poll. An agent that raises while
+its runner is being stopped may have lost what it needs: its rollout goes back to the queue.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ MAX_REPORTS = 64  # outcomes on their way; a store that is slower than this hold
 
 
 class StopEvent(Protocol):
-    """What asks a runner to stop. It may also offer `finished(count)` and `finished_before`."""
+    """What asks a runner to stop. It may also offer `finished(count)`, `finished_before`, and `is_told_off()`: whether
+    the stop is on its way."""
 
     def is_set(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> object: ...
@@ -37,11 +39,12 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         self._change = asyncio.Event()
         self._claim: asyncio.Task[list[AttemptedRollout]] | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_given_up = False
         self._had_work = False
         self._lost_a_claim = False
         self._expect_claim: Callable[[], None] | None = getattr(runner.store, "expect_claim", None)
         self._tell: Callable[[int], None] | None = getattr(event, "finished", None)
+        self._is_told_off: Callable[[], bool] = getattr(event, "is_told_off", lambda: False)
         self._agents: dict[asyncio.Task[None], Work] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._left = runner.max_rollouts
@@ -70,8 +73,12 @@ class Shift:
             self._claim.cancel()
 
     @property
+    def _is_ending(self) -> bool:
+        return self._is_stopped or self._is_given_up or (self._event is not None and self._event.is_set())
+
+    @property
     def _goes_on(self) -> bool:
-        if self._is_stopped or (self._event is not None and self._event.is_set()):
+        if self._is_ending:
             return False
         return (self._left is None or self._left > 0) and self._runner.abandoned <= self._runner.max_abandoned
 
@@ -136,6 +143,9 @@ class Shift:
             self._change.set()
         self._reports.add(task)
         try:
+            if self._is_cut_short(work):
+                await self._runner.give_up(work)
+                return
             if self._expect_claim is not None and self._goes_on:
                 self._expect_claim()  # the slot is filled again at once
             await self._runner.report(work)
@@ -145,6 +155,10 @@ class Shift:
         if self._tell is not None:
             self._tell(self._runner.finished)
 
+    def _is_cut_short(self, work: Work) -> bool:
+        """Whether the agent failed in the middle of a stop."""
+        return work.outcome == "failed" and not work.is_unwanted and (self._is_ending or self._is_told_off())
+
     async def _finish(self) -> None:
         while self._agents or self._reports:
             await asyncio.wait({*self._agents, *self._reports}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +167,7 @@ class Shift:
 
     async def _give_up(self) -> None:
         """Stop the agents and hand their rollouts back; reports that are on their way arrive."""
+        self._is_given_up = True
         running = dict(self._agents)
         for task in running:
             task.cancel()

@@ -86,12 +86,13 @@ class AlgorithmBundle:
         checkpoint_path: Path | None = None,
         retries: int = 0,
         loop: LoopPlan | None = None,
+        needs_llm: bool = False,
     ) -> None:
         self.algorithm = algorithm
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
-        self.gateway_sign = gateway_sign
+        self.gateway_sign, self.needs_llm = gateway_sign, needs_llm
         self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
         self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
@@ -117,8 +118,8 @@ class AlgorithmBundle:
             self.on_begin()
         gateway = RunGateway(self.llm_proxy, sign=self.gateway_sign, has_travelled=self._trainer is None)
         try:
-            async with gateway.at_work(store):
-                resources = gateway.add_to(self.initial_resources)
+            async with gateway.at_work(store, event):
+                resources = gateway.add_to(self.initial_resources, needs_llm=self.needs_llm)
                 progress = Progress(face, self.progress, gateway)
                 if self.algorithm is None:
                     async with progress:

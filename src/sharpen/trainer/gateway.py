@@ -1,4 +1,5 @@
-"""The gateway of a run: it works with the store of the run, from before the algorithm begins until after it has ended.
+"""The gateway of a run: it works with the store of the run, from before the algorithm begins until after it has ended
+and the runners have let go of their attempts.
 
 One that runs already is somebody else's: it is used as it is, and goes on afterwards. One that the run has started and
 that dies is started again; when it does not come back, the run ends.
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ..algorithm.base import Gateway
 from ..errors import ConfigError, PortTakenError, RunError
-from ..execution.events import ExecutionEvent
+from ..execution.events import ExecutionEvent, RunEvent
 from ..http.listening import address
 from ..store import LightningStore
 from ..types import LLM, NamedResources
@@ -27,6 +28,7 @@ MAIN_LLM = "main_llm"
 COUNTED = ("calls", "refused", "errors", "input_tokens", "output_tokens", "cost")
 PREFIX = "llm/"
 SIGN_SECONDS = 0.05
+LOOK_SECONDS = 0.02
 LONGEST_NAME = 100
 
 
@@ -71,18 +73,18 @@ class RunGateway:
         self._watch: GatewayWatch | None = None
 
     @contextlib.asynccontextmanager
-    async def at_work(self, store: LightningStore) -> AsyncIterator[None]:
-        """It runs as long as the block lasts, unless it ran before."""
+    async def at_work(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
+        """It runs as long as the block lasts, and then until the runners have ended, unless it ran before."""
         async with contextlib.AsyncExitStack() as stack:
             if self._gateway is not None and not self._gateway.is_running():
-                await stack.enter_async_context(self._started(store))
+                await stack.enter_async_context(self._started(store, event))
             else:
                 self._before = await self._counts()
                 await self._give_sign(store, None)
             yield
 
     @contextlib.asynccontextmanager
-    async def _started(self, store: LightningStore) -> AsyncIterator[None]:
+    async def _started(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         gateway = self._gateway
         with self._lent(store) as is_ours:
             old = await self._sign.last_address(store) if is_ours and self._sign is not None else None
@@ -95,6 +97,7 @@ class RunGateway:
                 async with self._watched():
                     yield
             finally:
+                await _runners_end(event)
                 await asyncio.shield(gateway.stop())
 
     @contextlib.asynccontextmanager
@@ -164,15 +167,24 @@ class RunGateway:
 
     # -- what agents are given -----------------------------------------------------------------------
 
-    def add_to(self, resources: NamedResources | None) -> NamedResources | None:
-        """The first resources of the run: with the gateway as `main_llm` where they hold no LLM."""
+    def add_to(self, resources: NamedResources | None, *, needs_llm: bool = False) -> NamedResources | None:
+        """The first resources of the run: with the gateway as `main_llm` where they hold no LLM.
+
+        `needs_llm` says that the agent asks for one, and that nobody else will publish it.
+        """
         given = resources or {}
         if self._gateway is None or any(isinstance(each, LLM) for each in given.values()):
             return resources
         if MAIN_LLM in given:
             raise ConfigError(f"initial_resources has a {MAIN_LLM!r} that is no LLM: give it another name")
         llm = self._resource()
-        return resources if llm is None else {**given, MAIN_LLM: llm}
+        if llm is not None:
+            return {**given, MAIN_LLM: llm}
+        lack = f"the gateway names no model, so no {MAIN_LLM} is published"
+        if needs_llm:
+            raise ConfigError(f"{lack}, but the agent asks for llm: give a model_list, or an LLM as initial_resources")
+        log.warning("%s: agents have an LLM once somebody publishes one", lack)
+        return resources
 
     def _resource(self) -> LLM | None:
         names = getattr(self._gateway, "model_names", None)
@@ -180,7 +192,6 @@ class RunGateway:
             return self._gateway.as_resource()  # type: ignore[no-any-return]
         plain = [name for name in names if "*" not in name]
         if not plain:
-            log.info("the gateway names no model yet, so no %s is published", MAIN_LLM)
             return None
         if len(plain) > 1:
             log.info("%s asks for %r, the first of the models of the gateway", MAIN_LLM, plain[0])
@@ -206,6 +217,17 @@ class RunGateway:
             log.debug("the gateway does not say what it did: %s", error)
             return {}
         return {name: getattr(totals, name) for name in COUNTED}
+
+
+async def _runners_end(event: ExecutionEvent) -> None:
+    """Wait until agents make no more calls, where the strategy can tell. How long that takes is up to the strategy."""
+    if not isinstance(event, RunEvent):
+        return
+    event.end_runners()
+    while not event.have_runners_ended():
+        # The end has been asked for: asking again must not leave the agents without their gateway.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def in_words(metrics: dict[str, float]) -> str:

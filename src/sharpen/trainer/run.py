@@ -12,7 +12,7 @@ import msgspec
 
 from ..algorithm import Algorithm, Baseline
 from ..errors import SharpenError
-from ..litagent import LitAgent
+from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
 from ..store.local import LocalStore
@@ -106,6 +106,7 @@ class Run:
         runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks, sign)
         log.info("%s", self._summary())
         self._tell_of_leftovers()
+        self._tell_of_content()
         executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
         if inspect.isawaitable(executing):
             asyncio.run(_finish(executing))
@@ -118,6 +119,16 @@ class Run:
         waiting = call_sync(store.statistics)["queue_length"]
         if waiting:
             log.warning("%d rollouts that others enqueued wait in the store: this run works on them too", waiting)
+
+    def _tell_of_content(self) -> None:
+        """What a gateway keeps out of the store, the tracer may write there all the same."""
+        trainer = self._trainer
+        tracer = getattr(trainer.runner, "tracer", None) or trainer.tracer
+        if getattr(trainer.llm_proxy, "hides_content", False) and _captures_calls(tracer):
+            log.warning(
+                "the gateway keeps content out of the store or redacts it, but the tracer records what agents say to "
+                "models by itself: give the Trainer tracer=OtelTracer(capture_content=False)"
+            )
 
     def _summary(self) -> str:
         algorithm = "no algorithm" if self._algorithm is None else type(self._algorithm).__name__
@@ -146,6 +157,7 @@ class Run:
             initial_resources=trainer.initial_resources,
             checkpoint_path=None if folder is None else folder.checkpoint_path,
             retries=trainer.algorithm_retries,
+            needs_llm=self._needs_llm(),
             loop=LoopPlan(
                 callbacks=trainer.callbacks,
                 loggers=trainer.loggers,
@@ -154,6 +166,12 @@ class Run:
                 metrics_path=None if folder is None else folder.metrics_path,
             ),
         )
+
+    def _needs_llm(self) -> bool:
+        """Whether the agent asks for an LLM that no algorithm will publish."""
+        agent = self._agent
+        is_asking = isinstance(agent, FunctionalLitAgent) and agent.asks_for("llm")
+        return is_asking and isinstance(self._algorithm, Baseline) and not self._is_resumed
 
     def _config(self) -> dict[str, Any]:
         config = resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
@@ -212,6 +230,12 @@ class Run:
 def _is_iteration(line: dict[str, Any]) -> bool:
     """Whether a line holds metrics of a step, and no settings, text or end."""
     return "step" in line and not line.keys() & {"config", "text", "status"}
+
+
+def _captures_calls(tracer: Any) -> bool:
+    from ..tracer import OtelTracer
+
+    return isinstance(tracer, OtelTracer) and tracer.capture_content
 
 
 async def _finish(executing: Any) -> None:

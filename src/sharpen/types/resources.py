@@ -94,6 +94,8 @@ class ProxyLLM(LLM, frozen=True, tag="proxy_llm"):
 
     def for_role(self, name: str) -> "ProxyLLM":
         """The same endpoint for one named agent of several."""
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"the name of a role is {name!r}: give a text, such as 'critic'")
         base, _, version = _split_url(self.endpoint)
         return msgspec.structs.replace(self, endpoint=f"{base}/role/{quote(name, safe='')}{version}")
 
@@ -169,6 +171,11 @@ def check_no_secrets(resources: NamedResources) -> None:
     if not isinstance(resources, dict):
         raise InvalidInputError(f"resources are {resources!r}: give a dict of LLM, ProxyLLM or PromptTemplate by name")
     for name, resource in resources.items():
+        if isinstance(resource, ProxyLLM) and resource.has_literal_key:
+            raise SecretError(
+                f"resource {name!r} holds the literal token of a gateway, which would be written down: give the "
+                'gateway a reference, LLMProxy(token="env:NAME")'
+            )
         if isinstance(resource, LLM) and resource.has_literal_key:
             raise SecretError(
                 f"resource {name!r} holds a literal api_key, which would be written down: give a reference such as "

@@ -297,9 +297,13 @@ class Budget:
 
 
 def _limit_reached(who: str, name: str, kind: Kind, limit: float, spent: float) -> Refusal:
-    allowed, used = (f"${limit:g}", f"${spent:.6g}") if kind == "cost" else (f"{limit} {kind}", f"{spent}")
+    allowed, used = (f"${limit:g}", f"${spent:.6g}") if kind == "cost" else (_counted(limit, kind), f"{spent}")
     message = f"{who} may spend {allowed} and has spent {used}: its limit {name} is reached; raise it in limits"
     return Refusal(429, "limit_reached", message, should_retry=False)
+
+
+def _counted(number: float, kind: str) -> str:
+    return f"{number} {kind.removesuffix('s') if number == 1 else kind}"
 
 
 def _all_reserved(wait_seconds: float) -> Refusal:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...components.messages import shown
 from ...errors import ConfigError
+from .keys import described
 from .model_entry import Provider
 from .sampling import SAMPLING
 
@@ -42,16 +42,21 @@ def has_litellm_form(entry: Mapping[str, Any]) -> bool:
     return entry.get("provider") != "litellm" and params is not None
 
 
-def provider_of(model: str) -> Provider:
-    """Who has a model of this name, where no provider and no URL is given."""
-    return "anthropic" if model.startswith("claude-") else "openai"
+def provider_of(model: str) -> Provider | None:
+    """Who has a model of this name, where its name says so."""
+    if model.startswith("claude-"):
+        return "anthropic"
+    return "openai" if _OPENAI_NAMES.match(model) else None
 
 
 def plain_form(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `ModelEntry`."""
     params = entry["litellm_params"]
-    if not isinstance(params, Mapping) or not isinstance(params.get("model"), str) or not params["model"]:
-        raise ConfigError(f"litellm_params is {shown(params)}: give a dict with a model such as 'openai/gpt-4o'")
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"litellm_params is {described(params)}: give a dict with a model such as 'openai/gpt-4o'")
+    if not isinstance(params.get("model"), str) or not params["model"]:
+        problem = "is missing or empty" if not params.get("model") else f"is {described(params['model'])}"
+        raise ConfigError(f"the model of litellm_params {problem}: give litellm_params a model such as 'openai/gpt-4o'")
     rest = dict(params)
     values = _whom_to_ask(rest)
     values |= _settings(rest)
@@ -63,7 +68,7 @@ def plain_form(entry: Mapping[str, Any]) -> dict[str, Any]:
             values.setdefault("api_key", _KEY_VARIABLES[values["provider"]])
     information = entry.get("model_info") or {}
     if not isinstance(information, Mapping):
-        raise ConfigError(f"model_info is {shown(information)}: give a dict")
+        raise ConfigError(f"model_info is {described(information)}: give a dict")
     values |= {name: information[name] for name in _INFORMATION if information.get(name) is not None}
     return values | {key: value for key, value in entry.items() if key not in ("litellm_params", "model_info")}
 
@@ -85,11 +90,13 @@ def _whom_to_ask(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unwritten_provider(model: str, *, has_url: bool) -> str:
-    if has_url or _OPENAI_NAMES.match(model):
-        return "openai"
-    if model.startswith("claude-"):
-        return "anthropic"
-    raise ConfigError(f"model is {model!r} without a provider: write it as 'openai/{model}', or give an api_base")
+    provider = "openai" if has_url else provider_of(model)
+    if provider is None:
+        raise ConfigError(
+            "the model of litellm_params names no provider: write it as 'openai/<model>', or give the api_base of "
+            "its server"
+        )
+    return provider
 
 
 def _settings(params: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +114,7 @@ def _settings(params: dict[str, Any]) -> dict[str, Any]:
         values["headers"] = {"openai-organization": organization, **values.get("headers", {})}
     for name, instead in _OURS.items():
         if params.get(name) is not None:
-            raise ConfigError(f"litellm_params has {name} ({shown(params[name])}), which has no meaning here: {instead}")
+            raise ConfigError(f"litellm_params has {name}, which has no meaning here: {instead}")
     return values
 
 

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...components.messages import shown
 from ...errors import ConfigError
+from ..asking.secret_fields import is_secret
 from ..calls import PATHS
-from .keys import HIDDEN, hidden
+from .keys import HIDDEN, check_reference, hidden
 
 Provider = Literal["openai", "anthropic", "litellm"]
 Engine = Literal["vllm", "sglang", "sharpen", "none"]
@@ -58,11 +58,14 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.base_url is not None:
             _check_url(self.base_url)
         _check_numbers(self)
+        if self.api_key is not None:
+            check_reference(self.api_key, what="api_key")
         _check_headers(self.headers)
+        _check_defaults(self.defaults)
         if self.litellm_params and self.provider != "litellm":
             raise ConfigError(
-                f"litellm_params is {shown(self.litellm_params)}, but provider is {self.provider!r}, which is asked "
-                "directly: put request parameters into defaults"
+                f"it has litellm_params, but provider is {self.provider!r}, which is asked directly: put request "
+                "parameters into defaults"
             )
 
     @property
@@ -120,18 +123,29 @@ def _check_star(entry: ModelEntry) -> None:
 
 
 def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_url = False
-    if not is_url or not (url.isascii() and url.isprintable()) or " " in url:
-        raise ConfigError(f"base_url is {shown(url)}: give one such as http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ConfigError(f"base_url is {shown(url)}: leave out login, query and fragment; a key goes into api_key")
+    """What is wrong is said in words: any part of a URL may hold a key."""
+    problem = _problem_of(url)
+    if problem is not None:
+        raise ConfigError(f"base_url {problem}: give one such as http://127.0.0.1:8000/v1")
+    parts = urlsplit(url)
+    if parts.username is not None or "?" in url or "#" in url:
+        raise ConfigError("base_url has a login, a query or a fragment: leave it out; a key goes into api_key")
     path = next((path for path in PATHS.values() if parts.path.rstrip("/").endswith(path)), None)
     if path is not None:
-        raise ConfigError(f"base_url is {shown(url)}: give the part before {path}, which depends on the call")
+        raise ConfigError(f"base_url ends in {path}, which depends on the call: give the part before {path}")
+
+
+def _problem_of(url: str) -> str | None:
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        return "holds a space or a character that no URL can hold"
+    if not url.lower().startswith(("http://", "https://")):
+        return "does not begin with http:// or https://"
+    try:
+        parts = urlsplit(url)
+        has_host, has_port = bool(parts.hostname), (parts.port or 1) > 0
+    except ValueError:
+        return "names no host, or a port that is no number of 1 to 65535"
+    return None if has_host and has_port else "names no host"
 
 
 def _check_numbers(entry: ModelEntry) -> None:
@@ -146,8 +160,17 @@ def _check_numbers(entry: ModelEntry) -> None:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    for name, value in headers.items():
+    for number, (name, value) in enumerate(headers.items(), start=1):
         if not name or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
-            raise ConfigError(f"headers names {name!r}, which is no name of an HTTP header")
+            raise ConfigError(f"the name of header {number} of headers is no name of an HTTP header")
         if not (value.isascii() and value.isprintable()):
             raise ConfigError(f"headers[{name!r}] holds characters that no HTTP header can carry")
+        check_reference(value, what=f"headers[{name!r}]")
+
+
+def _check_defaults(defaults: Mapping[str, Any]) -> None:
+    for name in defaults:
+        if is_secret(name):
+            raise ConfigError(f"defaults has {name!r}: a key goes into api_key, other secrets into headers")
+        if name == "model":
+            raise ConfigError("defaults has 'model', which every request has: give the entry's own model")

@@ -3,9 +3,11 @@
     {"model_name": "gpt", "litellm_params": {"model": "openai/gpt-4o", "api_key": "os.environ/OPENAI_API_KEY"}}
     {"name": "gpt", "model": "gpt-4o", "api_key": "env:OPENAI_API_KEY"}
 
-A list that cannot work is refused with the number of the entry, the key, its value and what to do.
+A list that cannot work is refused with the number of the entry, the key and what to do. Values are not shown, except
+in fields that hold numbers: a key may stand in the wrong place.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -13,30 +15,59 @@ from typing import Any
 
 import msgspec
 
-from ...components.messages import shown, suggestion
+from ...components.messages import listed, suggestion
 from ...errors import ConfigError, MissingExtraError
-from .keys import variable_of
+from .keys import check_reference, described, missing_variable, variable_of
 from .litellm_form import has_litellm_form, plain_form, provider_of
 from .model_entry import Engine, ModelEntry, Provider
 
-__all__ = ["Engine", "ModelEntry", "Provider", "parse_model_list"]
+__all__ = ["Engine", "ModelEntry", "Provider", "parse_model_list", "warn_of_missing_keys"]
+
+log = logging.getLogger(__name__)
 
 _ALIASES = {"name": "model_name", "api_base": "base_url"}
 _KEYS = ModelEntry.__struct_fields__
+_EXAMPLE = "{'name': 'qwen', 'base_url': 'http://127.0.0.1:8000/v1'}"
+_WANTED = {
+    "provider": "'openai' (also for servers that speak its API), 'anthropic', or 'litellm', which asks every other "
+    "provider by a model such as 'cohere/command-r'",
+    "engine": "'vllm', 'sglang', 'sharpen' or 'none', or leave it out to have it found out",
+    "defaults": "a dict of request parameters",
+    "headers": "a dict of texts by the name of the header",
+    "litellm_params": "a dict",
+    "weights_version": "a text or a whole number",
+}
+_NUMBERS = ("weight", "rpm", "tpm", "timeout", "input_cost_per_token", "output_cost_per_token")
 
 
 def parse_model_list(entries: Sequence[Mapping[str, Any] | ModelEntry]) -> list[ModelEntry]:
     """Check and read a model list."""
     if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Sequence):
-        raise ConfigError(f"model_list is {shown(entries)}: give a list of entries, each a dict")
+        raise ConfigError(f"model_list is {described(entries)}: give a list of entries, each a dict such as {_EXAMPLE}")
     return [_parsed(number, entry) for number, entry in enumerate(entries, start=1)]
+
+
+def warn_of_missing_keys(entries: Sequence[ModelEntry]) -> None:
+    """Asked in the process that will read the keys; they may still come, so it is no error yet."""
+    for entry in entries:
+        named = {"api_key": entry.api_key or ""} | {f"headers[{name!r}]": text for name, text in entry.headers.items()}
+        for what, text in named.items():
+            if (variable := missing_variable(text)) is not None:
+                log.warning(
+                    "%s of the model %r is %r, but the environment variable %s is not set where the gateway runs: "
+                    "its calls will fail until it is",
+                    what,
+                    entry.model_name,
+                    text,
+                    variable,
+                )
 
 
 def _parsed(number: int, entry: Mapping[str, Any] | ModelEntry) -> ModelEntry:
     if isinstance(entry, ModelEntry):
         return entry
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"entry {number} of model_list is {shown(entry)}: give a dict such as {{'name': 'gpt-4o'}}")
+        raise ConfigError(f"entry {number} of model_list is {described(entry)}: give a dict such as {_EXAMPLE}")
     try:
         return _entry(entry)
     except ConfigError as error:
@@ -46,13 +77,17 @@ def _parsed(number: int, entry: Mapping[str, Any] | ModelEntry) -> ModelEntry:
 
 
 def _entry(entry: Mapping[str, Any]) -> ModelEntry:
-    values = plain_form(entry) if has_litellm_form(entry) else _filled(entry)
+    given = plain_form(entry) if has_litellm_form(entry) else entry
+    values = {key: value for key, value in given.items() if value is not None}
     for alias, key in _ALIASES.items():
         if alias in values:
             values.setdefault(key, values.pop(alias))
     _check_keys(values)
     if "model_name" not in values:
-        raise ConfigError(f"it has no model_name ({shown(dict(entry))}): give the name that agents ask for")
+        there = listed([str(key) for key in entry]) or "nothing"
+        raise ConfigError(f"it has no model_name (it has {there}): give the name that agents ask for")
+    if "base_url" not in values and "provider" not in values:
+        values["provider"] = _public_provider(values)
     if isinstance(values.get("base_url"), str):
         values["base_url"] = _from_environment(values["base_url"])
     made = _converted(values)
@@ -60,22 +95,24 @@ def _entry(entry: Mapping[str, Any]) -> ModelEntry:
     return made
 
 
-def _filled(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A plain entry, with the provider where its model gives it away."""
-    values = dict(entry)
-    if "provider" not in values and "base_url" not in values and "api_base" not in values:
-        name = values.get("model") or values.get("model_name") or values.get("name")
-        values["provider"] = provider_of(name) if isinstance(name, str) else "openai"
-    return values
+def _public_provider(values: Mapping[str, Any]) -> Provider:
+    """Of an entry without a URL. Prompts go nowhere by default: the model, its key or the entry says whose it is."""
+    name = values.get("model") or values["model_name"]
+    found = provider_of(name) if isinstance(name, str) else None
+    if found is None and name and "api_key" not in values:
+        raise ConfigError(
+            "it does not say who has the model: give the base_url of its server, such as "
+            "'http://127.0.0.1:8000/v1', or for the public API of OpenAI or Anthropic a provider and an api_key"
+        )
+    return found or "openai"
 
 
 def _check_keys(values: Mapping[str, Any]) -> None:
-    for key, value in values.items():
+    for key in values:
         if key not in _KEYS:
             near = suggestion(str(key), [*_KEYS, *_ALIASES])
             raise ConfigError(
-                f"it has the unknown key {key!r} (value {shown({key: value})}).{near} "
-                "Request parameters go into defaults, headers into headers"
+                f"it has the unknown key {key!r}.{near} Request parameters go into defaults, headers into headers"
             )
 
 
@@ -83,6 +120,7 @@ def _from_environment(url: str) -> str:
     variable = variable_of(url)
     if variable is None:
         return url
+    check_reference(url, what="base_url")
     if not os.environ.get(variable):
         raise ConfigError(f"base_url is {url!r}, but the environment variable {variable} is not set here")
     return os.environ[variable]
@@ -94,17 +132,22 @@ def _converted(values: dict[str, Any]) -> ModelEntry:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        what, _, path = str(error).partition(" - at `$")
+        path = str(error).partition(" - at `$")[2]
         key = path.strip(".`").partition("[")[0].partition(".")[0]
-        value = shown({key: values.get(key)})
-        raise ConfigError(f"{key or 'the entry'} is wrong ({value}): {what[:1].lower()}{what[1:]}") from None
+        wanted = "a number" if key in _NUMBERS else _WANTED.get(key, "a text")
+        problem = "is none that is known" if isinstance(values.get(key), str) and key in ("provider", "engine") else ""
+        raise ConfigError(f"{key} {problem or 'is ' + _kind_of(values.get(key), path)}: give {wanted}") from None
+
+
+def _kind_of(value: object, path: str) -> str:
+    """What kind of value stands in the wrong place, or holds it."""
+    return described(value) + (" with a value of another kind" if "[" in path else "")
 
 
 def _check_extra(entry: ModelEntry) -> None:
     if entry.provider == "litellm" and find_spec("litellm") is None:
-        model = entry.model or entry.model_name
         raise MissingExtraError(
-            f"the model {model!r} is asked through LiteLLM, which is not installed: pip install 'sharpen[litellm]'. "
-            f"If {model!r} is the name of a model on an OpenAI-compatible server, write 'openai/{model}' "
-            "in litellm_params, or the plain form with base_url"
+            f"the model {entry.model_name!r} is asked through LiteLLM, which is not installed: "
+            "pip install 'sharpen[litellm]'. If it is on an OpenAI-compatible server, write 'openai/' before its model "
+            "in litellm_params, or use the plain form with base_url"
         )

@@ -86,7 +86,7 @@ class WrittenRecord(Sequence[Exchange]):
         self._places = array("q")
         self._file = _open_to_read(self.path)
         try:
-            _check_head(self._file.readline(), self.path)
+            _check_head(self._first_line(), self.path)
             self._places.extend(self._find())
         except BaseException:
             self.close()
@@ -106,6 +106,12 @@ class WrittenRecord(Sequence[Exchange]):
 
     def close(self) -> None:
         self._file.close()
+
+    def _first_line(self) -> bytes:
+        line = self._file.readline()
+        if not line:
+            raise ConfigError(f"the record {str(self.path)!r} is empty: there is nothing to answer from; record first")
+        return line
 
     def _find(self) -> Iterator[int]:
         place = self._file.tell()

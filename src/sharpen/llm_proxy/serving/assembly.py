@@ -17,7 +17,7 @@ from ..bookkeeping import Books
 from ..budgets.budget import Budget
 from ..budgets.prices import Prices
 from ..gateway import Gateway
-from ..models.model_list import parse_model_list
+from ..models.model_list import parse_model_list, warn_of_missing_keys
 from ..options import GatewayOptions
 from ..pausing import Gate
 from ..recorder import Recorder
@@ -75,7 +75,9 @@ class Service:
     def _set_models(self, model_list: list[dict[str, object]]) -> None:
         choice = self.gateway.choice
         if isinstance(choice, Upstreams):  # a replay answers for whatever was recorded
-            choice.replace(parse_model_list(model_list))
+            entries = parse_model_list(model_list)
+            choice.replace(entries)
+            warn_of_missing_keys(entries)
 
 
 @contextlib.asynccontextmanager
@@ -141,8 +143,10 @@ def _record(settings: GatewaySettings, stack: contextlib.AsyncExitStack) -> Reco
 
 async def _choice(settings: GatewaySettings, store: LightningStore | None) -> Choice:
     if settings.mode != "replay":
+        entries = parse_model_list(settings.model_list)
+        warn_of_missing_keys(entries)
         return Upstreams(
-            parse_model_list(settings.model_list),
+            entries,
             num_retries=settings.num_retries,
             passes_keys=settings.token is None,
             timeout_seconds=settings.timeout,

@@ -57,7 +57,7 @@ class ProcessGateway:
         _ours.add(self)
         self._reading = threading.Thread(target=self._read, name=f"sharpen-{self._name}-reading", daemon=True)
         self._reading.start()
-        self._write(line, START_SECONDS)
+        self._write(line, seconds=START_SECONDS)
         self._wait_until_ready(ready)
 
     def _wait_until_ready(self, ready: "Future[Answer]") -> None:
@@ -91,10 +91,10 @@ class ProcessGateway:
             if self._is_over:
                 raise self._down()
             self._waiting[number] = future
-        self._write(wire.line_of(wire.Asked(number, order)))
+        self._write(wire.line_of(wire.Asked(number, order)), seconds=WRITE_SECONDS)
         return future
 
-    def _write(self, line: bytes, seconds: float = WRITE_SECONDS) -> None:
+    def _write(self, line: bytes, *, seconds: float) -> None:
         """A child that has ended does not read any more: whoever waits for its answer is told by the reader.
 
         One that is stopped may not read for a while; what it has not taken in time leaves with the next order.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...components.messages import shown
 from ...errors import ConfigError
 from ...store import LightningStore
 from .threads import in_thread
@@ -72,6 +73,16 @@ def address_of(store: LightningStore) -> StoreAddress | None:
             max_kept_bytes=innermost._kept.max_bytes,
         )
     return None
+
+
+def check_store(store: object) -> None:
+    """A store, the address of one, or None."""
+    if isinstance(store, type):
+        raise ConfigError(f"store is the class {store.__name__}: give one that is made from it, {store.__name__}(…)")
+    if store is not None and not isinstance(store, StoreAddress) and not hasattr(type(store), "capabilities"):
+        raise ConfigError(
+            f"store is {shown(store)}: give a store, such as InMemoryLightningStore() or SQLiteStore(PATH)"
+        )
 
 
 def is_same_store(one: LightningStore | None, other: LightningStore | None) -> bool:
