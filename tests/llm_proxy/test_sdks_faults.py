@@ -87,6 +87,19 @@ def test_a_call_that_was_sent_on_a_kept_connection_is_never_sent_twice(upstream)
         assert [asked.outcome for asked in upstream.requests] == ["answered", "faulty"]
 
 
+def test_a_key_that_an_upstream_repeats_does_not_reach_the_agent(upstream):
+    key = "corporate-key-4711-of-the-gateway"
+    with scene(upstream, entry={"api_key": key}) as at:
+        upstream.default_reply = Fault("status", status=401, message=f"the token {key} is not valid")
+        through = raised_by(at.gateway_url)
+        assert isinstance(through, openai.AuthenticationError)
+        assert "is not valid" in str(through)
+        assert key not in str(through)
+        assert key.encode() not in through.response.content
+        (span,) = at.spans()
+        assert key not in str(span)
+
+
 def test_malformed_json_arrives_as_it_is_and_the_span_says_so(upstream):
     with scene(upstream) as at:
         upstream.default_reply = Fault("malformed")

@@ -75,8 +75,7 @@ def is_open(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def of_session(pid: int) -> set[int]:
-    """The children of a process."""
+def children_of(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
@@ -91,12 +90,12 @@ def is_alive(pid: int) -> bool:
     ("number", "strategy", "gateway"),
     [
         (signal.SIGINT, TWO_RUNNERS, "{}"),
-        (signal.SIGTERM, TWO_RUNNERS, "{}"),
+        pytest.param(signal.SIGTERM, TWO_RUNNERS, "{}", marks=pytest.mark.slow),
         (signal.SIGKILL, TWO_RUNNERS, "{}"),
         (signal.SIGKILL, TWO_RUNNERS, '{"launch_mode": "thread"}'),
-        (signal.SIGINT, TWO_RUNNERS, '{"launch_mode": "thread"}'),
+        pytest.param(signal.SIGINT, TWO_RUNNERS, '{"launch_mode": "thread"}', marks=pytest.mark.slow),
         (signal.SIGINT, MAIN_RUNNER, "{}"),
-        (signal.SIGTERM, THREADS, "{}"),
+        pytest.param(signal.SIGTERM, THREADS, "{}", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_ended_by_a_signal_fails_no_rollout_and_goes_on(
@@ -105,7 +104,7 @@ def test_a_run_that_is_ended_by_a_signal_fails_no_rollout_and_goes_on(
     command = [sys.executable, str(script), upstream.base_url, strategy, gateway]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
         until(lambda: len(upstream.requests) >= 4)
-        children = of_session(first.pid)
+        children = children_of(first.pid)
         first.send_signal(number)
     until(lambda: not any(map(is_alive, children)))
     found = statuses(runs)
@@ -124,7 +123,7 @@ def test_the_gateway_of_a_killed_program_serves_on_for_a_moment_and_then_frees_i
     command = [sys.executable, str(script), upstream.base_url, TWO_RUNNERS, f'{{"port": {port}}}']
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as program:
         until(lambda: len(upstream.requests) >= 4)
-        children = of_session(program.pid)
+        children = children_of(program.pid)
         program.kill()
     killed = time.monotonic()
     asked = len(upstream.requests)

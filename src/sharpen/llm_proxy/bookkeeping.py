@@ -68,6 +68,10 @@ class Passage:
             self.tape.begin(answer.status, answer.headers)
         return headers
 
+    def secrets(self) -> list[str]:
+        """Keys that were sent along, which nobody may read where they are repeated."""
+        return secrets_of(self.call.headers, _entry(self.upstream))
+
     def feed(self, piece: bytes) -> None:
         """A piece of the answer has come."""
         assert self.reading is not None
@@ -161,7 +165,7 @@ class Books:
 
     async def _write(self, passage: Passage, said: Said, attributes: dict[str, Any]) -> None:
         call, exchange = passage.call, _exchange(passage, said)
-        attributes = _hidden(attributes | exchange, secrets_of(call.headers, _entry(passage.upstream)))
+        attributes = _hidden(attributes | exchange, passage.secrets())
         if self._redact is not None:
             attributes = self._redact(attributes)
         if exchange:

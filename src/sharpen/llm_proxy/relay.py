@@ -5,6 +5,7 @@ upstream down, since the next piece is asked for when the last one was taken.
 """
 
 import math
+from collections.abc import AsyncIterator, Sequence
 
 from ..http.asgi import Send
 from .bookkeeping import Books, Passage
@@ -18,6 +19,7 @@ _NOT_PASSED_ON = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding",
      "upgrade", "x-sharpen-call-id"}
 )  # fmt: skip
+MAX_MASKED_BYTES = 2**20
 _EMPTY = frozenset({204, 304})
 _OF_A_BODY = _NOT_PASSED_ON | {"content-length"}  # of one that would have come
 
@@ -35,6 +37,8 @@ async def relay(
     """Returns when the whole answer is with the agent. Raises OSError or TimeoutError where the upstream broke off."""
     headers = passage.begin(upstream, answer)
     is_stream = "event-stream" in headers.get("content-type", "")
+    if answer.status >= 400:
+        answer = _Masked(answer, [each.encode() for each in passage.secrets()])
     left = _length(headers.get("content-length"), answer.status)
     way = _Way(passage, answer, send)
     if left == math.inf:
@@ -65,6 +69,34 @@ async def relay(
     watch.lift()  # an answer that was paid for reaches its agent, also where the store is slow
     await books.note(passage)
     await way.finish(held)
+
+
+class _Masked:
+    """An error without the keys that upstreams repeat in it: agents raise it, and it ends in logs and in the store.
+
+    The one exception from "byte for byte". A key is overwritten in its own length, so the length of the body stays.
+    """
+
+    def __init__(self, answer: UpstreamAnswer, secrets: Sequence[bytes]) -> None:
+        self._answer, self._secrets = answer, secrets
+        self.status, self.headers = answer.status, answer.headers
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        kept = b""
+        async for piece in self._answer:
+            kept += piece
+            if len(kept) > MAX_MASKED_BYTES:
+                yield self._mask(kept)
+                kept = b""
+        yield self._mask(kept)
+
+    def _mask(self, text: bytes) -> bytes:
+        for secret in self._secrets:
+            text = text.replace(secret, b"*" * len(secret))
+        return text
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
 
 
 class _Way:

@@ -97,8 +97,10 @@ class RunGateway:
                 async with self._watched():
                     yield
             finally:
-                await _runners_end(event)
-                await asyncio.shield(gateway.stop())
+                try:
+                    await _runners_end(event)
+                finally:
+                    await asyncio.shield(gateway.stop())
 
     @contextlib.asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
