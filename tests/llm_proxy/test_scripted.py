@@ -9,6 +9,7 @@ import pytest
 from openai import OpenAI
 
 from .replies import token_ids_of
+from .scenes import wait_until
 from .scripted import Fault, Reply, ScriptedUpstream
 
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -82,7 +83,7 @@ def test_faults_reach_the_client(upstream):
     begin = time.monotonic()
     assert ask().choices[0].message.content == "You said: hello there"
     assert time.monotonic() - begin > 0.09
-    assert [asked.outcome for asked in upstream.requests] == ["faulty"] * 6 + ["answered"]
+    wait_until(lambda: [asked.outcome for asked in upstream.requests] == ["faulty"] * 6 + ["answered"])
 
 
 def test_it_notices_a_client_that_hangs_up(upstream):
