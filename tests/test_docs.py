@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,18 @@ def snippets(page: Path) -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+# Pages that train: run by `make test-all`.
+SLOW = ("train-a-policy.md", "move-from-qlib.md")
+
+
+def marked(page: Path) -> Any:
+    return pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if snippets(page)])
 def test_the_snippets_of_a_page_run(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", snippets(page)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", snippets(page)], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
 

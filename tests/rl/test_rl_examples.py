@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
@@ -29,6 +31,7 @@ def test_rl_cartpole(tmp_path: Path) -> None:
     assert int(found[1]) >= 475
 
 
+@pytest.mark.slow
 def test_rl_order_execution(tmp_path: Path) -> None:
     lines = run("rl_order_execution", tmp_path).splitlines()
     found = {line.split()[0]: (float(line.split()[1]), float(line.split()[-1].rstrip(")"))) for line in lines[:3]}
