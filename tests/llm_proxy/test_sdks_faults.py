@@ -100,6 +100,15 @@ def test_a_key_that_an_upstream_repeats_does_not_reach_the_agent(upstream):
         assert key not in str(span)
 
 
+def test_an_upstream_that_does_not_begin_in_time_is_given_up(upstream):
+    with scene(upstream, first_byte_timeout=0.3) as at:
+        upstream.default_reply = Fault("slow", delay_seconds=20)
+        through = raised_by(at.gateway_url)
+        assert isinstance(through, openai.InternalServerError)
+        assert through.status_code == 504
+        assert "did not begin to answer in time" in str(through)
+
+
 def test_malformed_json_arrives_as_it_is_and_the_span_says_so(upstream):
     with scene(upstream) as at:
         upstream.default_reply = Fault("malformed")

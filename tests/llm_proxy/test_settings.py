@@ -47,6 +47,8 @@ def test_no_secret_is_shown() -> None:
         ({"num_retries": "2"}, "num_retries is '2': give a whole number"),
         ({"num_retries": -1}, "num_retries is -1"),
         ({"timeout": 0}, "timeout is 0"),
+        ({"first_byte_timeout": 0}, "first_byte_timeout is 0"),
+        ({"chunk_timeout": -1}, "chunk_timeout is -1"),
         ({"max_body_bytes": 0}, "max_body_bytes is 0"),
         ({"timeout": None}, "timeout is None: give seconds"),
         ({"timeout": float("inf")}, "timeout is inf"),

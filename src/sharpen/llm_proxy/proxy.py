@@ -83,6 +83,8 @@ class LLMProxy:
         max_body_bytes: int = MAX_BODY_BYTES,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
+        first_byte_timeout: float | None = None,
+        chunk_timeout: float | None = None,
         name: str = "gateway",
         **others: Any,
     ) -> None:
@@ -112,6 +114,8 @@ class LLMProxy:
                 "max_body_bytes": max_body_bytes,
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
+                "first_byte_timeout": first_byte_timeout,
+                "chunk_timeout": chunk_timeout,
             }
         )
         check_reach(self._settings.host, token)

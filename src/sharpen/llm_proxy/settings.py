@@ -41,6 +41,8 @@ _WANTED = {
     "max_body_bytes": "a whole number above 0",
     "timeout": _SECONDS,
     "connect_timeout": _SECONDS,
+    "first_byte_timeout": _SECONDS,
+    "chunk_timeout": _SECONDS,
 }
 
 
@@ -71,11 +73,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = MAX_BODY_BYTES
     timeout: float = 600.0
     connect_timeout: float = 10.0
+    first_byte_timeout: float | None = None
+    """Until an upstream begins to answer; None leaves it to `timeout`, as below."""
+    chunk_timeout: float | None = None
+    """From piece to piece of an answer."""
 
     def __post_init__(self) -> None:
         for name in ("pause_wait_seconds", "timeout", "connect_timeout", "max_body_bytes"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: give a number above 0")
+        for name in ("first_byte_timeout", "chunk_timeout"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value!r}: give a number above 0, or None for no bound of its own")
         if self.num_retries < 0:
             raise ConfigError(f"num_retries is {self.num_retries}: give 0 for none, or a positive number")
         if not self.host:

@@ -162,6 +162,8 @@ async def _choice(settings: GatewaySettings, store: LightningStore | None) -> Ch
 def _options(settings: GatewaySettings) -> GatewayOptions:
     return GatewayOptions(
         timeout_seconds=settings.timeout,
+        first_byte_seconds=settings.first_byte_timeout,
+        chunk_seconds=settings.chunk_timeout,
         # A recorded failure is an answer too: asking again would use up those of the calls that follow.
         num_retries=0 if settings.mode == "replay" else settings.num_retries,
         token=settings.token,
