@@ -1,7 +1,6 @@
 """A replay answers from a record, by content and order, and says why it cannot."""
 
 import asyncio
-import time
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -149,26 +148,13 @@ def slow_exchange() -> Exchange:
     )
 
 
-@pytest.mark.parametrize(("speed", "seconds"), [(1.0, 0.4), (4.0, 0.1)])
-async def test_parts_come_when_they_came_if_asked_for(speed: float, seconds: float) -> None:
-    replay = Replay([slow_exchange()], replay_speed=speed)
-    start = time.perf_counter()
-    assert await chunks_of(replay, call_of()) == [b"a", b"b", b"cd"]
-    assert time.perf_counter() - start >= seconds - 0.01
-
-
-async def test_without_a_speed_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait(seconds: float) -> None:
         raise AssertionError(f"waited for {seconds}")
 
     replay = Replay([slow_exchange()])
     monkeypatch.setattr(asyncio, "sleep", wait)
     assert await said(replay, call_of()) == "abcd"
-
-
-def test_a_speed_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match="replay_speed is 0"):
-        Replay([slow_exchange()], replay_speed=0)
 
 
 # -- what is not there -------------------------------------------------------------------------------

@@ -27,17 +27,13 @@ MAX_READERS = 10_000
 class ReplayedAnswer:
     """A recorded answer, part by part as it came."""
 
-    def __init__(self, exchange: Exchange, speed: float | None) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.status: int = exchange.status
         self.headers: Sequence[tuple[str, str]] = exchange.headers
-        self._exchange, self._speed = exchange, speed
+        self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        clock = asyncio.get_running_loop().time
-        start = clock()
-        for seconds, data in self._exchange.chunks():
-            if self._speed is not None:
-                await asyncio.sleep(max(0.0, start + seconds / self._speed - clock()))
+        for _, data in self._exchange.chunks():
             yield data
         if not self._exchange.is_complete:
             raise ConnectionResetError("the recorded answer ends here: it was cut off when it was recorded")
@@ -47,34 +43,23 @@ class ReplayedAnswer:
 
 
 class Replay:
-    """An upstream that answers from a record: a file, or exchanges that were read from the store.
+    """An upstream that answers from a record, without delay: a file, or exchanges that were read from the store."""
 
-    `replay_speed` 1 sends the parts of an answer when they came in the record, 2 twice as fast; None without delay.
-    """
-
-    def __init__(
-        self,
-        record: str | os.PathLike[str] | Sequence[Exchange],
-        rollout_id: str | None = None,
-        *,
-        replay_speed: float | None = None,
-    ) -> None:
-        if replay_speed is not None and not replay_speed > 0:
-            raise ConfigError(f"replay_speed is {replay_speed!r}: give a number above 0, or None for no delay")
+    def __init__(self, record: str | os.PathLike[str] | Sequence[Exchange], rollout_id: str | None = None) -> None:
         self._record, where = _opened(record)
         self._shelf = Shelf(self._record, rollout_id)
         if rollout_id is not None and not len(self._shelf):
             raise ConfigError(f"{where} holds no call of rollout {rollout_id!r}{_known_rollouts(self._record)}")
         self._where = f"{where} of rollout {rollout_id!r}" if rollout_id else where
         self.name = self._where
-        self._speed, self._rollout_id = replay_speed, rollout_id
+        self._rollout_id = rollout_id
         self._searching = asyncio.Lock()
         self._readers: OrderedDict[str | None, Reader] = OrderedDict()
 
     @classmethod
-    async def of_rollout(cls, store: LightningStore, rollout_id: str, *, replay_speed: float | None = None) -> "Replay":
+    async def of_rollout(cls, store: LightningStore, rollout_id: str) -> "Replay":
         """A replay of what the store holds of a rollout."""
-        return cls(await record_of_rollout(store, rollout_id), rollout_id, replay_speed=replay_speed)
+        return cls(await record_of_rollout(store, rollout_id), rollout_id)
 
     async def send(self, call: Call) -> ReplayedAnswer:
         """The recorded answer; `Refusal` where there is none, or none is left."""
@@ -86,7 +71,7 @@ class Replay:
         index = self._reader(call.place).take(key, attempt)
         if index is None:
             raise self._used_up(call, len(self._shelf.with_key(key)))
-        return ReplayedAnswer(self._record[index], self._speed)
+        return ReplayedAnswer(self._record[index])
 
     async def aclose(self) -> None:
         """Close the file."""
