@@ -852,11 +852,12 @@ async def test_reads_that_are_under_way_hold_nothing_after_closing(path):
 async def test_a_refused_file_is_not_held_open(path):
     await make_store(path, count=200)
     path.write_bytes(path.read_bytes()[:5000])
+    before = named_threads("sharpen-watchdog")
     for _ in range(3):
         with pytest.raises(StoreFileError) as error:
             SQLiteStore(path)
         assert open_files(path.parent) == [], error
-        assert not named_threads("sharpen-watchdog")
+        assert named_threads("sharpen-watchdog") <= before
 
 
 async def test_an_unclosed_store_that_is_forgotten_loses_nothing(path, caplog):
