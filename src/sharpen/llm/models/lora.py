@@ -1,0 +1,226 @@
+"""LoRA: small matrices beside the weights of a model, which are all that is trained.
+
+A config is a plain dict until the model is known; `lora_config_for` turns it into PEFT's own, checked against the
+modules that the model has.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError, MissingExtraError
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+TARGETS: dict[str, list[str]] = {
+    "minimal": ["q_proj", "v_proj"],
+    "recommended": [*ATTENTION],
+    "full": [*ATTENTION, "gate_proj", "up_proj", "down_proj"],
+}
+ALL_LINEAR = "all-linear"
+
+_REASONS = {
+    "task_type": "the trainers train language models",
+    "inference_mode": "training sets it",
+    "base_model_name_or_path": "it is the model that is trained",
+    "peft_type": "it is LORA",
+    "auto_mapping": "PEFT sets it",
+    "peft_version": "PEFT sets it",
+    "runtime_config": "it is not saved with the adapter",
+    "megatron_config": "models are not split by Megatron here",
+    "megatron_core": "models are not split by Megatron here",
+}
+_WAYS_TO_START = (True, False, "gaussian", "orthogonal")
+
+
+def create_lora_config(
+    r: int = 16,
+    lora_alpha: float = 32,
+    lora_dropout: float = 0.05,
+    target_modules: str | Sequence[str] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The settings of LoRA as a plain dict, for the trainers' `lora_config`.
+
+    `target_modules` takes names of modules, `minimal` (q_proj and v_proj, as None), `recommended` (all of attention),
+    `full` (attention and MLP) or `all-linear`. Further options are those of `peft.LoraConfig`.
+    """
+    config = {"r": r, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout, **options}
+    _check_numbers(config)
+    if options:
+        _check_options(options)
+    return {**config, "target_modules": _targets(target_modules)}
+
+
+def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None") -> "LoraConfig":
+    """PEFT's config for this model. None means the usual one; names that the model lacks are a ConfigError."""
+    peft = _peft()
+    if hasattr(model, "peft_config"):
+        raise ConfigError("the model has an adapter already: train that one, or merge it first")
+    if isinstance(config, peft.LoraConfig):
+        options = {field.name: getattr(config, field.name) for field in fields(config)}
+        options = {name: value for name, value in options.items() if name not in _REASONS}
+        _check_numbers(options)
+        _check_start(options)
+    elif config is None or isinstance(config, Mapping):
+        options = create_lora_config(**{str(name): value for name, value in (config or {}).items()})
+    else:
+        raise ConfigError(
+            f"lora_config is a {type(config).__name__}: give a dict (create_lora_config makes one) or a peft.LoraConfig"
+        )
+    options["target_modules"] = _found(model, options.get("target_modules"))
+    try:
+        made: LoraConfig = peft.LoraConfig(task_type="CAUSAL_LM", **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"lora_config cannot be used: {error}") from error
+    return made
+
+
+def same_lora(folder_config: Mapping[str, Any], wanted: "Mapping[str, Any] | LoraConfig | None") -> list[str]:
+    """How an adapter differs from what is wanted, in words; empty where it does not."""
+    if wanted is None:
+        return []
+    if not isinstance(wanted, Mapping):
+        wanted = {field.name: getattr(wanted, field.name) for field in fields(wanted) if field.name in folder_config}
+    if "target_modules" in wanted:
+        wanted = {**wanted, "target_modules": _targets(_listed(wanted["target_modules"]))}
+    return [
+        f"{name} is {_readable(folder_config.get(name))} in the adapter, but {_readable(value)} is wanted"
+        for name, value in wanted.items()
+        if name not in _REASONS and not _is_same(name, folder_config.get(name), value)
+    ]
+
+
+def merge_adapter(adapter_folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
+    """Write the model that an adapter makes of its base as a folder of its own, in the base's type of numbers."""
+    from .loading import load_model
+    from .saving import save_model
+    from .source import find_model
+
+    source = find_model(adapter_folder)
+    if source.kind != "adapter" or source.path is None:
+        raise ModelError(f"{source.name!r} is no adapter, so there is nothing to merge")
+    if Path(path).expanduser().resolve() == source.path:
+        raise ModelError(f"the merged model cannot be written to {os.fspath(path)!r}, which holds the adapter itself")
+    loaded = load_model(adapter_folder, device="cpu", dtype="stored", merge=True)
+    return save_model(loaded.model, loaded.tokenizer, path)
+
+
+# -- checks ------------------------------------------------------------------------------------------
+
+
+def _check_numbers(config: Mapping[str, Any]) -> None:
+    r, alpha, dropout = config["r"], config["lora_alpha"], config["lora_dropout"]
+    if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+        raise ConfigError(f"r is {r!r}: the rank of LoRA is a whole number from 1 on, such as 8, 16 or 32")
+    if not _is_number(alpha) or alpha <= 0:
+        raise ConfigError(f"lora_alpha is {alpha!r}: use a number above 0, usually 2 * r")
+    if not _is_number(dropout) or not 0 <= dropout < 1:
+        raise ConfigError(f"lora_dropout is {dropout!r}: use a share from 0 to below 1, such as 0.05")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(_peft().LoraConfig)}
+    for name in options:
+        if name in _REASONS:
+            raise ConfigError(f"lora_config has {name!r}, which cannot be set: {_REASONS[name]}")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "they are the fields of peft.LoraConfig"
+            raise ConfigError(f"LoRA has no option {name!r}: {hint}")
+    _check_start(options)
+
+
+def _check_start(options: Mapping[str, Any]) -> None:
+    start = options.get("init_lora_weights", True)
+    if start not in _WAYS_TO_START:
+        raise ConfigError(
+            f"init_lora_weights is {start!r}, which changes the weights of the base, so that the saved adapter would "
+            f"not fit it: use one of {', '.join(map(repr, _WAYS_TO_START))}"
+        )
+
+
+def _targets(target_modules: str | Sequence[str] | None) -> list[str] | str:
+    """Names of modules, `all-linear`, or another string: PEFT's pattern for whole names."""
+    if target_modules is None:
+        return [*TARGETS["minimal"]]
+    if isinstance(target_modules, str):
+        if not target_modules:
+            raise ConfigError("target_modules is empty: name the modules, or use minimal, recommended or full")
+        return [*TARGETS[target_modules]] if target_modules in TARGETS else target_modules
+    names = list(target_modules)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(
+            f"target_modules is {target_modules!r}: give names such as ['q_proj', 'v_proj'], "
+            f"or one of {', '.join(TARGETS)}, {ALL_LINEAR}"
+        )
+    return list(dict.fromkeys(names))
+
+
+# -- modules -----------------------------------------------------------------------------------------
+
+
+def _found(model: Any, target_modules: str | Sequence[str] | None) -> list[str] | str:
+    """The targets, each of which the model has."""
+    targets = _targets(_listed(target_modules))
+    if targets == ALL_LINEAR:
+        return targets
+    modules = _adaptable(model)
+    if isinstance(targets, str):
+        import re
+
+        try:
+            missing = [] if any(re.fullmatch(targets, name) for name in modules) else [targets]
+        except re.error as error:
+            raise ConfigError(f"target_modules is {targets!r}, which is no pattern: {error}") from error
+    else:
+        missing = [each for each in targets if not any(f".{name}".endswith(f".{each}") for name in modules)]
+    if missing:
+        has = sorted({name.rpartition(".")[2] for name in modules})
+        raise ConfigError(
+            f"target_modules names {', '.join(map(repr, missing))}, which this model does not have; "
+            f"it has: {', '.join(has)}"
+        )
+    return targets
+
+
+def _adaptable(model: Any) -> list[str]:
+    """The full names of the modules that LoRA can stand beside."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    kinds = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds)]
+
+
+def _is_same(name: str, has: Any, wanted: Any) -> bool:
+    if name != "target_modules" or isinstance(has, str) or has is None:
+        return bool(has == wanted)
+    return set(TARGETS["full"]) <= set(has) if wanted == ALL_LINEAR else set(wanted) == set(has)
+
+
+def _listed(targets: Any) -> Any:
+    return sorted(targets) if isinstance(targets, set) else targets  # PEFT keeps names as a set.
+
+
+def _readable(value: Any) -> str:
+    return repr(_listed(value))
+
+
+def _peft() -> Any:
+    try:
+        return import_module("peft")
+    except ImportError as error:
+        raise MissingExtraError.of("peft", extra="llm", feature="LoRA") from error

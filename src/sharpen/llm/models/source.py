@@ -1,0 +1,134 @@
+"""What the name of a model stands for: a name on the hub, a folder, the folder of an adapter, or a GGUF file.
+
+A folder that exists always wins over the hub. Nothing is loaded or downloaded here.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...errors import in_words
+from ..errors import ModelError
+
+Kind = Literal["hub", "folder", "adapter", "gguf"]
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+MODEL_CONFIG = "config.json"
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from. `path` is absolute, and None for the hub; only an adapter has a `base`."""
+
+    name: str
+    kind: Kind
+    path: Path | None = None
+    base: "ModelSource | None" = None
+
+
+def find_model(name: str | os.PathLike[str]) -> ModelSource:
+    """What a name stands for; a ModelError says what is missing."""
+    name = os.fspath(name)
+    if not name.strip():
+        raise ModelError("the name of the model is empty: give a folder, a .gguf file or a name on the hub")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _folder(name, path.resolve())
+    if path.is_file():
+        return _file(name, path.resolve())
+    if _is_path(name):
+        raise ModelError(f"there is no model at {name!r}: no such file or folder (looked in {str(Path.cwd())!r})")
+    if not _HUB_NAME.fullmatch(name):
+        raise ModelError(f"{name!r} is neither a folder nor a name on the hub, which look like 'Qwen/Qwen3-0.6B'")
+    return ModelSource(name, "hub")
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.endswith(".gguf") or name.count("/") > 1 or "\\" in name
+
+
+def _file(name: str, path: Path) -> ModelSource:
+    if path.suffix != ".gguf":
+        raise ModelError(f"{name!r} is a file, but no .gguf file: name the folder of the model instead")
+    return ModelSource(name, "gguf", path)
+
+
+def _folder(name: str, path: Path) -> ModelSource:
+    if (path / ADAPTER_CONFIG).is_file():
+        return _adapter(name, path)
+    if not (path / MODEL_CONFIG).is_file():
+        raise ModelError(
+            f"the folder {name!r} holds no model: it has neither {MODEL_CONFIG} nor {ADAPTER_CONFIG}{_inside(path)}"
+        )
+    if not any(path.glob("*.safetensors")):
+        raise ModelError(
+            f"the folder {name!r} holds no weights as .safetensors files; other formats can carry code and are not read"
+        )
+    return ModelSource(name, "folder", path)
+
+
+def _inside(path: Path) -> str:
+    """Where models are, when they lie one folder below."""
+    found = sorted(each.parent.name for mark in (MODEL_CONFIG, ADAPTER_CONFIG) for each in path.glob(f"*/{mark}"))
+    return f"; it has models in: {', '.join(found[:8])}" if found else ""
+
+
+# -- adapters ----------------------------------------------------------------------------------------
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """The settings of the adapter in a folder."""
+    path = folder / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{str(path)!r} cannot be read: {in_words(error)}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{str(path)!r} holds no settings of an adapter, but a {type(config).__name__}")
+    return config
+
+
+def _adapter(name: str, path: Path) -> ModelSource:
+    if not (path / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"the adapter in {name!r} has no weights: {ADAPTER_WEIGHTS} is missing")
+    base_name = read_adapter_config(path).get("base_model_name_or_path")
+    if not isinstance(base_name, str) or not base_name:
+        raise ModelError(
+            f"the adapter in {name!r} does not say for which model it was made: "
+            f"write it into its {ADAPTER_CONFIG} as base_model_name_or_path"
+        )
+    base = _base(name, path, base_name)
+    if base.kind == "adapter":
+        raise ModelError(
+            f"the adapter in {name!r} was made for {base_name!r}, which is an adapter itself: "
+            "merge that one into its base first (merge_adapter), and name the merged folder as its base"
+        )
+    return ModelSource(name, "adapter", path, base)
+
+
+def _base(name: str, path: Path, base_name: str) -> ModelSource:
+    """The base of an adapter: as it is given, from the working directory, or beside the adapter."""
+    beside = path / base_name
+    if not Path(base_name).expanduser().exists() and beside.exists():
+        return find_model(beside.resolve())
+    try:
+        return find_model(base_name)
+    except ModelError as error:
+        raise ModelError(
+            f"the base of the adapter in {name!r} cannot be used: {error}. If it has moved, write its new place "
+            f"into {str(path / ADAPTER_CONFIG)!r} as base_model_name_or_path{_conversion_hint(base_name)}"
+        ) from error
+
+
+def _conversion_hint(base_name: str) -> str:
+    from .gguf import cache_folder
+
+    if not Path(base_name).is_relative_to(cache_folder()):
+        return ""
+    return ". It was converted from a GGUF file: load that file once, and it is converted to the same place again"

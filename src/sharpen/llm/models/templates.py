@@ -1,0 +1,45 @@
+"""Whether a tokenizer can write chat messages, in a form that training can use."""
+
+import logging
+from typing import Any
+
+from ...errors import in_words
+from ..errors import ModelError
+
+log = logging.getLogger(__name__)
+
+_QUESTION = [{"role": "user", "content": "How much is 2 + 3?"}]
+_ANSWER = [{"role": "assistant", "content": "It is 5."}]
+
+
+def check_chat_template(tokenizer: Any, name: str) -> None:
+    """The tokenizer has a chat template that works. What training on it could not rely on is a warning.
+
+    A trainer asks with the prompt and learns from prompt and answer: the second has to begin with the first.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            f"the model {name!r} has no chat template, so it cannot be asked in chat messages: use an "
+            "instruction-tuned model, or put a chat_template.jinja into its folder"
+        )
+    prompt = _ids(tokenizer, name, _QUESTION, add_generation_prompt=True)
+    both = _ids(tokenizer, name, [*_QUESTION, *_ANSWER], add_generation_prompt=False)
+    if both[: len(prompt)] != prompt:
+        log.warning(
+            "the chat template of %s writes a question without its answer as %r, but with it as %r: the model is asked "
+            "in another form than it learns from. Put a chat_template.jinja into its folder whose generation prompt is "
+            "how an answer begins",
+            name,
+            tokenizer.decode(prompt),
+            tokenizer.decode(both),
+        )
+
+
+def _ids(tokenizer: Any, name: str, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> list[int]:
+    from jinja2 import TemplateError
+
+    try:
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, return_dict=False)
+    except (TemplateError, ValueError, TypeError, LookupError) as error:
+        raise ModelError(f"the chat template of {name!r} does not work: {in_words(error)}") from error
+    return [int(each) for each in ids]

@@ -1,0 +1,1 @@
+"""Fine-tuning runs: settings, the wrappers on TRL's trainers, checkpoints."""

@@ -1,0 +1,173 @@
+"""From a wrapper's settings to a trainer of TRL: the model loaded, the adapter made or continued, an estimate made."""
+
+import logging
+import os
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ...errors import ConfigError, MissingExtraError, text_of
+from ..models.loading import LoadedModel, load_model, place_of
+from ..models.lora import lora_config_for, same_lora
+from ..models.precision import Precision, choose_device, choose_precision
+from ..models.progress_bars import without_progress_bars
+from ..models.templates import check_chat_template
+from .estimate import Estimate, estimate
+from .prompts import row_lengths
+from .settings import Settings
+from .trl_options import trl_config
+
+log = logging.getLogger(__name__)
+
+_ROWS_TO_MEASURE = 100
+
+
+@dataclass(frozen=True)
+class Built:
+    """A trainer that is ready to run, and what it trains."""
+
+    trainer: Any
+    model: Any
+    tokenizer: Any
+    estimate: Estimate
+
+
+def build(wrapper: Any) -> Built:
+    """Load the model of a wrapper and make TRL's trainer for it."""
+    settings: Settings = wrapper.settings
+    check_packages()
+    _check_one_process()
+    device = choose_device()
+    precision = choose_precision(settings.precision, device)
+    loaded = _load(wrapper, device, precision)
+    if _has_messages(wrapper.dataset):
+        check_chat_template(loaded.tokenizer, settings.model_name)
+    rows = wrapper.rows_for(loaded.tokenizer)
+    lengths = row_lengths(islice(rows, _ROWS_TO_MEASURE), loaded.tokenizer)
+    _warn_of_cut_rows(settings, lengths)
+    trainer = _trainer(wrapper, loaded, rows, device, precision)
+    _check_rows_left(settings, len(rows), len(trainer.train_dataset))
+    expected = estimate(
+        trainer.model, settings, device=device, precision=precision, num_rows=len(rows), lengths=lengths
+    )
+    return Built(trainer, trainer.model, loaded.tokenizer, expected)
+
+
+def check_packages() -> None:
+    """The packages that train are there."""
+    for package in ("torch", "transformers", "peft", "accelerate", "datasets", "trl"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise MissingExtraError.of(package, extra="llm", feature="fine-tuning") from error
+
+
+def _check_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a run of these wrappers is one process on one device; start it "
+            "without a launcher"
+        )
+
+
+# -- models ------------------------------------------------------------------------------------------
+
+
+def _load(wrapper: Any, device: str, precision: Precision) -> LoadedModel:
+    """Full training keeps its weights in float32 and computes in less; a frozen base is held in what it computes in."""
+    settings: Settings = wrapper.settings
+    is_adapter = wrapper.source.kind == "adapter"
+    loaded = load_model(
+        settings.model_name,
+        precision=precision,
+        device=device,
+        dtype=precision if settings.use_lora else "fp32",
+        is_trainable=is_adapter and settings.use_lora,
+        merge=is_adapter and not settings.use_lora,
+        allow_download=wrapper.allow_download,
+    )
+    if loaded.source.kind == "adapter" and settings.use_lora:
+        _check_continued(loaded, settings)
+    elif loaded.source.kind == "adapter":
+        # TRL makes the reference of GRPO from this place, and gets the merged weights afterwards.
+        loaded.model.config._name_or_path = place_of(loaded.source)
+    return loaded
+
+
+def _check_continued(loaded: LoadedModel, settings: Settings) -> None:
+    """An adapter is trained on as it is: another rank would be another adapter."""
+    if settings.is_lora_given:
+        differences = same_lora(loaded.model.peft_config["default"].to_dict(), settings.lora)
+        if differences:
+            raise ConfigError(
+                f"{settings.model_name!r} is an adapter that would be trained on, but lora_config asks for another: "
+                f"{'; '.join(differences)}. Leave lora_config out, or make a full model of it first with "
+                "sharpen.llm.merge_adapter(folder, path)"
+            )
+    log.info("the adapter in %s is trained on", settings.model_name)
+
+
+def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precision: Precision) -> Any:
+    from transformers import PrinterCallback
+
+    from . import trl_trainers
+
+    settings: Settings = wrapper.settings
+    is_new_adapter = settings.use_lora and loaded.source.kind != "adapter"
+    peft_config = lora_config_for(loaded.model, settings.lora) if is_new_adapter else None
+    config = trl_config(settings, device=device, precision=precision, num_rows=len(rows))
+    try:
+        with without_progress_bars():
+            trainer = wrapper.make_trainer(
+                trl_trainers,
+                model=loaded.model,
+                args=config,
+                train_dataset=rows,
+                processing_class=loaded.tokenizer,
+                peft_config=peft_config,
+            )
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ConfigError(f"TRL refuses these settings: {text_of(error)}") from error
+    trainer.watcher = wrapper
+    trainer.remove_callback(PrinterCallback)  # the loggers say it
+    trainer.add_callback(trl_trainers.Bridge(wrapper))
+    return trainer
+
+
+# -- rows --------------------------------------------------------------------------------------------
+
+
+def _has_messages(dataset: Any) -> bool:
+    return not isinstance(next(iter(dataset))["prompt"], str)
+
+
+def _warn_of_cut_rows(settings: Settings, lengths: list[int]) -> None:
+    limit = settings.max_length
+    if limit is None or settings.algorithm == "grpo":
+        return
+    longer = sum(length > limit for length in lengths)
+    if longer:
+        log.warning(
+            "%d of the first %d rows are longer than max_length (%d tokens; the longest has %d): they are cut, and the "
+            "end of their answers is not learned",
+            longer,
+            len(lengths),
+            limit,
+            max(lengths),
+        )
+
+
+def _check_rows_left(settings: Settings, given: int, left: int) -> None:
+    """TRL drops rows of which nothing is left to learn once they are cut; packed, several rows become one."""
+    limit = settings.max_length
+    if left == 0:
+        raise ConfigError(
+            f"max_length is {limit}, and the prompts alone are longer: no token of an answer is left to learn; raise it"
+        )
+    if left < given and not settings.trl.get("packing"):
+        log.warning(
+            "%d of %d rows are left out: their prompts alone are longer than max_length (%s)",
+            given - left,
+            given,
+            limit,
+        )

@@ -1,0 +1,63 @@
+"""`DPOTrainerWrapper`: learning from pairs of answers of which one is preferred."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ...callbacks import Callback
+from ..reward_runner import RewardFunction
+from ..sources import Source
+from .config import TrainingConfig
+from .given import remembering_given
+from .wrapper import TrainerWrapper
+
+
+class DPOTrainerWrapper(TrainerWrapper):
+    """Makes the chosen answer likelier than the rejected one, beside a reference: the model as training begins.
+
+    Rows have `prompt`, `chosen` and `rejected`, as texts or chat messages. Every field of `TrainingConfig` and every
+    option of `trl.DPOConfig` can be given by name; one that would have no effect is refused.
+    """
+
+    algorithm = "dpo"
+    columns: ClassVar[Sequence[str]] = ("prompt", "chosen", "rejected")
+
+    @remembering_given
+    def __init__(
+        self,
+        model_name: str | None = None,
+        dataset: Source | None = None,
+        output_dir: str | os.PathLike[str] = "./output/dpo",
+        num_epochs: float = 3,
+        batch_size: int = 2,
+        learning_rate: float = 1e-6,
+        use_lora: bool = False,
+        lora_config: Mapping[str, Any] | Any | None = None,
+        *,
+        config: TrainingConfig | None = None,
+        eval_dataset: Source | None = None,
+        eval_reward_fn: RewardFunction | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        resume: bool | str | os.PathLike[str] = False,
+        allow_download: bool = True,
+        **options: Any,
+    ) -> None:
+        self._set_up(
+            dataset,
+            config=config,
+            eval_dataset=eval_dataset,
+            eval_reward_fn=eval_reward_fn,
+            callbacks=callbacks,
+            resume=resume,
+            allow_download=allow_download,
+        )
+
+    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+        from copy import deepcopy
+
+        from ..sources import to_hugging_face
+
+        rows = None if self.eval_dataset is None else to_hugging_face(self.eval_dataset)
+        # An adapter is its own reference: TRL turns it off, or keeps a copy of one that was trained before.
+        reference = None if self.settings.use_lora else deepcopy(parts["model"])
+        return trl.DPO(ref_model=reference, eval_dataset=rows, **parts)

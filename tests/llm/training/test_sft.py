@@ -1,0 +1,169 @@
+"""Supervised fine-tuning, with and without LoRA, on a tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sharpen.errors import ConfigError
+from sharpen.llm.errors import ModelError, RowError
+from sharpen.llm.trainers import SFTTrainerWrapper, TrainingConfig, create_lora_config
+
+from .scenes import logits_of, metric_lines, same, sft_rows, weights_of
+
+QUICK = {"num_epochs": 6, "batch_size": 4, "learning_rate": 1e-2, "logging_steps": 4, "loggers": ["jsonl"]}
+
+
+def test_the_loss_falls_and_the_folder_loads_again_by_name(tiny_model: Path, tmp_path: Path) -> None:
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "out", **QUICK)
+    result = wrapper.train()
+    losses = [line["loss"] for line in metric_lines(tmp_path / "out")]
+    assert losses[-1] < losses[0] / 2
+    assert result["output_dir"] == str(tmp_path / "out")
+    assert (result["steps"], result["epochs"], result["stopped_early"], result["resumed_from"]) == (
+        24,
+        6.0,
+        False,
+        None,
+    )
+    assert result["final_metrics"]["loss"] == losses[-1]
+    assert result["best_metrics"]["loss"] == min(losses)
+    assert result["tokens"] > 24 * 4 * 10
+    assert result["seconds"] > 0
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == result
+    assert not same(weights_of(tiny_model), weights_of(tmp_path / "out"))
+    memory = wrapper.model.model.eval()(**wrapper.model.tokenizer("What is 1 + 1?", return_tensors="pt")).logits
+    torch.testing.assert_close(memory, logits_of(tmp_path / "out"))
+
+
+def test_lora_trains_the_adapter_alone(tiny_model: Path, tmp_path: Path) -> None:
+    lora = create_lora_config(r=4, lora_alpha=8, target_modules="recommended")
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "out", use_lora=True, lora_config=lora, **QUICK)
+    result = wrapper.train()
+    assert result["final_metrics"]["loss"] < metric_lines(tmp_path / "out")[0]["loss"]
+    before, after = weights_of(tiny_model), weights_of(tmp_path / "out")
+    base = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): value
+        for name, value in after.items()
+        if "lora_" not in name
+    }
+    assert same(before, base)
+    changed = [name for name, value in after.items() if "lora_B" in name and value.abs().sum() > 0]
+    assert len(changed) == 2 * 4
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    memory = wrapper.model.model.eval()(**wrapper.model.tokenizer("What is 1 + 1?", return_tensors="pt")).logits
+    torch.testing.assert_close(memory.detach(), logits_of(tmp_path / "out"))
+    assert not torch.allclose(memory, logits_of(tiny_model))
+
+
+def test_an_adapter_is_trained_on_or_merged(tiny_model: Path, tmp_path: Path) -> None:
+    options = {**QUICK, "num_epochs": 1}
+    SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "first", use_lora=True, **options).train()
+    SFTTrainerWrapper(str(tmp_path / "first"), sft_rows(), tmp_path / "second", use_lora=True, **options).train()
+    first, second = weights_of(tmp_path / "first"), weights_of(tmp_path / "second")
+    assert first.keys() == second.keys()
+    assert {name for name in first if not torch.equal(first[name], second[name])} == {n for n in first if "lora_" in n}
+
+    SFTTrainerWrapper(str(tmp_path / "first"), sft_rows(), tmp_path / "full", **options).train()
+    assert weights_of(tmp_path / "full").keys() == weights_of(tiny_model).keys()
+    assert not (tmp_path / "full" / "adapter_config.json").exists()
+
+
+def test_another_shape_of_an_adapter_that_is_trained_on_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    options = {**QUICK, "num_epochs": 1, "use_lora": True}
+    SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "first", **options).train()
+    other = SFTTrainerWrapper(
+        str(tmp_path / "first"), sft_rows(4), tmp_path / "second", lora_config=create_lora_config(r=2), **options
+    )
+    with pytest.raises(ConfigError, match=r"r .*16.*2.*merge_adapter"):
+        other.train()
+
+
+def test_a_validation_gives_its_loss_and_the_reward_of_answers(tiny_model: Path, tmp_path: Path) -> None:
+    def right(completions: list[object], completion: list[object], **columns: object) -> list[float]:
+        assert len(completions) == len(completion)
+        return [1.0] * len(completions)
+
+    result = SFTTrainerWrapper(
+        str(tiny_model),
+        sft_rows(),
+        tmp_path / "out",
+        num_epochs=2,
+        learning_rate=1e-2,
+        logging_steps=1,
+        eval_dataset=sft_rows(3),
+        eval_reward_fn=right,
+        max_new_tokens=4,
+        loggers="jsonl",
+    ).train()
+    validations = [line for line in metric_lines(tmp_path / "out") if "val/loss" in line]
+    assert [line["step"] for line in validations] == [4, 8]
+    assert validations[-1]["val/loss"] < validations[0]["val/loss"]
+    assert result["final_metrics"]["val/reward"] == result["final_metrics"]["val/accuracy"] == 1.0
+    assert result["best_metrics"]["step"] == 4  # the first of two that are equally good
+
+
+def test_nothing_is_saved_before_training(tiny_model: Path, tmp_path: Path) -> None:
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"call train\(\) first"):
+        wrapper.save_model(tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_save_model_writes_to_any_folder(tiny_model: Path, tmp_path: Path) -> None:
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[])
+    wrapper.train()
+    wrapper.save_model(tmp_path / "mine")
+    assert same(weights_of(tmp_path / "mine"), weights_of(tmp_path / "out"))
+
+
+def test_a_config_and_keywords_agree(tiny_model: Path, tmp_path: Path) -> None:
+    config = TrainingConfig(model_name=str(tiny_model), output_dir=str(tmp_path / "out"), num_train_epochs=1)
+    wrapper = SFTTrainerWrapper(dataset=sft_rows(4), config=config, num_epochs=1, loggers=[])
+    assert wrapper.train()["epochs"] == 1.0
+    with pytest.raises(ConfigError, match=r"num_epochs.*3.*num_train_epochs.*1"):
+        SFTTrainerWrapper(dataset=sft_rows(4), config=config, num_epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model_name": None}, "model_name"),
+        ({"dataset": None}, "dataset is missing"),
+        ({"dataset": []}, "no rows"),
+        ({"model_name": "./nowhere"}, "no model at './nowhere'"),
+        ({"batch_sise": 3}, "batch_size"),
+        ({"callbacks": [object()]}, "no Callback"),
+        ({"loggers": ["consol"]}, "no logger"),
+        ({"eval_reward_fn": len}, "eval_dataset"),
+        ({"resume": "nowhere"}, "no checkpoint"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"model_name": str(tiny_model), "dataset": sft_rows(4), **options}
+    with pytest.raises((ConfigError, ModelError, ValueError), match=words):
+        SFTTrainerWrapper(**given).train()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_without_its_column_is_named(tiny_model: Path) -> None:
+    rows = sft_rows(3)
+    del rows[2]["completion"]
+    with pytest.raises(RowError, match=r"row 2 of dataset .*'completion'"):
+        SFTTrainerWrapper(str(tiny_model), rows)
+
+
+def test_rows_of_which_nothing_is_left_to_learn_are_told(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {**sft_rows(1)[0], "prompt": [{"role": "user", "content": "why? " * 40}]}
+    options = {"num_epochs": 1, "max_length": 80, "loggers": []}
+    SFTTrainerWrapper(str(tiny_model), [*sft_rows(3), long], tmp_path / "out", **options).train()
+    assert "1 of 4 rows are left out" in caplog.text
+    with pytest.raises(ConfigError, match="max_length is 80.*raise it"):
+        SFTTrainerWrapper(str(tiny_model), [long], tmp_path / "none", **options).train()
