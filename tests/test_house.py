@@ -17,7 +17,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 FLOORS = [
     {"errors", "semconv", "_version", "files"},
     {"types", "logging", "http"},
-    {"components"},
+    {"components", "stats"},
     {"callbacks", "loggers"},
     {"store", "runs", "rl", "llm"},
     {"tracer"},
@@ -27,6 +27,7 @@ FLOORS = [
     {"execution"},
     {"algorithm"},
     {"trainer"},
+    {"cli"},
 ]
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry.sdk", "rich", "sqlite3", "msgspec")
 

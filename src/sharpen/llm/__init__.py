@@ -1,4 +1,4 @@
-"""Fine-tuning of language models: data sets and rewards.
+"""Fine-tuning of language models: trainers, data sets, rewards, evaluation, and a tool for agents that train.
 
 Names are loaded when they are first used: importing this wing loads neither torch nor any data.
 """
@@ -16,16 +16,29 @@ if TYPE_CHECKING:
     )
     from .errors import (
         DatasetError as DatasetError,
+        ModelError as ModelError,
         RewardError as RewardError,
         RewardTimeoutError as RewardTimeoutError,
         RowError as RowError,
+        TrainingError as TrainingError,
     )
+    from .evaluation import evaluate as evaluate
+    from .models.demo import demo_model as demo_model
+    from .models.loading import LoadedModel as LoadedModel, load_model as load_model
+    from .models.lora import create_lora_config as create_lora_config, merge_adapter as merge_adapter
     from .rewards import (
         MathRewardFunction as MathRewardFunction,
         create_accuracy_reward as create_accuracy_reward,
         create_length_penalty_reward as create_length_penalty_reward,
         create_step_reward as create_step_reward,
         evaluate_rewards as evaluate_rewards,
+    )
+    from .tools import RLTrainingTool as RLTrainingTool
+    from .trainers import (
+        DPOTrainerWrapper as DPOTrainerWrapper,
+        GRPOTrainerWrapper as GRPOTrainerWrapper,
+        SFTTrainerWrapper as SFTTrainerWrapper,
+        TrainingConfig as TrainingConfig,
     )
 
 _MODULES = {
@@ -37,7 +50,11 @@ _MODULES = {
         "format_math_dataset",
         "preview_dataset",
     ),
-    ".errors": ("DatasetError", "RewardError", "RewardTimeoutError", "RowError"),
+    ".errors": ("DatasetError", "ModelError", "RewardError", "RewardTimeoutError", "RowError", "TrainingError"),
+    ".evaluation": ("evaluate",),
+    ".models.demo": ("demo_model",),
+    ".models.loading": ("LoadedModel", "load_model"),
+    ".models.lora": ("create_lora_config", "merge_adapter"),
     ".rewards": (
         "MathRewardFunction",
         "create_accuracy_reward",
@@ -45,6 +62,8 @@ _MODULES = {
         "create_step_reward",
         "evaluate_rewards",
     ),
+    ".tools": ("RLTrainingTool",),
+    ".trainers": ("DPOTrainerWrapper", "GRPOTrainerWrapper", "SFTTrainerWrapper", "TrainingConfig"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -10,9 +10,9 @@ from ...errors import ConfigError, MissingExtraError, text_of
 from ..models.loading import LoadedModel, load_model, place_of
 from ..models.lora import lora_config_for, same_lora
 from ..models.precision import Precision, choose_device, choose_precision
-from ..models.progress_bars import without_progress_bars
 from ..models.templates import check_chat_template
 from .estimate import Estimate, estimate
+from .progress_bars import without_progress_bars
 from .prompts import row_lengths
 from .settings import Settings
 from .trl_options import trl_config

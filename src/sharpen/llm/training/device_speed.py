@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 from typing import Any
 
 _SECONDS = 0.02
@@ -43,17 +44,16 @@ def device_speed(device: str, precision: str, threads: int) -> DeviceSpeed:
 
 
 def _rate(work: Callable[[], Any], device: str) -> float:
-    """How often in a second the work is done."""
+    """How often in a second the work is done; the median, since other programs come between."""
     work()
     _wait(device)
-    count, start = 0, time.perf_counter()
-    while True:
+    times: list[float] = []
+    while sum(times) < _SECONDS:
+        start = time.perf_counter()
         work()
-        count += 1
         _wait(device)
-        taken = time.perf_counter() - start
-        if taken >= _SECONDS:
-            return count / taken
+        times.append(time.perf_counter() - start)
+    return 1 / max(median(times), 1e-9)
 
 
 def _wait(device: str) -> None:

@@ -23,16 +23,18 @@ def memory_need(
 ) -> Mapping[str, int]:
     """Bytes by what they are for. Sampling and learning take turns, so only the greater of both is counted."""
     width = 4 if precision == "fp32" else 2
-    activations = _activations(shape, work, precision, is_checkpointed=is_checkpointed)
-    activations += _head(shape, work, width, is_gpu=is_gpu)
-    cache = _sampling(shape, work, width)
+    kept, one_layer = _activations(shape, work, precision, is_checkpointed=is_checkpointed)
+    scoring = kept + _head(shape, work, width, is_gpu=is_gpu)
+    # Gradients fill the room that activations leave, but those of earlier batches are there from the start.
+    is_accumulated = settings.gradient_accumulation_steps > 1
+    learning = scoring + shape.trainable_bytes if is_accumulated else max(scoring, one_layer + shape.trainable_bytes)
+    sampling = _sampling(shape, work, width)
     return {
         "weights": shape.weight_bytes,
         "reference": shape.weight_bytes if work.is_referred and not settings.use_lora else 0,
         "copies in mixed precision": 0 if precision == "fp32" else shape.uncast_weights * width,
-        "gradients": shape.trainable_bytes,
         "optimiser": int(shape.trainable * _optimiser_bytes(str(settings.trl.get("optim", "adamw")))),
-        "activations" if activations >= cache else "sampling": max(activations, cache),
+        "activations and gradients" if learning >= sampling else "sampling": max(learning, sampling),
     }
 
 
@@ -45,8 +47,11 @@ def _optimiser_bytes(name: str) -> float:
     return 4 if any(each in name for each in ("lion", "rmsprop", "adagrad")) else 8
 
 
-def _activations(shape: ModelShape, work: Workload, precision: str, *, is_checkpointed: bool) -> int:
-    """What the backward pass needs. The weights of the terms were measured on Qwen3 and Llama blocks."""
+def _activations(shape: ModelShape, work: Workload, precision: str, *, is_checkpointed: bool) -> tuple[int, int]:
+    """What the backward pass needs, and the part of one layer.
+
+    The weights of the terms were measured on blocks of Qwen3 and Llama.
+    """
     tokens = work.sequences * work.longest
     # Norms and the residual stream stay in float32 under mixed precision, the rest is halved.
     size = 4 if precision == "fp32" else 3
@@ -57,15 +62,15 @@ def _activations(shape: ModelShape, work: Workload, precision: str, *, is_checkp
         adapted = 1.75 * shape.adapted / shape.layers
     layer = (block + adapted) * size * tokens
     if is_checkpointed:
-        return int(4 * shape.hidden * tokens * shape.layers + 2 * layer)
+        return int(4 * shape.hidden * tokens * shape.layers + 2 * layer), int(2 * layer)
     # One layer more, for the gradients that are on their way.
-    return int(layer * (shape.layers + 1))
+    return int(layer * (shape.layers + 1)), int(2 * layer)
 
 
 def _head(shape: ModelShape, work: Workload, width: int, *, is_gpu: bool) -> int:
     tokens = work.sequences * work.longest
-    # A GPU works in the tile itself, and it is made whole; elsewhere two copies in float32 join what is used of it.
-    size = _TILE_WORDS * width if is_gpu else min(_TILE_WORDS, shape.vocabulary) * (width + 8)
+    # A GPU works in the tile itself, and it is made whole; elsewhere six copies in float32 join what is used of it.
+    size = _TILE_WORDS * width if is_gpu else min(_TILE_WORDS, shape.vocabulary) * (width + 24)
     tile = min(tokens, _TILE_TOKENS) * size
     gradient = shape.vocabulary * shape.hidden * 4 if shape.is_head_trained else 0
     return tile + gradient + 16 * shape.hidden * tokens

@@ -1,0 +1,253 @@
+"""Losses of a policy and of its critic. Pure functions on torch tensors of the shape (B rows, T positions).
+
+Every loss takes the `totals` of the whole mini-batch when it sees only a part of it (see `aggregation`), and returns
+itself and its metrics. What stands outside the mask has no influence, whatever it is.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...errors import ConfigError
+from .aggregation import Aggregation, Metrics, Totals, aggregate, sequence_share, token_share
+from .shapes import as_floats, check_rows, only_masked
+
+KLKind = Literal["k1", "k2", "k3"]
+"""Estimates of KL(policy || reference) from tokens of the policy, with d = log policy - log reference: d (no bias, much
+spread), d² / 2 (little spread, some bias), exp(-d) - 1 + d (no bias, never negative). As a loss, k1 does not pull: its
+gradient is 0 on average."""
+
+# exp(20) is far outside any clipping range, and far from infinity.
+_LOG_RATIO_LIMIT = 20.0
+
+
+# -- policy ------------------------------------------------------------------------------------------
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+    aggregation: Aggregation = "token-mean",
+    importance_weights: Tensor | None = None,
+    totals: Totals | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The clipped surrogate loss: with r = policy / old policy, -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
+
+    `dual_clip` c bounds the loss of a token with a negative advantage by -c A. `importance_weights` multiply the loss
+    of each token (see the function of that name).
+    """
+    check_rows(mask, logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
+    _check_clips(clip_low, clip_high, dual_clip)
+    totals = totals or Totals.of(mask)
+    log_ratio = _log_ratio(logprobs, old_logprobs.detach(), mask)
+    ratio = log_ratio.exp()
+    advantages = only_masked(advantages.detach(), mask)
+    free = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    losses = torch.maximum(free, clipped)
+    metrics = _ratio_metrics(log_ratio, mask, totals)
+    is_clipped = clipped > free
+    metrics["clip_share_high"] = token_share(is_clipped & (advantages > 0), mask, totals)
+    metrics["clip_share_low"] = token_share(is_clipped & (advantages < 0), mask, totals)
+    if dual_clip is not None:
+        # The loss of a positive advantage is negative, so this bounds only the others.
+        bound = advantages.abs() * dual_clip
+        metrics["dual_clip_share"] = token_share(losses > bound, mask, totals)
+        losses = torch.minimum(losses, bound)
+    if importance_weights is not None:
+        check_rows(mask, importance_weights=importance_weights)
+        losses = losses * only_masked(importance_weights.detach(), mask)
+    loss = aggregate(losses, mask, aggregation=aggregation, totals=totals)
+    return loss, {"policy_loss": loss.detach(), **metrics}
+
+
+def _ratio_metrics(log_ratio: Tensor, mask: Tensor, totals: Totals) -> Metrics:
+    """The ratio before clipping, and how far the policy has moved (k3 of old policy against policy)."""
+    log_ratio = log_ratio.detach()
+    ratio = log_ratio.exp()
+    return {
+        "ratio": token_share(ratio, mask, totals),
+        "ratio_max": _greatest(only_masked(ratio, mask)),
+        "old_policy_kl": token_share(ratio - 1 - log_ratio, mask, totals),
+    }
+
+
+def _check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
+    if not 0 <= clip_low <= 1:
+        raise ConfigError(f"clip_low is {clip_low}: use a number from 0 to 1, for the ratio is kept above 1 - clip_low")
+    if not clip_high >= 0:
+        raise ConfigError(f"clip_high is {clip_high}: use 0 or more, for the ratio is kept below 1 + clip_high")
+    if dual_clip is not None and not dual_clip > 1:
+        raise ConfigError(f"dual_clip is {dual_clip}: use a number above 1, or None for no bound")
+
+
+# -- the sampler is not the trainer ------------------------------------------------------------------
+
+
+def importance_weights(
+    trainer_logprobs: Tensor,
+    sampler_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    mode: Literal["token", "sequence"] = "token",
+    cap: float,
+    totals: Totals | None = None,
+) -> tuple[Tensor, Metrics]:
+    """Truncated importance weights, min(trainer / sampler, cap), for tokens that another policy sampled.
+
+    That is one with older weights, or the same in other kernels or precision. `trainer_logprobs` are those that the
+    policy loss takes as the old ones. The ratio is that of each token, or of the whole sampled part of its sequence (no
+    bias but that of the cap, and more spread). The weights have no gradient, and are 0 outside the mask. The metrics
+    hold the ratio before the cap: near 1 where sampler and trainer agree.
+    """
+    check_rows(mask, trainer_logprobs=trainer_logprobs, sampler_logprobs=sampler_logprobs)
+    if not cap >= 1:
+        raise ConfigError(f"cap is {cap}: use 1 or more, or every weight would be cut where the policies agree")
+    totals = totals or Totals.of(mask)
+    log_ratio = _log_ratio(trainer_logprobs.detach(), sampler_logprobs.detach(), mask)
+    if mode == "sequence":
+        log_ratio_B1 = log_ratio.sum(dim=1, keepdim=True).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+        log_ratio = log_ratio_B1.expand_as(log_ratio)
+        ratio_B = log_ratio_B1[:, 0].exp()
+        mean, share = (sequence_share(each, mask, totals) for each in (ratio_B, as_floats(ratio_B > cap)))
+    elif mode == "token":
+        ratio = log_ratio.exp()
+        mean, share = (token_share(each, mask, totals) for each in (ratio, ratio > cap))
+    else:
+        raise ConfigError(f"mode is {mode!r}: use 'token' or 'sequence'")
+    ratio = only_masked(log_ratio.exp(), mask)
+    metrics = {"importance_ratio": mean, "importance_ratio_max": _greatest(ratio), "importance_capped_share": share}
+    return ratio.clamp(max=cap), metrics
+
+
+# -- KL ----------------------------------------------------------------------------------------------
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind = "k3") -> Tensor:
+    """KL(policy || reference) per token, estimated from the log-probabilities of the sampled token."""
+    log_ratio = (as_floats(logprobs) - as_floats(ref_logprobs)).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+    match kind:
+        case "k1":
+            return log_ratio
+        case "k2":
+            return log_ratio.square() / 2
+        case "k3":
+            return torch.expm1(-log_ratio) + log_ratio
+        case _:
+            raise ConfigError(f"kind is {kind!r}: use {', '.join(map(repr, get_args(KLKind)))}")
+
+
+def kl_loss(
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    kind: KLKind = "k3",
+    aggregation: Aggregation = "token-mean",
+    totals: Totals | None = None,
+) -> tuple[Tensor, Metrics]:
+    """The KL to the reference as a loss, before its coefficient."""
+    losses = _masked_kl(logprobs, ref_logprobs.detach(), mask, kind)
+    loss = aggregate(losses, mask, aggregation=aggregation, totals=totals)
+    return loss, {"kl_loss": loss.detach(), "kl": token_share(losses, mask, totals or Totals.of(mask))}
+
+
+def kl_in_reward(
+    rewards: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    coef: float,
+    kind: KLKind = "k3",
+    totals: Totals | None = None,
+) -> tuple[Tensor, Metrics]:
+    """Rewards per token, less the KL of each token times its coefficient. Without gradient, and 0 outside the mask."""
+    check_rows(mask, rewards=rewards)
+    kl = _masked_kl(logprobs.detach(), ref_logprobs.detach(), mask, kind)
+    penalised = only_masked(rewards.detach(), mask) - coef * kl
+    return penalised, {"kl": token_share(kl, mask, totals or Totals.of(mask))}
+
+
+def _masked_kl(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLKind) -> Tensor:
+    check_rows(mask, logprobs=logprobs, ref_logprobs=ref_logprobs)
+    return kl_estimate(only_masked(logprobs, mask), only_masked(ref_logprobs, mask), kind)
+
+
+# -- entropy and values ------------------------------------------------------------------------------
+
+
+def entropy_from_logits(logits: Tensor, *, chunk_size: int = 1024) -> Tensor:
+    """The entropy of each distribution along the last axis, in float32 at least.
+
+    The float32 copies of only `chunk_size` distributions exist at a time, also when the gradient is computed. Logits
+    of minus infinity are tokens that cannot come.
+    """
+    if chunk_size < 1:
+        raise ConfigError(f"chunk_size is {chunk_size}: use 1 or more")
+    rows = logits.reshape(-1, logits.shape[-1])
+    if not len(rows):
+        return as_floats(logits).new_zeros(logits.shape[:-1])
+    chunks = torch.split(rows, chunk_size)
+    entropy_of = _entropy_computed_twice if torch.is_grad_enabled() and logits.requires_grad else _entropy
+    return torch.cat([entropy_of(chunk) for chunk in chunks]).reshape(logits.shape[:-1])
+
+
+def _entropy_computed_twice(logits_NV: Tensor) -> Tensor:
+    """Again for the gradient, so that no chunk's copies are kept until then. Nothing in it is random."""
+    entropy_N: Tensor = checkpoint(_entropy, logits_NV, use_reentrant=False, preserve_rng_state=False)
+    return entropy_N
+
+
+def _entropy(logits_NV: Tensor) -> Tensor:
+    logprobs_NV = torch.log_softmax(as_floats(logits_NV), dim=-1)
+    # 0 * log 0 is 0 here, and its gradient too.
+    finite_NV = logprobs_NV.clamp(min=torch.finfo(logprobs_NV.dtype).min)
+    return -(logprobs_NV.exp() * finite_NV).sum(dim=-1)
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    clip: float | None,
+    aggregation: Aggregation = "token-mean",
+    totals: Totals | None = None,
+) -> tuple[Tensor, Metrics]:
+    """Half the squared error of a critic; with `clip`, the greater of that and of the value held near its old one."""
+    check_rows(mask, values=values, old_values=old_values, returns=returns)
+    if clip is not None and not clip > 0:
+        raise ConfigError(f"clip is {clip}: use a number above 0, or None for no clipping")
+    totals = totals or Totals.of(mask)
+    values, old_values, returns = (only_masked(each, mask) for each in (values, old_values.detach(), returns.detach()))
+    losses = (values - returns).square() / 2
+    metrics = {"value": token_share(values, mask, totals)}
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = (near - returns).square() / 2
+        metrics["value_clip_share"] = token_share(clipped > losses, mask, totals)
+        losses = torch.maximum(losses, clipped)
+    loss = aggregate(losses, mask, aggregation=aggregation, totals=totals)
+    return loss, {"value_loss": loss.detach(), **metrics}
+
+
+# -- shared ------------------------------------------------------------------------------------------
+
+
+def _log_ratio(logprobs: Tensor, others: Tensor, mask: Tensor) -> Tensor:
+    difference = only_masked(logprobs, mask) - only_masked(others, mask)
+    return difference.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+
+
+def _greatest(values: Tensor) -> Tensor:
+    return values.max() if values.numel() else values.new_zeros(())
