@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOAK_MINUTES ?= 30
 
-.PHONY: demo test test-all test-apart test-litellm test-tianshou check bench soak clean help
+.PHONY: demo test test-all test-slow test-apart test-litellm test-tianshou check bench soak clean help
 
 help:
 	@echo "make demo      a small data set through a durable store and several worker processes"
 	@echo "make test      what a contributor runs (a few minutes)"
-	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale"
+	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale, real models"
+	@echo "make test-slow  only what is slow"
 	@echo "make test-apart  what needs packages that do not fit beside ours: LiteLLM, tianshou 0.4"
 	@echo "make check     format, lint, type-check"
 	@echo "make bench     measure; PEER=1 runs the peer beside it"
@@ -25,6 +26,9 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/pytest -n 4 -m "not litellm and not tianshou"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m "slow and not litellm and not tianshou"
 
 # LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own.
 test-apart: test-litellm test-tianshou

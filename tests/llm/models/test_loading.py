@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ def test_padding_is_set_without_changing_what_the_model_has(copy: Path) -> None:
 def test_the_end_of_text_pads_where_there_is_nothing_better(copy: Path) -> None:
     edit(copy / "tokenizer_config.json", pad_token=None, eos_token="<|endoftext|>")
     assert load_model(copy).tokenizer.pad_token == "<|endoftext|>"
+
+
+def test_threads_load_models_without_harm_to_each_other(tiny_model: Path) -> None:
+    expected = logits(load_model(tiny_model).model)
+    with ThreadPoolExecutor(3) as pool:
+        models = [each.model for each in pool.map(load_model, [tiny_model] * 6)]
+    assert all(torch.equal(logits(model), expected) for model in models)
+    assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
 
 
 def test_no_telemetry_is_sent(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,4 +227,15 @@ def test_an_adapter_for_another_model_is_an_error_that_names_it(tiny_adapter: Pa
     other = write_tiny_model(tmp_path / "other", hidden=64)
     edit(adapter / "adapter_config.json", base_model_name_or_path=str(other))
     with pytest.raises(ModelError, match="adapter' cannot be loaded"):
+        load_model(adapter)
+
+
+def test_an_adapter_with_weights_missing_is_refused(tiny_adapter: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    adapter = shutil.copytree(tiny_adapter, tmp_path / "adapter")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    weights.popitem()
+    save_file(weights, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="missing adapter keys"):
         load_model(adapter)

@@ -93,6 +93,8 @@ def test_a_config_of_peft_is_taken_with_all_its_values(model: Any) -> None:
 def test_a_config_of_another_kind_is_refused(model: Any) -> None:
     with pytest.raises(ConfigError, match="lora_config is a int: give a dict"):
         lora_config_for(model, 16)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="task_type 'SEQ_CLS', but the trainers train language models"):
+        lora_config_for(model, LoraConfig(task_type="SEQ_CLS"))
     with pytest.raises(ConfigError, match="'rank'"):
         lora_config_for(model, {"rank": 16})
 
@@ -103,6 +105,12 @@ def test_modules_that_a_model_lacks_are_named_with_those_it_has(model: Any, targ
         ConfigError, match=r"names 'c_attn', which this model does not have; it has: down_proj, .*v_proj"
     ):
         lora_config_for(model, {"target_modules": targets})
+
+
+def test_modules_to_save_whole_are_checked_too(model: Any) -> None:
+    with pytest.raises(ConfigError, match="modules_to_save names 'head', which this model does not have"):
+        lora_config_for(model, {"modules_to_save": ["head"]})
+    assert lora_config_for(model, {"modules_to_save": ["lm_head"]}).modules_to_save == ["lm_head"]
 
 
 def test_patterns_and_partial_names_of_modules_are_taken(model: Any) -> None:

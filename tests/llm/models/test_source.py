@@ -61,7 +61,18 @@ def test_a_path_that_does_not_exist_is_named(name: str) -> None:
     assert repr(name) in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "message"), [("", "is empty"), (" ", "is empty"), ("my model", "look like 'Qwen/")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "the name of the model is ''"),
+        (" ", "the name of the model is ' '"),
+        (None, "the name of the model is None"),
+        ("my model", "look like 'Qwen/Qwen3-0.6B'"),
+        ("a\0b", "neither a folder nor a name"),
+        ("/" + "x" * 5000, "no such file or folder"),
+        ("~nobody-of-that-name/model", "no such file or folder"),
+    ],
+)
 def test_a_name_that_cannot_be_one_is_refused(name: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         find_model(name)
@@ -148,7 +159,7 @@ def test_an_adapter_of_an_adapter_is_refused(here: Path) -> None:
         find_model("second")
 
 
-@pytest.mark.parametrize("base", [None, "", 7])
+@pytest.mark.parametrize("base", [None, "", 7, ["gpt2"]])
 def test_an_adapter_without_the_name_of_its_base_is_refused(here: Path, base: object) -> None:
     adapter_folder(here / "sft", base)
     with pytest.raises(ModelError, match="does not say for which model"):

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import ModelError, RowError
+from sharpen.llm.errors import ModelError, RowError, TrainingError
 from sharpen.llm.trainers import SFTTrainerWrapper, TrainingConfig, create_lora_config
+from sharpen.llm.training.checkpoints import checkpoints
 
 from .scenes import logits_of, metric_lines, same, sft_rows, weights_of
 
@@ -165,5 +168,28 @@ def test_rows_of_which_nothing_is_left_to_learn_are_told(
     options = {"num_epochs": 1, "max_length": 80, "loggers": []}
     SFTTrainerWrapper(str(tiny_model), [*sft_rows(3), long], tmp_path / "out", **options).train()
     assert "1 of 4 rows are left out" in caplog.text
-    with pytest.raises(ConfigError, match="max_length is 80.*raise it"):
+    with pytest.raises(ConfigError, match=r"max_length is 80.*raise it"):
         SFTTrainerWrapper(str(tiny_model), [long], tmp_path / "none", **options).train()
+
+
+def test_weights_that_are_no_numbers_never_become_a_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
+    class Breaks(Callback):
+        def on_train_start(self, loop: Any, trained: Any) -> None:
+            if loop.current_iter == 2:
+                next(trained.parameters()).data.fill_(float("nan"))
+
+    wrapper = SFTTrainerWrapper(
+        str(tiny_model), sft_rows(16), tmp_path / "out", num_epochs=1, save_steps=1, logging_steps=9, loggers=[],
+        callbacks=Breaks(),
+    )  # fmt: skip
+    with pytest.raises(TrainingError, match=r"checkpoint-2"):
+        wrapper.train()
+    assert checkpoints(tmp_path / "out")[-1].name == "checkpoint-2"
+
+
+def test_an_adapter_is_not_saved_over_its_base(tmp_path: Path, tiny_model: Path) -> None:
+    before = sorted(path.name for path in tiny_model.iterdir())
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tiny_model, use_lora=True)
+    with pytest.raises(ModelError, match="the base would be lost"):
+        wrapper.train()
+    assert sorted(path.name for path in tiny_model.iterdir()) == before

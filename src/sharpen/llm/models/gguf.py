@@ -18,6 +18,7 @@ from ...errors import MissingExtraError, text_of
 from ..errors import ModelError
 from .source import MODEL_CONFIG
 from .temporary_folder import temporary_folder
+from .turn import own_turn
 
 CACHE_VARIABLE = "SHARPEN_CACHE"
 
@@ -44,6 +45,14 @@ def converted(path: Path) -> Path:
     folder = cache_folder() / "models" / f"{path.stem}-{_fingerprint(path)}"
     if (folder / MODEL_CONFIG).is_file():
         return folder
+    _check_package()
+    with own_turn():
+        if not (folder / MODEL_CONFIG).is_file():  # Another thread may have made it meanwhile.
+            _make(folder, path)
+    return folder
+
+
+def _make(folder: Path, path: Path) -> None:
     log.info("converting %s into %s, once", path, folder)
     try:
         with temporary_folder(folder.parent, folder.name) as temporary:
@@ -51,7 +60,6 @@ def converted(path: Path) -> Path:
             _take_place(temporary, folder)
     except OSError as error:
         raise ModelError(f"the GGUF file {str(path)!r} cannot be converted into {str(folder)!r}: {error}") from error
-    return folder
 
 
 def _fingerprint(path: Path) -> str:
@@ -80,11 +88,15 @@ def _take_place(temporary: Path, folder: Path) -> None:
 # -- conversion --------------------------------------------------------------------------------------
 
 
+def _check_package() -> None:
+    for package in ("torch", "transformers", "gguf"):
+        if find_spec(package) is None:
+            raise MissingExtraError.of(package, extra="llm", feature="reading a GGUF file")
+
+
 def _convert(path: Path, folder: Path) -> None:
     from .saving import save_model
 
-    if find_spec("gguf") is None:
-        raise MissingExtraError.of("gguf", extra="demo", feature="reading a GGUF file")
     try:
         tokenizer = _read_tokenizer(path)
         model = _read_model(path)
@@ -99,12 +111,9 @@ def _read_model(path: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from .progress_bars import without_progress_bars
-
-    with without_progress_bars():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=torch.float32, output_loading_info=True
-        )
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32, output_loading_info=True
+    )
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ValueError(f"it lacks {len(missing)} weights of the model, such as {missing[0]!r}")

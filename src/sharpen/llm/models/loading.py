@@ -5,6 +5,7 @@ trusts it. A model with weights missing is refused: they would be random.
 """
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from ..errors import ModelError
 from .gguf import converted
 from .hub import hub_folder, turn_telemetry_off
 from .precision import PRECISIONS, Precision, choose_device, choose_precision, torch_dtype
-from .progress_bars import without_progress_bars
 from .source import ModelSource, find_model
+from .turn import own_turn
 
 # Tokens that vocabularies hold for padding, where the tokenizer does not name its own.
 _PADDING = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
@@ -74,8 +75,9 @@ def load_model(
     chosen = choose_precision(precision, device)
     options = _Options(_weights(dtype or chosen), allow_download, trust_remote_code, attn_implementation)
     source = _with_hub_adapter(find_model(name), options)
-    tokenizer = _tokenizer(source, options)
-    model = _model(source, options, is_trainable=is_trainable, merge=merge)
+    with own_turn():
+        tokenizer = _tokenizer(source, options)
+        model = _model(source, options, is_trainable=is_trainable, merge=merge)
     _check_vocabulary(source, model, tokenizer)
     _set_padding(source, model, tokenizer)
     return LoadedModel(model.to(device).eval(), tokenizer, source, device, chosen)
@@ -138,7 +140,9 @@ def _model(source: ModelSource, options: _Options, *, is_trainable: bool, merge:
     base = _base_model(source.base or source, options)
     if source.path is None or source.kind != "adapter":
         return base
-    with _in_words(source):
+    with _in_words(source), warnings.catch_warnings():
+        # PEFT only warns that weights are missing, and goes on with random ones.
+        warnings.filterwarnings("error", message=".*missing adapter keys", category=UserWarning)
         model = PeftModel.from_pretrained(base, str(source.path), is_trainable=is_trainable and not merge)
     return _merged(model) if merge else model
 
@@ -147,7 +151,7 @@ def _base_model(source: ModelSource, options: _Options) -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = _folder_of(source, options)
-    with _in_words(source), without_progress_bars():
+    with _in_words(source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(str(folder), **options.for_weights())
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
@@ -220,9 +224,10 @@ def _in_words(source: ModelSource, *, part: str = "model") -> Iterator[None]:
     """What the libraries raise, as a ModelError that names the model."""
     from safetensors import SafetensorError
 
+    kinds = (OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError, UserWarning, SafetensorError)
     try:
         yield
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError, SafetensorError) as error:
+    except kinds as error:
         reason = " ".join(text_of(error).split())
         if "trust_remote_code" in reason:
             reason = "it needs code of its own; if you have read that code and trust it, pass trust_remote_code=True"

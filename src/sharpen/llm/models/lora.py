@@ -6,6 +6,7 @@ modules that the model has.
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -38,6 +39,7 @@ _REASONS = {
     "megatron_config": "models are not split by Megatron here",
     "megatron_core": "models are not split by Megatron here",
 }
+_TASK = "CAUSAL_LM"
 _WAYS_TO_START = (True, False, "gaussian", "orthogonal")
 
 
@@ -67,6 +69,8 @@ def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None")
         raise ConfigError("the model has an adapter already: train that one, or merge it first")
     if isinstance(config, peft.LoraConfig):
         options = {field.name: getattr(config, field.name) for field in fields(config)}
+        if options["task_type"] not in (None, _TASK):
+            raise ConfigError(f"lora_config has task_type {options['task_type']!r}, but {_REASONS['task_type']}")
         options = {name: value for name, value in options.items() if name not in _REASONS}
         _check_numbers(options)
         _check_start(options)
@@ -77,8 +81,10 @@ def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None")
             f"lora_config is a {type(config).__name__}: give a dict (create_lora_config makes one) or a peft.LoraConfig"
         )
     options["target_modules"] = _found(model, options.get("target_modules"))
+    whole = options.get("modules_to_save") or []
+    _check_names("modules_to_save", whole, [name for name, _ in model.named_modules() if name])
     try:
-        made: LoraConfig = peft.LoraConfig(task_type="CAUSAL_LM", **options)
+        made: LoraConfig = peft.LoraConfig(task_type=_TASK, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"lora_config cannot be used: {error}") from error
     return made
@@ -178,22 +184,25 @@ def _found(model: Any, target_modules: str | Sequence[str] | None) -> list[str] 
     if targets == ALL_LINEAR:
         return targets
     modules = _adaptable(model)
-    if isinstance(targets, str):
-        import re
-
-        try:
-            missing = [] if any(re.fullmatch(targets, name) for name in modules) else [targets]
-        except re.error as error:
-            raise ConfigError(f"target_modules is {targets!r}, which is no pattern: {error}") from error
-    else:
-        missing = [each for each in targets if not any(f".{name}".endswith(f".{each}") for name in modules)]
-    if missing:
-        has = sorted({name.rpartition(".")[2] for name in modules})
-        raise ConfigError(
-            f"target_modules names {', '.join(map(repr, missing))}, which this model does not have; "
-            f"it has: {', '.join(has)}"
-        )
+    if isinstance(targets, list):
+        _check_names("target_modules", targets, modules)
+        return targets
+    try:
+        matches = [name for name in modules if re.fullmatch(targets, name)]
+    except re.error as error:
+        raise ConfigError(f"target_modules is {targets!r}, which is no pattern: {error}") from error
+    if not matches:
+        _check_names("target_modules", [targets], modules)
     return targets
+
+
+def _check_names(setting: str, names: Sequence[str], modules: Sequence[str]) -> None:
+    missing = [each for each in names if not any(f".{name}".endswith(f".{each}") for name in modules)]
+    if missing:
+        has = sorted({name.rpartition(".")[2] for name in modules} - {str(layer) for layer in range(1000)})
+        raise ConfigError(
+            f"{setting} names {', '.join(map(repr, missing))}, which this model does not have; it has: {', '.join(has)}"
+        )
 
 
 def _adaptable(model: Any) -> list[str]:

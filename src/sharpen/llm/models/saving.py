@@ -16,9 +16,9 @@ from ...errors import text_of
 from ...files import sync
 from ..errors import ModelError
 from .loading import place_of
-from .progress_bars import without_progress_bars
 from .source import ADAPTER_CONFIG, MODEL_CONFIG, ModelSource
 from .temporary_folder import temporary_folder
+from .turn import own_turn
 
 # What makes a folder a model; moved last, and removed first.
 _MARKS = (MODEL_CONFIG, ADAPTER_CONFIG)
@@ -128,7 +128,7 @@ def _writing(folder: Path) -> Iterator[Path]:
 
     is_new = not folder.exists()
     try:
-        with temporary_folder(folder, "model") as temporary, without_progress_bars():
+        with temporary_folder(folder, "model") as temporary, own_turn():
             yield temporary
     except (OSError, SafetensorError) as error:
         reason = " ".join(text_of(error).split())

@@ -34,14 +34,14 @@ class ModelSource:
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
     """What a name stands for; a ModelError says what is missing."""
-    name = os.fspath(name)
-    if not name.strip():
-        raise ModelError("the name of the model is empty: give a folder, a .gguf file or a name on the hub")
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _folder(name, path.resolve())
-    if path.is_file():
-        return _file(name, path.resolve())
+    name = os.fspath(name) if isinstance(name, os.PathLike) else name
+    if not isinstance(name, str) or not name.strip():
+        raise ModelError(f"the name of the model is {name!r}: give a folder, a .gguf file or a name on the hub")
+    path = os.path.expanduser(name)  # These never raise, whatever the name holds.
+    if os.path.isdir(path):
+        return _folder(name, Path(path).resolve())
+    if os.path.isfile(path):
+        return _file(name, Path(path).resolve())
     if _is_path(name):
         raise ModelError(f"there is no model at {name!r}: no such file or folder (looked in {str(Path.cwd())!r})")
     if not _HUB_NAME.fullmatch(name):
@@ -115,7 +115,7 @@ def _adapter(name: str, path: Path) -> ModelSource:
 def _base(name: str, path: Path, base_name: str) -> ModelSource:
     """The base of an adapter: as it is given, from the working directory, or beside the adapter."""
     beside = path / base_name
-    if not Path(base_name).expanduser().exists() and beside.exists():
+    if not os.path.exists(os.path.expanduser(base_name)) and os.path.exists(beside):
         return find_model(beside.resolve())
     try:
         return find_model(base_name)

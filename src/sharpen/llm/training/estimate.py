@@ -14,6 +14,7 @@ from .device_speed import DeviceSpeed, device_speed
 from .memory_need import available_bytes, memory_need
 from .model_shape import ModelShape, shape_of
 from .settings import Settings
+from .trl_options import is_checkpointed
 from .workload import Workload, workload
 
 log = logging.getLogger(__name__)
@@ -66,9 +67,9 @@ def estimate(
     import torch
 
     shape, work = shape_of(model), workload(settings, num_rows=num_rows, lengths=lengths)
-    is_checkpointed = device != "cpu" if settings.gradient_checkpointing is None else settings.gradient_checkpointing
+    recomputes = is_checkpointed(settings, device)
     parts = memory_need(
-        *(shape, work, settings), precision=precision, is_checkpointed=is_checkpointed, is_gpu=device != "cpu"
+        *(shape, work, settings), precision=precision, is_checkpointed=recomputes, is_gpu=device != "cpu"
     )
     speed = device_speed(device, precision, torch.get_num_threads())
     found = Estimate(
@@ -76,7 +77,7 @@ def estimate(
         trainable=shape.trainable,
         memory_bytes=sum(parts.values()),
         available_bytes=available_bytes(device, loaded=shape.weight_bytes),
-        seconds=_seconds(shape, work, speed, is_checkpointed=is_checkpointed),
+        seconds=_seconds(shape, work, speed, is_checkpointed=recomputes),
         steps=work.length.steps,
         tokens=work.tokens,
         memory_parts=parts,

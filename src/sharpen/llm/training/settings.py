@@ -30,6 +30,7 @@ _EVERYWHERE: dict[str, Any] = {
     "warmup": 0.1,
     "logging_steps": 10,
     "save_steps": 100,
+    "save_total_limit": 2,
     "precision": "auto",
     "seed": 42,
 }
@@ -109,8 +110,8 @@ class Settings:
     """Whether `lora` was chosen, rather than the usual one."""
     loggers: tuple[str | Logger, ...] | None = None
     """None: the console and `metrics.jsonl`."""
-    save_total_limit: int | None = None
-    """None: every checkpoint is kept."""
+    save_total_limit: int
+    """The newest checkpoints that are kept."""
     trust_remote_code: bool = False
     trl: Mapping[str, Any] = field(default_factory=dict)
     """Further options of TRL, by its names."""

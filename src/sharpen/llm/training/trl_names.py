@@ -60,7 +60,6 @@ dataloader_num_workers                   int         sft grpo dpo
 dataloader_persistent_workers            bool        sft grpo dpo
 dataloader_prefetch_factor               int|None    sft grpo dpo
 dataloader_multiprocessing_context       str|None    sft grpo dpo
-dataloader_in_order                      bool        sft grpo dpo
 train_sampling_strategy                  str         sft dpo
 length_column_name                       str         sft dpo
 debug                                    str|list    sft grpo dpo
@@ -212,6 +211,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         *("accelerator_config",),
     ),
     "the best device is used: hide the GPU with CUDA_VISIBLE_DEVICES='' to train on the CPU": ("use_cpu",),
+    "rows come in the order that the seed gives, so that a run can be repeated": ("dataloader_in_order",),
     "it follows from the device": ("dataloader_pin_memory",),
     "it follows from the algorithm": ("remove_unused_columns",),
     "a batch size that changes by itself cannot be resumed to the same numbers: lower batch_size": (

@@ -29,11 +29,21 @@ def _one_of(option: str, *values: str) -> Need:
     return Need(option, f"{option}={' or '.join(map(repr, values))}", is_met)
 
 
+_NOT_LIKE_ADAM = ("sgd", "adagrad", "rmsprop", "adafactor")
+_WITHOUT_ARGUMENTS = (None, "adamw_torch", "adamw_torch_fused", *_NOT_LIKE_ADAM)
+_ADAM = Need("optim", "an optimiser like AdamW", lambda value: value not in _NOT_LIKE_ADAM)
 _WORKERS = _set("dataloader_num_workers", "2 or more")
 _VLLM = _on("use_vllm")
 _PENALTY = _set("beta", "0.04 or another weight above 0")
 
 NEEDS: Mapping[str, Need] = {
+    "adam_beta1": _ADAM,
+    "adam_beta2": _ADAM,
+    "adam_epsilon": _ADAM,
+    "optim_args": Need("optim", "an optim that reads it", lambda value: value not in _WITHOUT_ARGUMENTS),
+    "optim_target_modules": Need(
+        "optim", "optim='galore_adamw' or 'apollo_adamw'", lambda value: str(value).startswith(("galore", "apollo"))
+    ),
     "liger_kernel_config": _on("use_liger_kernel"),
     "dataloader_persistent_workers": _WORKERS,
     "dataloader_prefetch_factor": _WORKERS,

@@ -65,8 +65,12 @@ def _config_class(algorithm: Algorithm) -> Any:
     return {"sft": trl.SFTConfig, "grpo": trl.GRPOConfig, "dpo": trl.DPOConfig}[algorithm]
 
 
+def is_checkpointed(settings: Settings, device: str) -> bool:
+    """Whether activations are computed twice to save memory: as it was said, otherwise on a GPU."""
+    return device != "cpu" if settings.gradient_checkpointing is None else settings.gradient_checkpointing
+
+
 def _common(settings: Settings, device: str, precision: str) -> dict[str, Any]:
-    checkpointing = settings.gradient_checkpointing
     return {
         "output_dir": settings.output_dir,
         "num_train_epochs": settings.num_train_epochs,
@@ -77,7 +81,7 @@ def _common(settings: Settings, device: str, precision: str) -> dict[str, Any]:
         "warmup_steps": settings.warmup,  # below 1 it is a share for transformers, too
         "logging_steps": settings.logging_steps,
         "seed": settings.seed,
-        "gradient_checkpointing": device != "cpu" if checkpointing is None else checkpointing,
+        "gradient_checkpointing": is_checkpointed(settings, device),
         # Both are said, since TRL turns bf16 on by itself.
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
@@ -117,6 +121,9 @@ def _check_device(settings: Settings, device: str) -> None:
             raise ConfigError(
                 f"{name} does something on an NVIDIA GPU only, and the training runs on {device}: leave it out"
             )
+
+    if settings.trl.get("gradient_checkpointing_kwargs") and not is_checkpointed(settings, device):
+        raise ConfigError("gradient_checkpointing_kwargs does nothing without gradient_checkpointing=True: set it too")
 
 
 def _check_length(settings: Settings, num_rows: int) -> None:

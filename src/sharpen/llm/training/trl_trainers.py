@@ -149,6 +149,11 @@ class Resumable:
             self.train(resume_from_checkpoint=folder)
 
     @property
+    def loss_since_log(self: Any) -> float:
+        """The sum of the losses since the last log."""
+        return float(self._tr_loss)
+
+    @property
     def is_between_generations(self: Any) -> bool:
         """Whether no sampled completions wait to be trained on: only then can a run be resumed to the same numbers."""
         every = getattr(self.args, "steps_per_generation", None)

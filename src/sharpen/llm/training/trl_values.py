@@ -69,8 +69,6 @@ def check_options(
             raise ConfigError(f"{name} is {options[name]!r}, but there is nothing to evaluate: give eval_dataset")
     if options.get("padding_free") and not options.get("packing") and values.get("max_length") != 0:
         raise ConfigError("padding_free cannot cut rows to max_length: add packing=True, or max_length=None (no limit)")
-    if options.get("gradient_checkpointing_kwargs") and values.get("gradient_checkpointing") is False:
-        raise ConfigError("gradient_checkpointing_kwargs does nothing while gradient_checkpointing is False")
 
 
 def _check_max_steps(value: int) -> None:

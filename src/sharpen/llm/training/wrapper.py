@@ -7,6 +7,7 @@ is due, the step counted, on_iter_end, checkpoint when it is due.
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +17,21 @@ from typing import Any, ClassVar
 
 from ...callbacks import Callback, Hook, named, run_hook
 from ...callbacks.base import State
-from ...callbacks.state_file import load_state
-from ...errors import ConfigError, StateFileError
+from ...errors import ConfigError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
+from ..errors import TrainingError
 from ..list_dataset import Dataset
 from ..models.source import ModelSource, find_model
 from ..reward_runner import RewardFunction
 from ..sources import Source, as_dataset, check_columns
-from .checkpoints import STATE_FILE, find_checkpoint, keep_newest, remove_half_written, set_aside, write_checkpoint
+from .checkpoints import find_checkpoint, keep_newest, remove_half_written, set_aside, write_checkpoint
 from .config import TrainingConfig
 from .estimate import Estimate
 from .loggers import make_loggers
-from .loss_watch import LossWatch
+from .loss_watch import LossWatch, not_finite
 from .output import check_output_dir, write_json
 from .result import Record
+from .resuming import load_named, read_state
 from .settings import Algorithm, Settings, resolve
 from .trained_model import TrainedModel
 
@@ -121,8 +123,9 @@ class TrainerWrapper:
         """
         started = time.monotonic()
         self._reset()
+        self._check_output()
         checkpoint = find_checkpoint(self.output_dir, self.resume if resume is None else resume)
-        state = None if checkpoint is None else self._read(checkpoint)
+        state = None if checkpoint is None else read_state(checkpoint, self.algorithm, len(self.dataset), self.settings)
         self.output_dir.mkdir(parents=True, exist_ok=True)
         remove_half_written(self.output_dir)
         if checkpoint is None:
@@ -136,6 +139,11 @@ class TrainerWrapper:
             self._end()
         self.save_model(self.output_dir)
         return self._result(time.monotonic() - started, checkpoint)
+
+    def _check_output(self) -> None:
+        from ..models.saving import check_save_folder
+
+        check_save_folder(self.output_dir, source=self.source, is_adapter=self.settings.use_lora)
 
     def save_model(self, path: str | os.PathLike[str]) -> Path:
         """Write the trained model, or its adapter, with its tokenizer to a folder that loads by its name."""
@@ -191,7 +199,7 @@ class TrainerWrapper:
             logger.log_text("estimate", self.estimate.words(), self.current_iter)
         self._call("on_fit_start")
         if state is not None:
-            _load_named([*self.callbacks, self._watch], self._resumed_callbacks)
+            load_named([*self.callbacks, self._watch], self._resumed_callbacks)
 
     def step_started(self) -> None:
         self.metrics, self.current_stage = {}, "train"
@@ -266,6 +274,8 @@ class TrainerWrapper:
         from ..models.saving import save_model
 
         assert self.model is not None
+        if not math.isfinite(loss := self._trainer.loss_since_log):
+            raise TrainingError(not_finite(self, loss))  # Such weights must not become the last checkpoint.
         model, tokenizer = self.model.model, self.model.tokenizer
         self._saves_when_possible = False
         path = write_checkpoint(
@@ -294,23 +304,6 @@ class TrainerWrapper:
             },
         }
 
-    def _read(self, checkpoint: Path) -> State:
-        """The state of a checkpoint, if it is one of such a run."""
-        state: State = load_state(checkpoint / STATE_FILE if checkpoint.is_dir() else checkpoint)
-        try:
-            algorithm, num_rows, settings = state["algorithm"], state["num_rows"], state["settings"]
-        except (KeyError, TypeError) as error:
-            raise StateFileError(f"{str(checkpoint)!r} is a state, but not one of fine-tuning") from error
-        if algorithm != self.algorithm:
-            raise ConfigError(f"{str(checkpoint)!r} is of a run of {algorithm}, this is {self.algorithm}")
-        if num_rows != len(self.dataset):
-            raise ConfigError(
-                f"{str(checkpoint)!r} is of a run on {num_rows} rows, but the data set has {len(self.dataset)}: resume "
-                "with the same rows, or begin a new run"
-            )
-        _warn_of_changes(settings, self.settings.as_dict())
-        return state
-
     def _take_up(self, checkpoint: Path | None, state: State) -> None:
         assert self.model is not None
         assert checkpoint is not None
@@ -318,7 +311,7 @@ class TrainerWrapper:
             self._trainer.load_weights(checkpoint)
         else:
             self.model.load_state_dict(state["weights"])
-        _load_named(self.loggers, state["loggers"])
+        load_named(self.loggers, state["loggers"])
         self._resumed_callbacks = state["callbacks"]
         self._load(state["loop"])
         log.info("going on from step %d: %s", self.current_iter, checkpoint)
@@ -379,19 +372,3 @@ def _callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
         if not isinstance(each, Callback):
             raise ConfigError(f"callbacks has {each!r:.80}, which is no Callback: derive its class from it")
     return callbacks
-
-
-def _load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
-    """Callbacks and loggers that are new in this run keep what they have."""
-    for name, thing in named(things).items():
-        if name in states:
-            thing.load_state_dict(states[name])
-
-
-def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """A run may be extended; other changes mean that its numbers are no longer those of one run."""
-    allowed = {"output_dir", "num_train_epochs", "loggers", "save_steps", "logging_steps", "save_total_limit"}
-    changed = [name for name in now if name not in allowed and now[name] != before.get(name, now[name])]
-    if changed:
-        words = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
-        log.warning("settings differ from those of the checkpoint: %s", words)

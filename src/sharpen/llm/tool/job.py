@@ -1,0 +1,187 @@
+"""The program of a job: `python -m sharpen.llm.tool.job`, started by `RLTrainingTool`.
+
+It reads what to do from standard input, trains or evaluates exactly as a user's script would, and leaves how it went in
+`result.json`. Everything that it prints goes to the log of the job.
+"""
+
+import fcntl
+import io
+import json
+import logging
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sharpen.errors import ConfigError, in_words, text_of
+from sharpen.llm.tool.errors import JobError
+from sharpen.llm.tool.jobs import EVAL_ROWS, ROWS, Job
+from sharpen.llm.tool.json_file import write_json
+from sharpen.llm.tool.model_check import check_model
+from sharpen.llm.tool.reward_book import Functions, build
+from sharpen.llm.tool.stopping import JobStopped, StopRequest
+from sharpen.llm.tool.workspace import Workspace
+from sharpen.logging import apply_settings, setup_logging
+
+log = logging.getLogger("sharpen.llm.tool")
+
+
+def main() -> int:
+    header, functions = _read_order(sys.stdin.buffer.read())
+    if header is None:
+        return 0
+    stop = StopRequest()
+    job = Job(Path(header["folder"]))
+    try:
+        stop.listen()
+        stop.check(job.folder / "stop.json")
+        _set_up(header)
+        outcome = _work(job, functions, stop)
+    except JobStopped:
+        outcome = {"state": "stopped", "result": {}}
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the one who asked is told
+        traceback.print_exc()
+        outcome = {"state": "failed", "error": {"type": type(error).__name__, "message": text_of(error)}}
+    stop.is_over = True
+    return _leave(job.folder, outcome)
+
+
+def _read_order(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
+    """What to do, and the packed functions; None where the starter died before it had said everything."""
+    line, _, functions = data.partition(b"\n")
+    try:
+        header: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None, b""
+    return (header, functions) if len(functions) == header["functions_bytes"] else (None, b"")
+
+
+def _set_up(header: Mapping[str, Any]) -> None:
+    sys.path[:] = header["path"] or sys.path
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    if header["log"]["is_set_up"]:
+        apply_settings(header["log"], role="job")
+    else:
+        setup_logging()
+
+
+def _work(job: Job, packed: bytes, stop: StopRequest) -> dict[str, Any]:
+    record = job.record()
+    # Once more: the base of an adapter may be named relative to the folder that a process works in.
+    workspace = Workspace(job.folder.parents[2])
+    check_model(workspace, "the model", record["model"], allow_download=record["allow_download"])
+    functions = _unpacked(packed)
+    if record["action"] == "evaluate":
+        return {"state": "finished", "result": _evaluate(job, record, functions)}
+    with _holding(Path(record["output_dir"])):
+        result = _train(job, record, functions, stop)
+    is_stopped = stop.is_asked and bool(result.get("stopped_early"))
+    return {"state": "stopped" if is_stopped else "finished", "result": result}
+
+
+def _unpacked(packed: bytes) -> Functions:
+    try:
+        functions: Functions = pickle.loads(packed) if packed else {}
+    except Exception as error:
+        raise ConfigError(
+            f"a registered reward cannot be read in the process of the job ({in_words(error)}): put what it uses where "
+            "a new process can import it"
+        ) from error
+    return functions
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    """Only one job writes to a folder, also of those that were started from other base folders."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+        with suppress(OSError):  # there is something in it, as there should be
+            folder.rmdir()
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JobError(f"output_dir is {str(folder)!r}, where another job writes: choose another folder") from None
+
+
+# -- work --------------------------------------------------------------------------------------------
+
+
+def _train(job: Job, record: Mapping[str, Any], functions: Functions, stop: StopRequest) -> dict[str, Any]:
+    from sharpen.llm.tool.progress import ProgressFile
+    from sharpen.llm.trainers import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
+
+    wrappers: dict[str, Any] = {"sft": SFTTrainerWrapper, "grpo": GRPOTrainerWrapper, "dpo": DPOTrainerWrapper}
+    parts: dict[str, Any] = {"dataset": str(job.folder / ROWS), **record["settings"]}
+    if record.get("rewards"):
+        parts["reward_fn"] = [build(spec, functions) for spec in record["rewards"]]
+    if (job.folder / EVAL_ROWS).exists():
+        parts["eval_dataset"] = str(job.folder / EVAL_ROWS)
+    if record.get("eval_reward"):
+        parts["eval_reward_fn"] = build(record["eval_reward"], functions)
+    wrapper = wrappers[record["algorithm"]](
+        record["model"],
+        output_dir=record["output_dir"],
+        callbacks=[ProgressFile(job.folder / "status.json", stop, total_steps=record.get("total_steps"))],
+        resume=record["resume"],
+        allow_download=record["allow_download"],
+        **parts,
+    )
+    result: dict[str, Any] = wrapper.train()
+    return result
+
+
+def _evaluate(job: Job, record: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
+    from sharpen.llm.evaluation import evaluate
+
+    return evaluate(
+        record["model"],
+        str(job.folder / ROWS),
+        [build(spec, functions) for spec in record["rewards"]] or None,
+        allow_download=record["allow_download"],
+        **record["settings"],
+    )
+
+
+# -- the end -----------------------------------------------------------------------------------------
+
+
+def _leave(folder: Path, outcome: Mapping[str, Any]) -> int:
+    """Write the result, and end without waiting for threads that others have left behind."""
+    code = 1 if outcome["state"] == "failed" else 0
+    try:
+        _write_result(folder, {**outcome, "ended": time.time()})
+    except OSError as error:
+        log.error("the result of the job cannot be written: %s", in_words(error))
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = 1  # the log cannot take it any more
+    os._exit(code)
+
+
+def _write_result(folder: Path, result: Mapping[str, Any]) -> None:
+    """The rows of the job go first: nobody needs them any more, and on a full disk they make room."""
+    for name in (ROWS, EVAL_ROWS):
+        (folder / name).unlink(missing_ok=True)
+    write_json(folder / "result.json", result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Names that people and agents give to data sets and rewards."""
+
+import re
+
+from ...components.messages import shown, suggestion
+from ...errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def check_name(kind: str, name: object) -> str:
+    """A name that can stand in JSON, on a screen and beside paths."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"the name of a {kind} is {shown(name)}: use letters, digits, '_', '-' and '.', at most 64, first a letter"
+        )
+    return name
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The words for a name that nothing has."""
+    return f"there is no such {kind}; there are: {', '.join(known) or 'none'}.{suggestion(name, known)}"

@@ -1,0 +1,127 @@
+"""A call of the tool, read from JSON and checked against the table of actions."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ...components.messages import shown
+from .actions import ACTIONS, Action
+from .defaults import ALGORITHMS
+from .errors import ParameterError, Problem
+
+_LONGEST_TEXT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """An action and the values that were given for it; what was left out is not in `given`."""
+
+    action: Action
+    given: Mapping[str, Any]
+
+    def get(self, name: str) -> Any:
+        """A value, or the default of the table."""
+        parameter = self.action.parameter(name)
+        if parameter is None:
+            raise KeyError(f"{self.action.name} has no parameter {name!r}")
+        return self.given.get(name, parameter.default)
+
+
+def read_request(parameters: Mapping[str, Any] | str) -> Request:
+    """The call that a dict or a JSON text describes; a ParameterError names every key that is refused."""
+    values = _values(parameters)
+    action = _action(values.pop("action", None))
+    problems = list(_problems(action, values))
+    if problems:
+        raise ParameterError.of_all(problems)
+    given = {name: value for name, value in values.items() if value is not None}
+    return Request(action, {name: _known(action, name).check(value) for name, value in given.items()})
+
+
+def _values(parameters: Mapping[str, Any] | str) -> dict[str, Any]:
+    if isinstance(parameters, str | bytes | bytearray):
+        if len(parameters) > _LONGEST_TEXT:
+            raise ParameterError(f"the parameters have {len(parameters)} characters: data belongs into a file")
+        try:
+            parameters = json.loads(parameters)
+        except (ValueError, RecursionError) as error:
+            raise ParameterError(f"the parameters are no JSON object: {error}") from error
+    if not isinstance(parameters, Mapping):
+        raise ParameterError(f'the parameters are {shown(parameters)}: give an object such as {{"action": "list"}}')
+    return {str(name): value for name, value in parameters.items()}
+
+
+def _action(name: Any) -> Action:
+    actions = ", ".join(ACTIONS)
+    if name is None:
+        problem = Problem("action", f"action is missing: use one of {actions}")
+        raise ParameterError.of_all([problem])
+    if not isinstance(name, str) or name not in ACTIONS:
+        near = _nearest(name, ACTIONS)
+        hint = f". Did you mean {near!r}?" if near else ""
+        problem = Problem("action", f"action is {shown(name)}: use one of {actions}{hint}", name, near)
+        raise ParameterError.of_all([problem])
+    return ACTIONS[name]
+
+
+def _problems(action: Action, values: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, value in values.items():
+        parameter = action.parameter(name)
+        if parameter is None:
+            yield _unknown(action, name, value)
+        elif value is not None and (message := _refusal(action, name, value)):
+            yield Problem(name, message, value)
+    for each in action.parameters:
+        if each.is_required and values.get(each.name) is None:
+            yield Problem(each.name, f"{each.name} is missing: {action.name} needs {each.expected}")
+    yield from _out_of_place(action, values)
+
+
+def _refusal(action: Action, name: str, value: Any) -> str | None:
+    try:
+        _known(action, name).check(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _unknown(action: Action, name: str, value: Any) -> Problem:
+    known = [each.name for each in action.parameters]
+    near = _nearest(name, known)
+    others = [each.name for each in ACTIONS.values() if each.parameter(name)]
+    if near:
+        hint = f"did you mean {near!r}?"
+    elif others:
+        hint = f"it belongs to {' and '.join(others)}"
+    else:
+        hint = f"its keys are {', '.join(known)}"
+    return Problem(name, f"{action.name} has no key {name!r}: {hint}", value, near)
+
+
+def _out_of_place(action: Action, values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys that are known, but would do nothing in this call."""
+    algorithm = values.get("algorithm")
+    for each in action.parameters:
+        value = values.get(each.name)
+        if value is None or (algorithm is not None and algorithm not in ALGORITHMS):
+            continue
+        if each.algorithms and algorithm is not None and algorithm not in each.algorithms:
+            only = " and ".join(each.algorithms)
+            yield Problem(each.name, f"{each.name} does nothing in {algorithm}, only in {only}: leave it out", value)
+        elif each.needs and algorithm not in each.freely_in and not values.get(each.needs):
+            yield Problem(
+                each.name, f"{each.name} does nothing without {each.needs}: give both, or leave it out", value
+            )
+
+
+def _known(action: Action, name: str) -> Any:
+    parameter = action.parameter(name)
+    assert parameter is not None
+    return parameter
+
+
+def _nearest(name: Any, known: Any) -> str | None:
+    found = get_close_matches(str(name).casefold().replace("-", "_"), list(known), 1, cutoff=0.7)
+    return found[0] if found else None

@@ -1,0 +1,50 @@
+"""Reading the state of a checkpoint, if it is one of such a run."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...callbacks import named
+from ...callbacks.base import State
+from ...callbacks.state_file import load_state
+from ...errors import ConfigError, StateFileError
+from .checkpoints import STATE_FILE
+from .settings import Algorithm, Settings
+
+log = logging.getLogger(__name__)
+
+# A run may be extended, moved, and watched otherwise; what else changes makes its numbers those of two runs.
+_MAY_CHANGE = {"output_dir", "num_train_epochs", "loggers", "save_steps", "logging_steps", "save_total_limit"}
+
+
+def read_state(checkpoint: Path, algorithm: Algorithm, num_rows: int, settings: Settings) -> State:
+    """The state in a checkpoint folder or file; one of another algorithm or other rows is refused."""
+    state: State = load_state(checkpoint / STATE_FILE if checkpoint.is_dir() else checkpoint)
+    try:
+        its_algorithm, its_rows, its_settings = state["algorithm"], state["num_rows"], state["settings"]
+    except (KeyError, TypeError) as error:
+        raise StateFileError(f"{str(checkpoint)!r} is a state, but not one of fine-tuning") from error
+    if its_algorithm != algorithm:
+        raise ConfigError(f"{str(checkpoint)!r} is of a run of {its_algorithm}, this is {algorithm}")
+    if its_rows != num_rows:
+        raise ConfigError(
+            f"{str(checkpoint)!r} is of a run on {its_rows} rows, but the data set has {num_rows}: resume with the "
+            "same rows, or begin a new run"
+        )
+    _warn_of_changes(its_settings, settings.as_dict())
+    return state
+
+
+def load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
+    """Put the states of callbacks or loggers back; those that are new in this run keep what they have."""
+    for name, thing in named(things).items():
+        if name in states:
+            thing.load_state_dict(states[name])
+
+
+def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [name for name in now if name not in _MAY_CHANGE and now[name] != before.get(name, now[name])]
+    if changed:
+        words = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
+        log.warning("settings differ from those of the checkpoint: %s", words)

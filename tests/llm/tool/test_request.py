@@ -1,0 +1,86 @@
+"""Calls that are refused say which key, which value, and what would be right."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sharpen.llm.tool.errors import ParameterError
+from sharpen.llm.tool.request import read_request
+
+TRAIN = {"action": "train", "algorithm": "sft", "model_name": "m"}
+
+
+def problems_of(parameters: Any) -> dict[str, str]:
+    with pytest.raises(ParameterError) as caught:
+        read_request(parameters)
+    return {problem.key: problem.message for problem in caught.value.problems}
+
+
+def test_a_call_may_be_a_dict_or_a_json_text() -> None:
+    assert read_request(json.dumps(TRAIN)).given == read_request(TRAIN).given == {"algorithm": "sft", "model_name": "m"}
+
+
+def test_null_means_left_out() -> None:
+    request = read_request({**TRAIN, "batch_size": None, "wait": None})
+    assert "batch_size" not in request.given
+    assert request.get("wait") is True
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3", '"train"', "null", "[" * 100_000, '{"a": ' + "1" * 5000 + "}"])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"parameters|action is missing"):
+        read_request(text)
+
+
+def test_a_call_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ParameterError, match="data belongs into a file"):
+        read_request('{"action": "' + "x" * 2_000_000)
+
+
+@pytest.mark.parametrize("name", [None, "trian", 3, ["train"], {"a": 1}, "Train"])
+def test_an_unknown_action_names_all_actions(name: Any) -> None:
+    message = problems_of({"action": name})["action"]
+    assert "train, load_dataset, create_reward, evaluate, status, stop, list" in message
+
+
+def test_a_misspelt_action_or_key_gets_its_nearest_name() -> None:
+    assert "Did you mean 'train'?" in problems_of({"action": "trian"})["action"]
+    assert "did you mean 'num_epochs'?" in problems_of({**TRAIN, "epochs": 3})["epochs"]
+    assert "did you mean 'learning_rate'?" in problems_of({**TRAIN, "learningrate": 3})["learningrate"]
+
+
+def test_a_key_of_another_action_says_whose_it_is() -> None:
+    assert "it belongs to create_reward" in problems_of({**TRAIN, "step_bonus": 0.1})["step_bonus"]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems_of({"action": "train", "algorithm": "ppo", "batch_size": "4", "num_epoch": 1, "temperature": -1})
+    assert set(found) == {"algorithm", "batch_size", "num_epoch", "temperature", "model_name"}
+    assert found["algorithm"] == "algorithm is 'ppo': use one of sft, grpo, dpo"
+    assert found["model_name"] == "model_name is missing: train needs a text"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "needs"),
+    [
+        ("num_generations", 4, "only in grpo"),
+        ("reward", "accuracy", "only in grpo"),
+        ("beta", 0.1, "only in grpo and dpo"),
+        ("lora_r", 8, "without use_lora"),
+        ("eval_steps", 5, "without eval_dataset"),
+        ("eval_reward", "accuracy", "without eval_dataset"),
+        ("temperature", 0.7, "without eval_reward"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused(key: str, value: Any, needs: str) -> None:
+    assert needs in problems_of({**TRAIN, key: value})[key]
+
+
+def test_sampling_settings_act_in_grpo_by_themselves() -> None:
+    given = {**TRAIN, "algorithm": "grpo", "temperature": 0.7, "num_generations": 4}
+    assert read_request(given).given["temperature"] == 0.7
+
+
+def test_use_lora_false_is_as_good_as_none() -> None:
+    assert "without use_lora" in problems_of({**TRAIN, "use_lora": False, "lora_alpha": 8})["lora_alpha"]

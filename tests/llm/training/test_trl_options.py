@@ -1,0 +1,273 @@
+"""The settings in TRL's words, held against the TRL that is installed."""
+
+import dataclasses
+import enum
+import logging
+import types
+import typing
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+import trl
+
+from sharpen.errors import ConfigError
+from sharpen.llm.training.config import TrainingConfig
+from sharpen.llm.training.run_length import run_length
+from sharpen.llm.training.settings import Algorithm, Settings, resolve
+from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
+from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
+from sharpen.llm.training.trl_options import flash_attention, trl_config
+from sharpen.llm.training.trl_values import LOSSES
+
+torch.set_num_threads(1)
+
+CONFIGS: dict[Algorithm, Any] = {"sft": trl.SFTConfig, "grpo": trl.GRPOConfig, "dpo": trl.DPOConfig}
+ALGORITHMS = list(CONFIGS)
+OUTPUT = {"model_name": "m"}
+
+
+def settings(algorithm: Algorithm = "sft", **given: Any) -> Settings:
+    return resolve(algorithm, None, OUTPUT | given, has_eval_dataset=True)
+
+
+def config_of(ready: Settings, *, num_rows: int = 64, precision: str = "fp32") -> Any:
+    return trl_config(ready, device="cpu", precision=precision, num_rows=num_rows)
+
+
+def in_trl(algorithm: Algorithm, **given: Any) -> dict[str, Any]:
+    made: dict[str, Any] = config_of(settings(algorithm, **given)).to_dict()
+    return made
+
+
+# -- the tables and the installed TRL ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_option_of_trl_has_its_place(algorithm: Algorithm) -> None:
+    names = {each.name for each in dataclasses.fields(CONFIGS[algorithm]) if each.init}
+    passed = {name for name, option in PASSED.items() if algorithm in option.algorithms}
+    idle = {name for where, name in REFUSED_IN if where == algorithm}
+    new = names - passed - idle - set(OURS) - set(REFUSED)
+    assert not new, (
+        f"TRL {version('trl')} has options that trl_names.py does not know: {sorted(new)}. Until they are there they "
+        "pass through unchecked. Read what each does, then add it to PASSED if it acts in a run of ours, to OURS if a "
+        "setting of ours says the same, or to _REASONS with the reason why it is refused"
+    )
+    gone = (passed | idle) - names
+    assert not gone, (
+        f"TRL {version('trl')} has no {sorted(gone)} in {algorithm} any more: remove them from trl_names.py"
+    )
+
+
+def test_a_refused_or_own_name_is_one_of_trl() -> None:
+    names = {each.name for config in CONFIGS.values() for each in dataclasses.fields(config)}
+    assert set(REFUSED) <= names
+    assert set(OURS) <= names
+
+
+@pytest.mark.parametrize("name", sorted(PASSED))
+def test_the_type_of_a_passed_option_is_one_that_trl_takes(name: str) -> None:
+    wider = {"scale_rewards": {"bool"}}  # annotated as a text, documented as both
+    taken = wider.get(name, set()).union(*(_kinds(CONFIGS[each], name) for each in ALGORITHMS))
+    assert set(PASSED[name].kinds) <= taken
+    for algorithm in PASSED[name].algorithms:
+        field = next(each for each in dataclasses.fields(CONFIGS[algorithm]) if each.name == name)
+        if field.default is not dataclasses.MISSING:
+            check_kind(name, field.default)
+
+
+def _kinds(config: Any, name: str) -> set[str]:
+    for base in config.__mro__:
+        if name in vars(base).get("__annotations__", {}):
+            return _kinds_of(typing.get_type_hints(base)[name])
+    return set()
+
+
+def _kinds_of(hint: Any) -> set[str]:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return set().union(*map(_kinds_of, typing.get_args(hint)))
+    kind = typing.get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"str"}
+    return {"None"} if kind is type(None) else {"int", "float"} if kind is float else {getattr(kind, "__name__", "")}
+
+
+def test_every_need_is_between_options_that_pass() -> None:
+    for name, need in {**NEEDS, **NEEDS_IN_GRPO}.items():
+        assert name in PASSED
+        assert need.option in PASSED
+        assert PASSED[name].algorithms <= PASSED[need.option].algorithms
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_losses_are_those_that_trl_documents(algorithm: Algorithm) -> None:
+    text = f"{CONFIGS[algorithm].__doc__}".replace("'", '"')
+    text += next(each for each in dataclasses.fields(CONFIGS[algorithm]) if each.name == "loss_type").metadata["help"]
+    assert [each for each in LOSSES[algorithm] if f'"{each}"' not in text.replace("'", '"')] == []
+
+
+# -- every option acts -------------------------------------------------------------------------------
+
+# For each field of TrainingConfig: an algorithm, a value, and what in TRL's config follows from it. Where None stands,
+# the wrapper itself reads the setting, under the name of the last column.
+ACTS: dict[str, tuple[Algorithm, Any, str | None, Any]] = {
+    "model_name": ("sft", "another", None, "model_name"),
+    "output_dir": ("sft", "./elsewhere", "output_dir", "./elsewhere"),
+    "num_train_epochs": ("sft", 7, "num_train_epochs", 7),
+    "per_device_train_batch_size": ("grpo", 3, "per_device_train_batch_size", 24),
+    "gradient_accumulation_steps": ("sft", 5, "gradient_accumulation_steps", 5),
+    "learning_rate": ("sft", 3e-4, "learning_rate", 3e-4),
+    "warmup": ("sft", 0.25, "warmup_steps", 0.25),
+    "logging_steps": ("sft", 3, "logging_steps", 3),
+    "save_steps": ("sft", 7, None, "save_steps"),
+    "eval_steps": ("sft", 7, None, "eval_steps"),
+    "max_length": ("sft", 99, "max_length", 99),
+    "max_new_tokens": ("grpo", 33, "max_completion_length", 33),
+    "temperature": ("grpo", 0.7, "temperature", 0.7),
+    "top_p": ("grpo", 0.8, "top_p", 0.8),
+    "precision": ("sft", "bf16", None, "precision"),
+    "gradient_checkpointing": ("sft", True, "gradient_checkpointing", True),
+    "use_lora": ("sft", True, None, "lora"),
+    "lora_r": ("sft", 3, None, "lora"),
+    "lora_alpha": ("sft", 3, None, "lora"),
+    "lora_dropout": ("sft", 0.3, None, "lora"),
+    "lora_target_modules": ("sft", "full", None, "lora"),
+    "loggers": ("sft", ["csv"], None, "loggers"),
+    "seed": ("sft", 7, "seed", 7),
+}
+
+
+@pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(TrainingConfig)])
+def test_every_field_of_the_config_changes_something(name: str) -> None:
+    assert name in ACTS, f"say in ACTS what {name} changes: a field without effect is not allowed"
+    algorithm, value, option, expected = ACTS[name]
+    around: dict[str, Any] = {"use_lora": True} if name.startswith("lora_") else {}
+    before, after = settings(algorithm, **around), settings(algorithm, **around | {name: value})
+    if option is None:
+        assert getattr(after, expected) != getattr(before, expected)
+    else:
+        assert config_of(after).to_dict()[option] == expected != config_of(before).to_dict()[option]
+
+
+def test_further_options_of_trl_pass_through_by_name() -> None:
+    sft = in_trl("sft", max_steps=5, lr_scheduler_type="cosine", weight_decay=0.1, packing=True, loss_type="dft")
+    assert (sft["max_steps"], sft["lr_scheduler_type"], sft["weight_decay"]) == (5, "cosine", 0.1)
+    assert (sft["packing"], sft["loss_type"]) == (True, "dft")
+    grpo = in_trl("grpo", beta=0.04, num_iterations=2, steps_per_generation=4, scale_rewards=False, loss_type="dr_grpo")
+    assert (grpo["beta"], grpo["num_iterations"], grpo["steps_per_generation"]) == (0.04, 2, 4)
+    assert (grpo["scale_rewards"], grpo["loss_type"]) == ("none", "dr_grpo")
+    dpo = in_trl("dpo", beta=0.3, loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.2], per_device_eval_batch_size=3)
+    assert (dpo["beta"], dpo["loss_type"], dpo["loss_weights"]) == (0.3, ["sigmoid", "sft"], [1.0, 0.2])
+    assert dpo["per_device_eval_batch_size"] == 3
+
+
+def test_an_option_that_only_a_newer_trl_has_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sharpen.llm.training import option_names
+
+    known = {name: option for name, option in PASSED.items() if name != "neftune_noise_alpha"}
+    monkeypatch.setattr(option_names, "PASSED", known)
+    assert in_trl("sft", neftune_noise_alpha=3.0)["neftune_noise_alpha"] == 3.0
+
+
+# -- what is always so -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_saving_evaluating_and_reporting_stay_with_the_wrapper(algorithm: Algorithm) -> None:
+    made = config_of(settings(algorithm))
+    assert made.save_strategy == "no"
+    assert made.eval_strategy == "no"
+    assert made.report_to == []
+    assert made.disable_tqdm
+    assert not made.logging_nan_inf_filter
+    assert not made.push_to_hub
+    assert not made.trust_remote_code
+    assert not made.dataloader_pin_memory
+    assert made.use_cpu
+
+
+@pytest.mark.parametrize(("precision", "flags"), [("fp32", (False, False)), ("bf16", (True, False))])
+def test_the_precision_is_the_one_that_was_chosen(
+    precision: str, flags: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    made = config_of(settings(), precision=precision)
+    assert (made.bf16, made.fp16) == flags
+    assert made.mixed_precision == ("no" if precision == "fp32" else precision)
+
+
+def test_gradient_checkpointing_is_off_on_a_cpu_until_it_is_asked_for() -> None:
+    assert not config_of(settings()).gradient_checkpointing
+    assert config_of(settings(gradient_checkpointing=True)).gradient_checkpointing
+    assert flash_attention("cpu", "bf16") is None
+
+
+def test_groups_of_grpo_stay_whole_whatever_the_batch_size() -> None:
+    for batch, generations in ((1, 2), (2, 8), (3, 5), (7, 3)):
+        made = config_of(settings("grpo", batch_size=batch, num_generations=generations))
+        assert made.per_device_train_batch_size == batch * generations
+        assert made.generation_batch_size == batch * generations
+        assert not made.remove_unused_columns
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (0.101, 11), (1, 1), (12, 12)])
+def test_warmup_is_a_share_of_the_run_or_a_number_of_steps(warmup: float, steps: int) -> None:
+    assert config_of(settings(warmup=warmup)).get_warmup_steps(100) == steps
+
+
+def test_a_warmup_longer_than_the_run_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config_of(settings(warmup=100, max_steps=10))
+    assert "the warmup takes 100 steps and the run only 10" in caplog.text
+    caplog.clear()
+    config_of(settings(warmup=0.5, max_steps=1))
+    assert not caplog.text
+
+
+def test_what_trl_refuses_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"TRL refuses these settings: .*SchedulerType"):
+        in_trl("sft", lr_scheduler_type="sinus")
+    with pytest.raises(ConfigError, match=r"TRL refuses these settings: .*divisible"):
+        in_trl("grpo", generation_batch_size=17)
+    with pytest.raises(ConfigError, match="on an NVIDIA GPU only, and the training runs on cpu"):
+        in_trl("sft", tf32=True)
+    with pytest.raises(ConfigError, match="does nothing without gradient_checkpointing=True"):
+        in_trl("sft", gradient_checkpointing_kwargs={"use_reentrant": True})
+
+
+# -- the length of a run -----------------------------------------------------------------------------
+
+
+def test_a_data_set_that_is_too_small_for_one_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has 3 rows, but one batch takes 4"):
+        config_of(settings("grpo", batch_size=2, gradient_accumulation_steps=2), num_rows=3)
+    with pytest.raises(ConfigError, match="has 3 rows, but one batch takes 4"):
+        config_of(settings("sft", dataloader_drop_last=True), num_rows=3)
+    with pytest.raises(ConfigError, match="has 0 rows"):
+        config_of(settings("dpo"), num_rows=0)
+    assert config_of(settings("sft"), num_rows=3).per_device_train_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "num_rows", "steps", "batches"),
+    [
+        ("sft", {"num_epochs": 3}, 10, 9, 9),
+        ("sft", {"num_epochs": 0.5}, 64, 8, 8),
+        ("sft", {"num_epochs": 1, "gradient_accumulation_steps": 2}, 20, 3, 5),
+        ("sft", {"num_epochs": 1, "dataloader_drop_last": True}, 10, 2, 2),
+        ("sft", {"max_steps": 5}, 8, 5, 5),
+        ("grpo", {"num_epochs": 1}, 9, 4, 4),
+        ("grpo", {"num_epochs": 1, "num_iterations": 2}, 8, 8, 8),
+        ("grpo", {"num_epochs": 1, "gradient_accumulation_steps": 2}, 8, 2, 4),
+        ("grpo", {"num_epochs": 2, "steps_per_generation": 4}, 16, 16, 16),
+        ("grpo", {"num_epochs": 1, "generation_batch_size": 32}, 8, 4, 4),
+        ("dpo", {"num_epochs": 1}, 7, 4, 4),
+    ],
+)
+def test_the_steps_of_a_run_are_counted_before_it(
+    algorithm: Algorithm, given: dict[str, Any], num_rows: int, steps: int, batches: int
+) -> None:
+    length = run_length(settings(algorithm, **given), num_rows)
+    assert (length.steps, length.batches) == (steps, batches)
