@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         RowError as RowError,
         TrainingError as TrainingError,
     )
-    from .evaluation import evaluate as evaluate
+    from .evaluation import evaluate as evaluate, evaluate_model as evaluate_model
+    from .generation import generate_completions as generate_completions
     from .models.demo import demo_model as demo_model
     from .models.loading import LoadedModel as LoadedModel, load_model as load_model
     from .models.lora import create_lora_config as create_lora_config, merge_adapter as merge_adapter
@@ -51,7 +52,8 @@ _MODULES = {
         "preview_dataset",
     ),
     ".errors": ("DatasetError", "ModelError", "RewardError", "RewardTimeoutError", "RowError", "TrainingError"),
-    ".evaluation": ("evaluate",),
+    ".evaluation": ("evaluate", "evaluate_model"),
+    ".generation": ("generate_completions",),
     ".models.demo": ("demo_model",),
     ".models.loading": ("LoadedModel", "load_model"),
     ".models.lora": ("create_lora_config", "merge_adapter"),

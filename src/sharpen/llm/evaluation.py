@@ -19,7 +19,7 @@ from .errors import RowError
 from .generation import GeneratedCompletion, Prompt, Sampling, complete
 from .list_dataset import Row
 from .reward_runner import RewardFunction, RewardRunner, reward_runners
-from .rewards import MathRewardFunction, _unshaped, create_accuracy_reward
+from .rewards import MathRewardFunction, unshaped, create_accuracy_reward
 from .sources import Source, read_rows, value_of
 
 # What a reward is given under these names is made here, whatever columns the data set has.
@@ -142,12 +142,12 @@ class _Rewards:
             SameAnswer() if reward_fn is None else reward_fn, timeout_seconds=timeout_seconds
         )
         self.name = first.__name__
-        judge, self.shapes = _unshaped(first.reward_fn)
+        judge, self.shapes = unshaped(first.reward_fn)
         self.judge = RewardRunner(judge, timeout_seconds=timeout_seconds)
 
     def check(self, rows: Sequence[Row]) -> None:
         """The rewards of this package say beforehand what they need; others fail when they are called."""
-        judges = [self.judge.reward_fn, *(_unshaped(other.reward_fn)[0] for other in self.others)]
+        judges = [self.judge.reward_fn, *(unshaped(other.reward_fn)[0] for other in self.others)]
         if any(isinstance(judge, MathRewardFunction | SameAnswer) for judge in judges):
             for number, row in enumerate(rows):
                 if not str(value_of(row, number, "ground_truth")).strip():

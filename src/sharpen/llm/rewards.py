@@ -159,7 +159,7 @@ def evaluate_rewards(
     """
     if not completions:
         raise InvalidInputError("there are no completions to evaluate")
-    judge, shapes = _unshaped(reward_fn)
+    judge, shapes = unshaped(reward_fn)
     judged = score(judge, completions, {"ground_truth": ground_truths, **columns}, timeout_seconds=timeout_seconds)
     rewards = judged
     for shape in shapes:
@@ -177,7 +177,7 @@ def evaluate_rewards(
     }
 
 
-def _unshaped(reward_fn: RewardFunction) -> tuple[RewardFunction, list[ShapedReward]]:
+def unshaped(reward_fn: RewardFunction) -> tuple[RewardFunction, list[ShapedReward]]:
     """The reward that judges, and what shapes it, from the inside out."""
     shapes: list[ShapedReward] = []
     while isinstance(reward_fn, ShapedReward):

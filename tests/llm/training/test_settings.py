@@ -207,7 +207,7 @@ def test_options_of_dpo_are_checked_together() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo"])
-@pytest.mark.parametrize("given", [{"temperature": 0.5}, {"top_p": 0.9}, {"max_new_tokens": 8}])
+@pytest.mark.parametrize("given", [{"temperature": 0.5}, {"top_p": 0.9, "temperature": 0.5}, {"max_new_tokens": 8}])
 def test_sampling_is_set_only_where_something_is_sampled(algorithm: Algorithm, given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="samples nothing: give eval_reward_fn"):
         settings(algorithm, **given)

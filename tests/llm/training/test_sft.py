@@ -107,6 +107,12 @@ def test_a_validation_gives_its_loss_and_the_reward_of_answers(tiny_model: Path,
     assert result["best_metrics"]["step"] == 4  # the first of two that are equally good
 
 
+def test_the_last_step_is_logged_whatever_the_interval(tiny_model: Path, tmp_path: Path) -> None:
+    result = SFTTrainerWrapper(str(tiny_model), sft_rows(12), tmp_path / "out", num_epochs=1, loggers="jsonl").train()
+    assert [line["step"] for line in metric_lines(tmp_path / "out")] == [3]
+    assert result["final_metrics"]["loss"] > 0
+
+
 def test_nothing_is_saved_before_training(tiny_model: Path, tmp_path: Path) -> None:
     wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"call train\(\) first"):

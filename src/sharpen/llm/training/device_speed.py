@@ -20,7 +20,14 @@ class DeviceSpeed:
     bandwidth: float
     """Bytes that are read in a second."""
     operation_seconds: float
-    """The least time of one operation, however small."""
+    """The least time of one operation, however small; the processor gives it, also where a GPU carries it out."""
+    is_overlapped: bool
+    """Whether operations are given out while earlier ones still run."""
+
+    def seconds(self, *, computing: float, operations: float) -> float:
+        """The time of work that takes `computing` seconds and consists of so many operations."""
+        giving = operations * self.operation_seconds
+        return max(computing, giving) if self.is_overlapped else computing + giving
 
 
 @cache
@@ -34,12 +41,13 @@ def device_speed(device: str, precision: str, threads: int) -> DeviceSpeed:
     left, right = torch.ones(2, size, size, device=device, dtype=dtype)
     # Larger than the caches, so that it is memory that is measured.
     block = torch.ones(2**26 if is_gpu else 2**24, device=device, dtype=dtype)
-    small = torch.ones(16, device=device)
+    small = torch.ones(16)
     with torch.no_grad():
         return DeviceSpeed(
             flops=2 * size**3 * _rate(lambda: left @ right, device),
             bandwidth=block.numel() * block.element_size() * _rate(block.sum, device),
-            operation_seconds=1 / _rate(lambda: [small + small for _ in range(20)], device) / 20,
+            operation_seconds=1 / _rate(lambda: [small + small for _ in range(20)], "cpu") / 20,
+            is_overlapped=is_gpu,
         )
 
 

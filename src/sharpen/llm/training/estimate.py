@@ -19,8 +19,9 @@ from .workload import Workload, workload
 
 log = logging.getLogger(__name__)
 
-_OPERATIONS = 60
-"""Operations of one block of a transformer in a forward pass; the backward pass has twice as many."""
+_OF_BLOCK, _OF_BATCH, _OF_TOKEN = 600, 5000, 1000
+"""What Python spends on the forward pass of one block, on a batch around it, and on a sampled token, in small operations
+of torch (measured on transformers; the backward pass of a block costs twice its forward pass)."""
 _SHARE_OF_PEAK = 0.5
 """The part of the speed of large products that whole models reach."""
 _ADAM_PASSES = 7
@@ -101,8 +102,8 @@ def _batch_seconds(shape: ModelShape, work: Workload, speed: DeviceSpeed, *, is_
     forward = _forward_flops(shape, work.sequences * work.mean, work.mean)
     # The gradient of a frozen matrix is never computed.
     passes = (3 if shape.adapted is None else 2) + is_checkpointed + work.is_referred
-    operations = shape.layers * _OPERATIONS * (3 + is_checkpointed + work.is_referred)
-    return passes * forward / (_SHARE_OF_PEAK * speed.flops) + operations * speed.operation_seconds
+    operations = shape.layers * _OF_BLOCK * (3 + is_checkpointed + work.is_referred) + _OF_BATCH
+    return speed.seconds(computing=passes * forward / (_SHARE_OF_PEAK * speed.flops), operations=operations)
 
 
 def _sampling_seconds(shape: ModelShape, work: Workload, speed: DeviceSpeed) -> float:
@@ -112,8 +113,8 @@ def _sampling_seconds(shape: ModelShape, work: Workload, speed: DeviceSpeed) -> 
     cache = 4 * shape.layers * shape.key_value * work.sampled * (prompt + work.new_tokens / 2)
     moving = (shape.weight_bytes + cache) / speed.bandwidth
     computing = _forward_flops(shape, work.sampled, work.mean) / (_SHARE_OF_PEAK * speed.flops)
-    one = max(moving, computing) + shape.layers * _OPERATIONS * speed.operation_seconds
-    return reading + work.new_tokens * one
+    operations = shape.layers * _OF_BLOCK + _OF_TOKEN
+    return reading + work.new_tokens * speed.seconds(computing=max(moving, computing), operations=operations)
 
 
 def _forward_flops(shape: ModelShape, tokens: float, length: float) -> float:

@@ -64,7 +64,9 @@ class Resumable:
     # -- what transformers calls ---------------------------------------------------------------------
 
     def _maybe_log_save_evaluate(self: Any, *args: Any, **options: Any) -> None:
-        """After each step, and once more after each epoch."""
+        """After each step, and once more after each epoch. The last step is always logged."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_log = True
         super()._maybe_log_save_evaluate(*args, **options)  # type: ignore[misc]  # only logs: we evaluate and save
         if self.state.global_step == self._last_step:
             return

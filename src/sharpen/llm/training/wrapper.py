@@ -331,6 +331,11 @@ class TrainerWrapper:
         self._call("on_fit_end")
 
     @property
+    def max_iters(self) -> int | None:
+        """How many steps the whole run takes; None before it has begun."""
+        return None if self._trainer is None else int(self._trainer.state.max_steps) or None
+
+    @property
     def rows_per_step(self) -> int:
         """How many rows of the data set one step of the optimiser takes."""
         return self.settings.per_device_train_batch_size * self.settings.gradient_accumulation_steps
