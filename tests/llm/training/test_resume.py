@@ -49,14 +49,14 @@ def dpo(model: Path, out: Path, **options: Any) -> DPOTrainerWrapper:
 @pytest.mark.parametrize(
     ("make", "options", "stop"),
     [
-        (sft, {}, 7),
         (sft, {"use_lora": True, "gradient_accumulation_steps": 2}, 3),
-        (sft, {"use_lora": True, "packing": True, "max_length": 128, "save_steps": 1}, 2),
+        pytest.param(sft, {}, 7, marks=pytest.mark.slow),
+        pytest.param(sft, {"packing": True, "max_length": 128, "save_steps": 1}, 2, marks=pytest.mark.slow),
         (grpo, {}, 22),
-        (grpo, {"use_lora": True, "beta": 0.1}, 31),
-        (dpo, {}, 5),
+        pytest.param(grpo, {"use_lora": True, "beta": 0.1}, 31, marks=pytest.mark.slow),
+        pytest.param(dpo, {}, 5, marks=pytest.mark.slow),
     ],
-    ids=["sft", "sft-lora", "sft-packed", "grpo", "grpo-lora", "dpo"],
+    ids=["sft-lora", "sft", "sft-packed", "grpo", "grpo-lora", "dpo"],
 )
 def test_a_run_that_was_broken_off_ends_as_one_that_was_not(
     tiny_model: Path, tmp_path: Path, make: Any, options: dict[str, Any], stop: int

@@ -15,7 +15,7 @@ from .estimate import Estimate, estimate
 from .progress_bars import without_progress_bars
 from .prompts import row_lengths
 from .settings import Settings
-from .trl_options import trl_config
+from .trl_options import flash_attention, trl_config
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ def _load(wrapper: Any, device: str, precision: Precision) -> LoadedModel:
         is_trainable=is_adapter and settings.use_lora,
         merge=is_adapter and not settings.use_lora,
         allow_download=wrapper.allow_download,
+        trust_remote_code=settings.trust_remote_code,
+        attn_implementation=flash_attention(device, precision),
     )
     if loaded.source.kind == "adapter" and settings.use_lora:
         _check_continued(loaded, settings)

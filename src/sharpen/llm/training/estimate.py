@@ -20,8 +20,8 @@ from .workload import Workload, workload
 log = logging.getLogger(__name__)
 
 _OF_BLOCK, _OF_BATCH, _OF_TOKEN = 600, 5000, 1000
-"""What Python spends on the forward pass of one block, on a batch around it, and on a sampled token, in small operations
-of torch (measured on transformers; the backward pass of a block costs twice its forward pass)."""
+"""What Python spends on the forward pass of one block, on a batch around it, and on a sampled token, in small
+operations of torch (measured on transformers; the backward pass of a block costs twice its forward pass)."""
 _SHARE_OF_PEAK = 0.5
 """The part of the speed of large products that whole models reach."""
 _ADAM_PASSES = 7

@@ -243,8 +243,8 @@ def _complete(algorithm: Algorithm, values: dict[str, Any], trl: Mapping[str, An
 def _check_sampling(settings: Settings) -> None:
     if settings.temperature == 0 and settings.top_p != 1:
         raise ConfigError(
-            f"top_p is {settings.top_p}, but at temperature 0 the likeliest token is always taken: raise temperature, or "
-            "leave top_p out"
+            f"top_p is {settings.top_p}, but at temperature 0 the likeliest token is always taken: raise temperature, "
+            "or leave top_p out"
         )
     if settings.algorithm != "grpo":
         return
