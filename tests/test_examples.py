@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,19 +38,22 @@ TESTED = {
     "rl_cartpole",  # in rl/test_rl_examples.py
     "rl_order_execution",
     "roles_apart",
+    "sft_then_grpo",
     "shared_memory",
 }
 
 
-def run(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    name: str, folder: Path, *arguments: str, timeout_seconds: float = 90, **environment: str
+) -> subprocess.CompletedProcess[str]:
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "SHARPEN_SPOOL": str(folder / "spool")}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
         cwd=folder,
         env={**clean, **environment},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=timeout_seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -209,3 +214,17 @@ def test_local_model(tmp_path: Path) -> None:
             said = json.load(answer)
         process.terminate()
     assert said["choices"][0]["message"]["content"] == "The answer is hello."
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sft_then_grpo(tmp_path: Path) -> None:
+    cache = os.environ.get("SHARPEN_CACHE", str(tmp_path / "cache"))
+    done = run("sft_then_grpo", tmp_path, "--quick", timeout_seconds=840, SHARPEN_CACHE=cache, OMP_NUM_THREADS="1")
+    _, *lines = done.stdout.splitlines()
+    assert [line[:12].strip() for line in lines] == ["before", "after SFT", "after GRPO"]
+    assert all(re.match(r" +[01]\.\d\d   [01]\.\d\d to [01]\.\d\d   ", line[12:]) for line in lines)
+    base = json.loads((tmp_path / "output" / "grpo" / "adapter_config.json").read_text("utf-8"))
+    assert base["target_modules"]
+    assert json.loads((tmp_path / "output" / "grpo" / "result.json").read_text("utf-8"))["steps"] == 1
+    shutil.rmtree(tmp_path)  # the converted model alone takes 0.5 GB

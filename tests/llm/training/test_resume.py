@@ -106,7 +106,8 @@ CHILD = """
 """
 
 
-@pytest.mark.parametrize(("algorithm", "kills"), [("sft", [6]), pytest.param("grpo", [14, 29], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "kills"), [("sft", [6]), ("grpo", [14, 29])])
 def test_a_killed_run_ends_as_one_that_was_not(
     tiny_model: Path, tmp_path: Path, algorithm: str, kills: list[int]
 ) -> None:

@@ -18,7 +18,7 @@ from sharpen.llm.training.run_length import run_length
 from sharpen.llm.training.settings import Algorithm, Settings, resolve
 from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
 from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
-from sharpen.llm.training.trl_options import flash_attention, trl_config
+from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
 from sharpen.llm.training.trl_values import LOSSES
 
 torch.set_num_threads(1)
@@ -202,6 +202,24 @@ def test_gradient_checkpointing_is_off_on_a_cpu_until_it_is_asked_for() -> None:
     assert not config_of(settings()).gradient_checkpointing
     assert config_of(settings(gradient_checkpointing=True)).gradient_checkpointing
     assert flash_attention("cpu", "bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "is_flash", "longest_row", "expected"),
+    [
+        ({}, True, 1024, True),
+        ({}, True, 1025, False),
+        ({}, True, None, False),
+        ({}, False, 10, False),
+        ({"max_length": None}, True, 9999, True),
+        ({"packing": True}, True, 10, False),
+    ],
+)
+def test_batches_are_laid_end_to_end_where_no_row_is_cut(
+    given: dict[str, Any], is_flash: bool, longest_row: int | None, expected: bool
+) -> None:
+    assert is_padding_free(settings(**given), is_flash=is_flash, longest_row=longest_row) is expected
+    assert not is_padding_free(settings("grpo"), is_flash=is_flash, longest_row=longest_row)
 
 
 def test_groups_of_grpo_stay_whole_whatever_the_batch_size() -> None:

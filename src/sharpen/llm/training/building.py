@@ -117,7 +117,14 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
     settings: Settings = wrapper.settings
     is_new_adapter = settings.use_lora and loaded.source.kind != "adapter"
     peft_config = lora_config_for(loaded.model, settings.lora) if is_new_adapter else None
-    config = trl_config(settings, device=device, precision=precision, num_rows=len(rows))
+    is_flash = flash_attention(device, precision) is not None
+    config = trl_config(
+        settings,
+        device=device,
+        precision=precision,
+        num_rows=len(rows),
+        longest_row=max(row_lengths(rows, loaded.tokenizer)) if is_flash else None,
+    )
     try:
         with without_progress_bars():
             trainer = wrapper.make_trainer(

@@ -25,13 +25,18 @@ log = logging.getLogger(__name__)
 _ON_GPU_ONLY = ("activation_offloading", "tf32", "torch_empty_cache_steps")
 
 
-def trl_config(settings: Settings, *, device: str, precision: str, num_rows: int) -> "TrlConfig":
-    """TRL's config for a run on `device` (`cpu`, `cuda`, `mps`), in `fp32`, `bf16` or `fp16`, over `num_rows` rows."""
+def trl_config(
+    settings: Settings, *, device: str, precision: str, num_rows: int, longest_row: int | None = None
+) -> "TrlConfig":
+    """TRL's config for a run on `device` (`cpu`, `cuda`, `mps`), in `fp32`, `bf16` or `fp16`, over `num_rows` rows.
+
+    `longest_row` is the number of tokens of the longest row, where that is known.
+    """
     _check_device(settings, device)
     _check_length(settings, num_rows)
     options = {
         **_common(settings, device, precision),
-        **_of_algorithm(settings, device, precision),
+        **_of_algorithm(settings, is_flash=flash_attention(device, precision) is not None, longest_row=longest_row),
         **settings.trl,
     }
     config_class = _config_class(settings.algorithm)
@@ -96,13 +101,22 @@ def _common(settings: Settings, device: str, precision: str) -> dict[str, Any]:
     }
 
 
-def _of_algorithm(settings: Settings, device: str, precision: str) -> dict[str, Any]:
+def is_padding_free(settings: Settings, *, is_flash: bool, longest_row: int | None) -> bool:
+    """Whether batches of SFT can be laid end to end: flash attention keeps their rows apart, and none has to be cut.
+
+    It changes no number, only the work on padding. Packed rows are laid so by TRL itself.
+    """
+    if settings.algorithm != "sft" or not is_flash or settings.trl.get("packing"):
+        return False
+    return settings.max_length is None or (longest_row is not None and longest_row <= settings.max_length)
+
+
+def _of_algorithm(settings: Settings, *, is_flash: bool, longest_row: int | None) -> dict[str, Any]:
     if settings.algorithm == "dpo":
         return {"max_length": settings.max_length}
     if settings.algorithm == "sft":
-        # Without packing TRL flattens a batch only if it need not cut its rows.
-        is_uncut = settings.max_length is None and flash_attention(device, precision) is not None
-        return {"max_length": settings.max_length, "padding_free": is_uncut}
+        is_free = is_padding_free(settings, is_flash=is_flash, longest_row=longest_row)
+        return {"max_length": None if is_free else settings.max_length, "padding_free": is_free}
     generations = settings.num_generations or 1
     return {
         # TRL counts completions.
