@@ -49,8 +49,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 
 def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence is {confidence}: use a share between 0 and 1, such as 0.95")
+    if not isinstance(confidence, int | float) or not 0 < confidence < 1:
+        raise ConfigError(f"confidence is {confidence!r}: use a share between 0 and 1, such as 0.95")
 
 
 # -- distributions -----------------------------------------------------------------------------------

@@ -216,6 +216,11 @@ BAD = [
     (ROWS, {"confidence": 95}, ConfigError, "confidence is 95"),
     (ROWS, {"correct_above": float("nan")}, ConfigError, "correct_above is nan"),
     (ROWS, {"num_examples": -1}, ConfigError, "num_examples is -1"),
+    (ROWS, {"num_examples": 1.5}, ConfigError, "num_examples is 1.5"),
+    (ROWS, {"correct_above": "half"}, ConfigError, "correct_above is 'half'"),
+    (ROWS, {"confidence": "95%"}, ConfigError, "confidence is '95%'"),
+    (ROWS, {"max_samples": "3"}, ConfigError, "max_samples is '3'"),
+    (ROWS, {"reward_timeout_seconds": "1"}, ConfigError, "timeout_seconds of a reward is '1'"),
     (ROWS, {"reward_fn": "accuracy"}, ConfigError, "a reward is 'accuracy'"),
     (ROWS, {"reward_fn": []}, ConfigError, "list of rewards is empty"),
     (ROWS, {"reward_timeout_seconds": 0}, ConfigError, "timeout_seconds of a reward is 0"),
@@ -231,6 +236,8 @@ def test_what_cannot_work_is_refused_before_the_model_is_loaded(
 
 
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="name of the model is None"):
+        evaluate(None, ROWS)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="nowhere"):
         evaluate(str(tmp_path / "nowhere"), ROWS)
     with pytest.raises(ModelError, match="someone/nothing"):

@@ -18,8 +18,9 @@ from .completions import Completion, completion_text
 from .errors import RowError
 from .generation import GeneratedCompletion, Prompt, Sampling, complete
 from .list_dataset import Row
+from .plain_numbers import is_number, is_whole
 from .reward_runner import RewardFunction, RewardRunner, reward_runners
-from .rewards import MathRewardFunction, unshaped, create_accuracy_reward
+from .rewards import MathRewardFunction, create_accuracy_reward, unshaped
 from .sources import Source, read_rows, value_of
 
 # What a reward is given under these names is made here, whatever columns the data set has.
@@ -59,7 +60,7 @@ def evaluate(
     )
     from .models.loading import load_model
 
-    loaded = load_model(os.fspath(model_path), precision=precision, allow_download=allow_download)
+    loaded = load_model(model_path, precision=precision, allow_download=allow_download)
     return exam.take(loaded.model, loaded.tokenizer)
 
 
@@ -186,10 +187,10 @@ class _Exam:
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
-        if not math.isfinite(self.correct_above):
-            raise ConfigError(f"correct_above is {self.correct_above}: use a reward, such as 0.5")
-        if self.num_examples < 0:
-            raise ConfigError(f"num_examples is {self.num_examples}: use 0 for none, or more")
+        if not is_number(self.correct_above):
+            raise ConfigError(f"correct_above is {self.correct_above!r}: use a reward, such as 0.5")
+        if not is_whole(self.num_examples) or self.num_examples < 0:
+            raise ConfigError(f"num_examples is {self.num_examples!r}: use 0 for none, or a whole number above it")
         self.rewards.check(self.rows)
 
     def take(self, model: Any, tokenizer: Any) -> dict[str, Any]:

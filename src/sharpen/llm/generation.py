@@ -5,7 +5,6 @@ part, except for the tokens at which it stops. Greedy completions do not depend 
 sampled ones are the same for the same seed and batch size. Model, tokenizer and random generators stay as they were.
 """
 
-import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, in_words
 from .completions import Message
 from .errors import ModelError, RowError
+from .plain_numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     import torch
@@ -37,15 +37,15 @@ class Sampling:
     def __post_init__(self) -> None:
         _check_count("max_new_tokens", self.max_new_tokens)
         _check_count("batch_size", self.batch_size)
-        if not _is_number(self.temperature) or self.temperature < 0:
+        if not is_number(self.temperature) or self.temperature < 0:
             raise ConfigError(f"temperature is {self.temperature!r}: use 0 for the likeliest answer, or more")
-        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+        if not is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p!r}: use more than 0 and at most 1, which leaves nothing out")
         if self.temperature == 0 and self.top_p != 1:
             raise ConfigError(
                 f"top_p is {self.top_p} and does nothing at a temperature of 0: raise the temperature, or leave it out"
             )
-        if self.seed is not None and (not _is_whole(self.seed) or not 0 <= self.seed <= _LARGEST_SEED):
+        if self.seed is not None and (not is_whole(self.seed) or not 0 <= self.seed <= _LARGEST_SEED):
             raise ConfigError(f"seed is {self.seed!r}: use a whole number from 0, or None for a new one each time")
 
 
@@ -271,13 +271,5 @@ def _generator_of(device: "torch.device") -> "torch.Generator":
 
 
 def _check_count(name: str, value: object) -> None:
-    if not _is_whole(value) or value < 1:  # type: ignore[operator]
+    if not is_whole(value) or value < 1:
         raise ConfigError(f"{name} is {value!r}: use a whole number of at least 1")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

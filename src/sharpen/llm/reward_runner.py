@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from ..errors import ConfigError, in_words
 from .completions import Completion, completion_text
 from .errors import RewardError, RewardTimeoutError
+from .plain_numbers import is_number
 
 T = TypeVar("T")
 Rewards = Sequence[float | None]
@@ -41,9 +42,9 @@ class RewardRunner:
             raise ConfigError(
                 f"a reward is {reward_fn!r}: give a function f(completions, **columns) -> list of numbers"
             )
-        if timeout_seconds is not None and not timeout_seconds > 0:
+        if timeout_seconds is not None and (not is_number(timeout_seconds) or timeout_seconds <= 0):
             raise ConfigError(
-                f"timeout_seconds of a reward is {timeout_seconds}: use more than 0, or None for no limit"
+                f"timeout_seconds of a reward is {timeout_seconds!r}: use more than 0, or None for no limit"
             )
         self.reward_fn = reward_fn
         self.timeout_seconds = timeout_seconds

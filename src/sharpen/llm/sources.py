@@ -16,6 +16,7 @@ from typing import Any, cast
 from ..errors import ConfigError, MissingExtraError, in_words
 from .errors import DatasetError, RowError
 from .list_dataset import Dataset, ListDataset, Row
+from .plain_numbers import is_whole
 
 Source = Dataset | Iterable[Mapping[str, Any]] | str | os.PathLike[str]
 
@@ -89,8 +90,8 @@ def value_of(row: Mapping[str, Any], number: int, column: str, *, source: str = 
 
 
 def check_max_samples(max_samples: int | None) -> None:
-    if max_samples is not None and (isinstance(max_samples, bool) or max_samples < 1):
-        raise ConfigError(f"max_samples is {max_samples}: use 1 or more, or None for all rows")
+    if max_samples is not None and (not is_whole(max_samples) or max_samples < 1):
+        raise ConfigError(f"max_samples is {max_samples!r}: use a whole number from 1 on, or None for all rows")
 
 
 # -- files -------------------------------------------------------------------------------------------

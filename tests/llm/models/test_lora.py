@@ -61,6 +61,7 @@ def test_targets_have_the_names_of_the_document(name: str, modules: list[str]) -
         ({"lora_dropout": -0.1}, "lora_dropout is -0.1"),
         ({"target_modules": []}, r"target_modules is \[\]"),
         ({"target_modules": [1]}, r"target_modules is \[1\]"),
+        ({"target_modules": 5}, "target_modules is 5"),
         ({"target_modules": ""}, "target_modules is empty"),
         ({"use_dorra": True}, "no option 'use_dorra': did you mean 'use_dora'"),
         ({"task_type": "SEQ_CLS"}, "'task_type', which cannot be set"),

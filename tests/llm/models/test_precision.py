@@ -32,6 +32,8 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     no_gpu(monkeypatch)
     with pytest.raises(ConfigError, match=r"'cuda:0', but this machine has: cpu"):
         choose_device("cuda:0")
+    with pytest.raises(ConfigError, match="device is 0, but"):
+        choose_device(0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wanted", [None, "auto"])

@@ -92,3 +92,4 @@ def test_descriptions_state_the_defaults_of_the_trainers(tool: RLTrainingTool) -
     described = {each.name: each.description for each in tool.get_parameters() if "train" in each.actions}
     assert "Default: sft 2e-05, grpo 1e-05, dpo 1e-06." in described["learning_rate"]
     assert "Default: 3." in described["num_epochs"]
+    assert "Default: 2." in described["save_total_limit"]

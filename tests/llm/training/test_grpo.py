@@ -8,8 +8,10 @@ import torch
 
 from sharpen.errors import ConfigError
 from sharpen.llm.errors import RewardError
+from sharpen.llm.evaluation import evaluate
 from sharpen.llm.trainers import GRPOTrainerWrapper, SFTTrainerWrapper
 
+from ..tiny_models import write_tiny_model
 from .scenes import metric_lines, rl_rows, same, sft_rows, share_of_e, texts, weights_of
 
 QUICK: dict[str, Any] = {
@@ -118,6 +120,23 @@ def test_an_adapter_that_is_merged_is_its_own_reference(tiny_model: Path, tmp_pa
     SFTTrainerWrapper(str(tiny_model), sft_rows(8), tmp_path / "sft", use_lora=True, **options).train()
     GRPOTrainerWrapper(str(tmp_path / "sft"), rl_rows(2), share_of_e, tmp_path / "grpo", beta=0.1, **QUICK).train()
     assert metric_lines(tmp_path / "grpo")[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_template_is_written_alike_in_training_and_validation(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if is_long %}{{ 'by and by ' * 20 }}{% endif %}")
+    options: dict[str, Any] = {**QUICK, "chat_template_kwargs": {"is_long": True}}
+    result = GRPOTrainerWrapper(
+        str(model), rl_rows(2), by_length, tmp_path / "out", eval_dataset=rl_rows(2), **options
+    ).train()
+    asked = [
+        evaluate(tmp_path / "out", rl_rows(2), by_length, max_new_tokens=6, chat_template_kwargs=each)["mean_reward"]
+        for each in ({"is_long": True}, None)
+    ]
+    assert result["final_metrics"]["val/reward"] == asked[0] != asked[1]
+    with pytest.raises(ConfigError, match="every prompt is longer"):
+        GRPOTrainerWrapper(str(model), rl_rows(2), by_length, tmp_path / "no", max_length=60, **options).train()
 
 
 def test_prompts_that_leave_no_room_are_left_out(

@@ -12,9 +12,11 @@ import pytest
 
 from sharpen.callbacks import Callback, Checkpoint
 from sharpen.errors import ConfigError, StateFileError
+from sharpen.llm.errors import ModelError
 from sharpen.llm.trainers import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
 from sharpen.llm.training.checkpoints import checkpoints
 
+from ..tiny_models import write_tiny_model
 from .scenes import StopAt, dpo_rows, metric_lines, rl_rows, same, sft_rows, share_of_e, weights_of
 
 
@@ -52,11 +54,12 @@ def dpo(model: Path, out: Path, **options: Any) -> DPOTrainerWrapper:
         (sft, {"use_lora": True, "gradient_accumulation_steps": 2}, 3),
         pytest.param(sft, {}, 7, marks=pytest.mark.slow),
         pytest.param(sft, {"packing": True, "max_length": 128, "save_steps": 1}, 2, marks=pytest.mark.slow),
+        pytest.param(sft, {"train_sampling_strategy": "group_by_length"}, 7, marks=pytest.mark.slow),
         (grpo, {}, 22),
         pytest.param(grpo, {"use_lora": True, "beta": 0.1}, 31, marks=pytest.mark.slow),
         pytest.param(dpo, {}, 5, marks=pytest.mark.slow),
     ],
-    ids=["sft-lora", "sft", "sft-packed", "grpo", "grpo-lora", "dpo"],
+    ids=["sft-lora", "sft", "sft-packed", "sft-by-length", "grpo", "grpo-lora", "dpo"],
 )
 def test_a_run_that_was_broken_off_ends_as_one_that_was_not(
     tiny_model: Path, tmp_path: Path, make: Any, options: dict[str, Any], stop: int
@@ -162,6 +165,23 @@ def test_a_new_run_does_not_go_on_from_the_checkpoints_of_another(tiny_model: Pa
     assert checkpoints(tmp_path / "out" / "earlier")[-1].name == "checkpoint-12"
 
 
+def test_going_on_from_an_older_checkpoint_leaves_the_newer_ones_behind(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1, save_steps=1, save_total_limit=9).train()
+    again = sft(tiny_model, tmp_path / "out", num_epochs=1, save_steps=1, callbacks=StopAt(3))
+    with pytest.raises(KeyboardInterrupt):
+        again.train(resume=tmp_path / "out" / "checkpoint-1")
+    # What was written now is what resume=True goes on from, not the last of the run before.
+    assert [path.name for path in checkpoints(tmp_path / "out")] == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_a_run_that_cannot_begin_leaves_the_run_before_as_it_was(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1).train()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="fp16"):
+        sft(tiny_model, tmp_path / "out", num_epochs=1, precision="fp16").train()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
 def test_resuming_without_a_checkpoint_begins_at_the_start(tiny_model: Path, tmp_path: Path) -> None:
     result = sft(tiny_model, tmp_path / "out", num_epochs=1, resume=True).train()
     assert (result["steps"], result["resumed_from"]) == (4, None)
@@ -174,6 +194,18 @@ def test_a_checkpoint_of_another_run_is_refused(tiny_model: Path, tmp_path: Path
     fewer = SFTTrainerWrapper(str(tiny_model), sft_rows(5), tmp_path / "out", resume=True)
     with pytest.raises(ConfigError, match="14 rows, but the data set has 5"):
         fewer.train()
+    with pytest.raises(ConfigError, match="trained all weights: resume with the same use_lora"):
+        sft(tiny_model, tmp_path / "out", num_epochs=2, use_lora=True, resume=True).train()
+
+
+def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1).train()
+    deeper = write_tiny_model(tmp_path / "deeper", layers=3)
+    with pytest.raises(ModelError, match=r"checkpoint-4' are not those of this model: .*missing.*layers.2"):
+        sft(deeper, tmp_path / "out", num_epochs=2, resume=True).train()
+    wider = write_tiny_model(tmp_path / "wider", hidden=64)
+    with pytest.raises(ModelError, match=r"checkpoint-4' are not those of this model"):
+        sft(wider, tmp_path / "out", num_epochs=2, resume=True).train()
 
 
 def test_a_damaged_checkpoint_is_named(tiny_model: Path, tmp_path: Path) -> None:

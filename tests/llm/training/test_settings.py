@@ -233,6 +233,32 @@ def test_options_without_effect_are_refused() -> None:
     assert settings(lr_scheduler_type="constant").trl == {"lr_scheduler_type": "constant"}
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "given", "words"),
+    [
+        ("sft", {"train_sampling_strategy": "by_size"}, "'group_by_length'"),
+        ("sft", {"include_num_input_tokens_seen": "some"}, "'non_padding'"),
+        ("sft", {"log_level": "loud"}, "'warning'"),
+        ("sft", {"label_smoothing_factor": 3.0}, "from 0 to 1"),
+        ("sft", {"adam_beta1": 2.0}, "from 0 to 1"),
+        ("sft", {"neftune_noise_alpha": -1.0}, "from 0 on"),
+        ("sft", {"pad_to_multiple_of": 0}, "from 1 on"),
+        ("sft", {"lr_scheduler_type": "reduce_lr_on_plateau"}, "EarlyStopping"),
+        ("grpo", {"scale_rewards": "all"}, "'batch'"),
+        ("grpo", {"importance_sampling_level": "word"}, "'sequence'"),
+        ("grpo", {"multi_objective_aggregation": "product"}, "'normalize_then_sum'"),
+        ("grpo", {"min_p": 2.0}, "from 0 to 1"),
+        ("grpo", {"repetition_penalty": 0}, "above 0"),
+        ("dpo", {"f_divergence_type": "total"}, "'forward_kl'"),
+    ],
+)
+def test_a_value_that_trl_would_meet_in_the_middle_of_a_run_or_never_is_refused(
+    algorithm: Algorithm, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} is .*{words}"):
+        settings(algorithm, **given)
+
+
 # -- precision ---------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Supervised fine-tuning, with and without LoRA, on a tiny model."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sharpen.errors import ConfigError
 from sharpen.llm.errors import ModelError, RowError, TrainingError
 from sharpen.llm.trainers import SFTTrainerWrapper, TrainingConfig, create_lora_config
 from sharpen.llm.training.checkpoints import checkpoints
+from sharpen.loggers import Logger
 
 from .scenes import logits_of, metric_lines, same, sft_rows, weights_of
 
@@ -148,6 +150,13 @@ def test_a_config_and_keywords_agree(tiny_model: Path, tmp_path: Path) -> None:
         ({"loggers": ["consol"]}, "no logger"),
         ({"eval_reward_fn": len}, "eval_dataset"),
         ({"resume": "nowhere"}, "no checkpoint"),
+        ({"resume": 3}, "resume is 3"),
+        ({"eval_dataset": sft_rows(1), "eval_reward_fn": "accuracy"}, "a reward is 'accuracy'"),
+        ({"precision": "fp16", "output_dir": "out"}, "fp16"),
+        ({"lr_scheduler_type": "greedy"}, "follows evaluations"),
+        ({"use_lora": True, "lora_config": {5: 3}}, "no option '5'"),
+        ({"dataset": [{"prompt": 5, "completion": "x"}]}, "row 0 of dataset"),
+        ({"output_dir": "/dev/null/out"}, "output_dir is '/dev/null/out'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
@@ -158,6 +167,53 @@ def test_bad_input_is_refused_before_anything_is_written(
     with pytest.raises((ConfigError, ModelError, ValueError), match=words):
         SFTTrainerWrapper(**given).train()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_may_change_its_working_directory(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Goes(Callback):
+        def on_fit_start(self, loop: Any, trained: Any) -> None:
+            monkeypatch.chdir(tmp_path / "c")
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    shutil.copytree(tiny_model, tmp_path / "a" / "model")
+    monkeypatch.chdir(tmp_path / "a")
+    wrapper = SFTTrainerWrapper("model", sft_rows(4), "out", num_epochs=1, loggers="jsonl", callbacks=Goes())
+    monkeypatch.chdir(tmp_path / "b")
+    wrapper.train()
+    assert not [*(tmp_path / "b").iterdir(), *(tmp_path / "c").iterdir()]
+    assert same(weights_of(tmp_path / "a" / "out"), weights_of(checkpoints(tmp_path / "a" / "out")[-1]))
+
+
+def test_a_checkpoint_of_the_output_folder_is_no_model_to_start_from(tiny_model: Path, tmp_path: Path) -> None:
+    SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[]).train()
+    (newest,) = checkpoints(tmp_path / "out")
+    wrapper = SFTTrainerWrapper(newest, sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[])
+    with pytest.raises(ConfigError, match="choose another output_dir"):
+        wrapper.train()
+    assert checkpoints(tmp_path / "out") == [newest]
+
+
+def test_a_run_whose_model_cannot_be_saved_has_failed(tiny_model: Path, tmp_path: Path) -> None:
+    class Ends(Logger):
+        status = ""
+
+        def finish(self, status: Any = "succeeded") -> None:
+            self.status = status
+
+    class TakesThePlace(Callback):
+        def on_fit_end(self, loop: Any, trained: Any) -> None:
+            (loop.output_dir / "tokenizer.json").mkdir()
+
+    logger = Ends()
+    wrapper = SFTTrainerWrapper(
+        str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[logger], callbacks=TakesThePlace()
+    )
+    with pytest.raises(ModelError, match="cannot be saved"):
+        wrapper.train()
+    assert logger.status == "failed"
 
 
 def test_a_row_without_its_column_is_named(tiny_model: Path) -> None:

@@ -19,7 +19,7 @@ from sharpen.llm.training.settings import Algorithm, Settings, resolve
 from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
 from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
 from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
-from sharpen.llm.training.trl_values import LOSSES
+from sharpen.llm.training.trl_values import LOSSES, VALUES, check_options
 
 torch.set_num_threads(1)
 
@@ -92,6 +92,14 @@ def _kinds_of(hint: Any) -> set[str]:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"str"}
     return {"None"} if kind is type(None) else {"int", "float"} if kind is float else {getattr(kind, "__name__", "")}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_trl_does_by_itself_may_also_be_asked_for(algorithm: Algorithm) -> None:
+    usual = CONFIGS[algorithm](output_dir="out", use_cpu=True, bf16=False).to_dict()
+    asked = {name: usual[name] for name, option in PASSED.items() if algorithm in option.algorithms and name in VALUES}
+    assert asked
+    check_options(algorithm, asked, {}, has_eval_dataset=True)
 
 
 def test_every_need_is_between_options_that_pass() -> None:
@@ -251,6 +259,10 @@ def test_what_trl_refuses_is_a_config_error() -> None:
         in_trl("grpo", generation_batch_size=17)
     with pytest.raises(ConfigError, match="on an NVIDIA GPU only, and the training runs on cpu"):
         in_trl("sft", tf32=True)
+    with pytest.raises(ConfigError, match="on an NVIDIA GPU only, and the training runs on cpu"):
+        in_trl("grpo", use_transformers_continuous_batching=True)
+    with pytest.raises(ConfigError, match="'warmth', which is no field of"):
+        in_trl("grpo", generation_kwargs={"warmth": 1})
     with pytest.raises(ConfigError, match="does nothing without gradient_checkpointing=True"):
         in_trl("sft", gradient_checkpointing_kwargs={"use_reentrant": True})
 

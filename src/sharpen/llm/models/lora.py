@@ -4,7 +4,6 @@ A config is a plain dict until the model is known; `lora_config_for` turns it in
 modules that the model has.
 """
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, MissingExtraError
 from ..errors import ModelError
+from ..plain_numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -125,16 +125,12 @@ def merge_adapter(adapter_folder: str | os.PathLike[str], path: str | os.PathLik
 
 def _check_numbers(config: Mapping[str, Any]) -> None:
     r, alpha, dropout = config["r"], config["lora_alpha"], config["lora_dropout"]
-    if not isinstance(r, int) or isinstance(r, bool) or r < 1:
+    if not is_whole(r) or r < 1:
         raise ConfigError(f"r is {r!r}: the rank of LoRA is a whole number from 1 on, such as 8, 16 or 32")
-    if not _is_number(alpha) or alpha <= 0:
+    if not is_number(alpha) or alpha <= 0:
         raise ConfigError(f"lora_alpha is {alpha!r}: use a number above 0, usually 2 * r")
-    if not _is_number(dropout) or not 0 <= dropout < 1:
+    if not is_number(dropout) or not 0 <= dropout < 1:
         raise ConfigError(f"lora_dropout is {dropout!r}: use a share from 0 to below 1, such as 0.05")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -166,7 +162,7 @@ def _targets(target_modules: str | Sequence[str] | None) -> list[str] | str:
         if not target_modules:
             raise ConfigError("target_modules is empty: name the modules, or use minimal, recommended or full")
         return [*TARGETS[target_modules]] if target_modules in TARGETS else target_modules
-    names = list(target_modules)
+    names = list(target_modules) if isinstance(target_modules, Sequence | set) else []
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(
             f"target_modules is {target_modules!r}: give names such as ['q_proj', 'v_proj'], "

@@ -16,7 +16,7 @@ def choose_device(wanted: str | None = None) -> str:
     found = [kind for kind, is_here in here.items() if is_here]
     if wanted is None:
         return found[0]
-    if wanted.partition(":")[0] not in found:
+    if not isinstance(wanted, str) or wanted.partition(":")[0] not in found:
         raise ConfigError(f"device is {wanted!r}, but this machine has: {', '.join(found)}")
     return wanted
 

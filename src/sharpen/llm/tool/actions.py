@@ -163,7 +163,7 @@ _TRAIN = (
         _usual("save_steps", "Write a checkpoint after every so many steps; 0: only at the end."),
         minimum=0,
     ),
-    _count("save_total_limit", "How many checkpoints to keep, the newest. Default: all."),
+    _count("save_total_limit", _usual("save_total_limit", "How many checkpoints to keep, the newest.")),
     _SEED,
     _switch("resume", "Go on from the last checkpoint in output_dir; give the other keys as before.", default=False),
     _switch("wait", _WAIT, default=True),

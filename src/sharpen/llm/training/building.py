@@ -2,15 +2,17 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ...errors import ConfigError, MissingExtraError, text_of
+from ...errors import ConfigError, MissingExtraError, in_words, text_of
+from ..errors import ModelError
 from ..models.loading import LoadedModel, load_model, place_of
 from ..models.lora import lora_config_for, same_lora
 from ..models.precision import Precision, choose_device, choose_precision
 from ..models.templates import check_chat_template
+from ..models.turn import own_turn
 from .estimate import Estimate, estimate
 from .progress_bars import without_progress_bars
 from .prompts import row_lengths
@@ -43,7 +45,7 @@ def build(wrapper: Any) -> Built:
     if _has_messages(wrapper.dataset):
         check_chat_template(loaded.tokenizer, settings.model_name)
     rows = wrapper.rows_for(loaded.tokenizer)
-    lengths = row_lengths(islice(rows, _ROWS_TO_MEASURE), loaded.tokenizer)
+    lengths = row_lengths(islice(rows, _ROWS_TO_MEASURE), loaded.tokenizer, settings.trl.get("chat_template_kwargs"))
     _warn_of_cut_rows(settings, lengths)
     trainer = _trainer(wrapper, loaded, rows, device, precision)
     _check_rows_left(settings, len(rows), len(trainer.train_dataset))
@@ -78,7 +80,7 @@ def _load(wrapper: Any, device: str, precision: Precision) -> LoadedModel:
     settings: Settings = wrapper.settings
     is_adapter = wrapper.source.kind == "adapter"
     loaded = load_model(
-        settings.model_name,
+        wrapper.source.path or settings.model_name,  # the program may have changed its working directory meanwhile
         precision=precision,
         device=device,
         dtype=precision if settings.use_lora else "fp32",
@@ -110,6 +112,7 @@ def _check_continued(loaded: LoadedModel, settings: Settings) -> None:
 
 
 def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precision: Precision) -> Any:
+    from jinja2 import TemplateError
     from transformers import PrinterCallback
 
     from . import trl_trainers
@@ -119,14 +122,14 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
     peft_config = lora_config_for(loaded.model, settings.lora) if is_new_adapter else None
     is_flash = flash_attention(device, precision) is not None
     config = trl_config(
-        settings,
+        replace(settings, output_dir=str(wrapper.output_dir)),
         device=device,
         precision=precision,
         num_rows=len(rows),
         longest_row=max(row_lengths(rows, loaded.tokenizer)) if is_flash else None,
     )
     try:
-        with without_progress_bars():
+        with own_turn(), without_progress_bars():  # TRL may load the model once more, as a reference
             trainer = wrapper.make_trainer(
                 trl_trainers,
                 model=loaded.model,
@@ -137,6 +140,10 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
             )
     except (ValueError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"TRL refuses these settings: {text_of(error)}") from error
+    except TemplateError as error:
+        raise ModelError(
+            f"the chat template of {settings.model_name!r} cannot write a row: {in_words(error)}"
+        ) from error
     trainer.watcher = wrapper
     trainer.remove_callback(PrinterCallback)  # the loggers say it
     trainer.add_callback(trl_trainers.Bridge(wrapper))

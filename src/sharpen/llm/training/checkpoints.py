@@ -1,7 +1,8 @@
 """Checkpoint folders: `output_dir/checkpoint-N`, each a model that loads by its path, and what is needed to go on.
 
-A folder is written under another name, synced and renamed: one that is there is whole. A new run sets the checkpoints
-of the run before aside, so that resuming never goes on from a stranger's.
+A folder is written under another name, synced and renamed, and renamed again before it is removed: one that is there is
+whole. A new run sets the checkpoints of the run before aside, and one that goes on from an older checkpoint the newer
+ones, so that resuming never goes on from a stranger's.
 """
 
 import logging
@@ -19,7 +20,8 @@ from ...files import sync
 log = logging.getLogger(__name__)
 
 STATE_FILE = "training_state.safetensors"
-EARLIER = "earlier"
+EARLIER = ("earlier", "earlier-2")
+"""Where other runs' checkpoints go; the second where the first holds the one that a run goes on from."""
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _TEMPORARY = ".checkpoint-*.tmp"
 
@@ -32,16 +34,18 @@ def checkpoints(output_dir: Path) -> list[Path]:
     return [path for _, path in sorted(found) if (path / STATE_FILE).is_file()]
 
 
-def find_checkpoint(output_dir: Path, resume: bool | str | os.PathLike[str]) -> Path | None:
+def find_checkpoint(output_dir: Path, resume: bool | str | os.PathLike[str] | None) -> Path | None:
     """Where to go on: the newest checkpoint (True), the one that is named, or nowhere."""
-    if resume is False:
+    if resume is None or resume is False:
         return None
     if resume is True:
         found = checkpoints(output_dir)
         if not found:
             log.info("there is no checkpoint in %s yet: training begins at the start", output_dir)
         return found[-1] if found else None
-    path = Path(resume)
+    if not isinstance(resume, str | os.PathLike):
+        raise ConfigError(f"resume is {resume!r}: give True, False, or the path of a checkpoint")
+    path = Path(resume).expanduser().absolute()
     if path.is_file() or (path / STATE_FILE).is_file():
         return path
     if inside := checkpoints(path):
@@ -64,7 +68,7 @@ def write_checkpoint(output_dir: Path, step: int, state: State, *, write_model: 
         for path in temporary.rglob("*"):
             sync(path)
         sync(temporary)
-        shutil.rmtree(target, ignore_errors=True)
+        _remove(target)
         temporary.rename(target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -73,11 +77,18 @@ def write_checkpoint(output_dir: Path, step: int, state: State, *, write_model: 
     return target
 
 
-def keep_newest(output_dir: Path, count: int | None) -> None:
+def keep_newest(output_dir: Path, count: int) -> None:
     """Remove all but the newest checkpoints."""
-    if count is not None:
-        for path in checkpoints(output_dir)[: -max(count, 1)]:
-            shutil.rmtree(path, ignore_errors=True)
+    for path in checkpoints(output_dir)[:-count]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint. A crash on the way leaves no part of it under its name."""
+    if path.exists():
+        doomed = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_half_written(output_dir: Path) -> None:
@@ -86,16 +97,41 @@ def remove_half_written(output_dir: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def set_aside(output_dir: Path) -> None:
-    """Move the checkpoints of an earlier run into `earlier/`, which holds those of one run."""
-    old = [path for path in output_dir.glob("checkpoint-*") if _FOLDER.fullmatch(path.name)]
+# -- earlier runs ------------------------------------------------------------------------------------
+
+
+def check_apart(output_dir: Path, model: Path) -> None:
+    """A model that training starts from does not lie among the checkpoints that training moves and removes."""
+    if model.is_relative_to(output_dir.resolve()):
+        first = model.relative_to(output_dir.resolve()).parts[:1]
+        if first and (_FOLDER.fullmatch(first[0]) or first[0] in EARLIER):
+            raise ConfigError(
+                f"output_dir is {str(output_dir)!r}, and {str(model)!r}, the model to start from, is among its "
+                "checkpoints, which training moves and removes: choose another output_dir, or resume from that one"
+            )
+
+
+def set_aside(output_dir: Path, *, resumed: Path | None) -> None:
+    """Move the checkpoints that a run does not go on from into `earlier/`, which holds those of one run."""
+    old = [path for path in output_dir.glob("checkpoint-*") if _is_foreign(path, resumed)]
     if not old:
         return
-    aside = output_dir / EARLIER
+    aside = next(folder for name in EARLIER if not _is_inside(resumed, folder := output_dir / name))
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     for path in old:
         path.rename(aside / path.name)
-    log.info(
-        "%d checkpoints of an earlier run are now in %s; resume=True would have gone on from them", len(old), aside
-    )
+    log.info("%d checkpoints of an earlier run are now in %s; resume can name one of them", len(old), aside)
+
+
+def _is_foreign(path: Path, resumed: Path | None) -> bool:
+    """Whether a checkpoint was not written on the way to the one that a run goes on from."""
+    its = _FOLDER.fullmatch(path.name)
+    if its is None or resumed is None or resumed.parent.resolve() != path.parent.resolve():
+        return its is not None
+    last = _FOLDER.fullmatch(resumed.name)
+    return last is None or int(its[1]) > int(last[1])
+
+
+def _is_inside(path: Path | None, folder: Path) -> bool:
+    return path is not None and path.resolve().is_relative_to(folder.resolve())

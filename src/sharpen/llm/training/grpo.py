@@ -86,7 +86,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
         if limit is None:
             return rows
         longest = limit - (self.settings.max_new_tokens or 0)
-        kept = [row for row, length in enumerate(prompt_lengths(rows["prompt"], tokenizer)) if length <= longest]
+        lengths = prompt_lengths(rows["prompt"], tokenizer, self.settings.trl.get("chat_template_kwargs"))
+        kept = [row for row, length in enumerate(lengths) if length <= longest]
         if not kept:
             raise ConfigError(
                 f"max_length is {limit} and max_new_tokens {self.settings.max_new_tokens}, which leaves {longest} "

@@ -1,12 +1,12 @@
 """The values that a setting of training may have, whatever the algorithm."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigError
 from ...loggers import Logger
+from ..plain_numbers import is_number, is_whole
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 _MOST_SEED = 2**32 - 1
@@ -21,14 +21,6 @@ def check_values(values: Mapping[str, Any]) -> None:
         wanted = _CHECKS[name](value) if name in _CHECKS else None
         if wanted is not None:
             raise ConfigError(f"{name} is {value!r}: use {wanted}")
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def whole(least: int, most: int | None = None, *, zero: str = "") -> Check:

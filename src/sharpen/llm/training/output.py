@@ -2,20 +2,35 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, in_words
 from ...files import replacing
 
 
 def check_output_dir(path: str | os.PathLike[str]) -> Path:
-    """The folder, which need not be there yet."""
-    folder = Path(path).expanduser()
+    """The folder, which need not be there yet. It stays the same when the program changes its working directory."""
+    folder = Path(path).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"output_dir is {str(path)!r}, which is a file: give a folder")
     return folder
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Make a folder to write to; it goes again if the block leaves it empty."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir is {str(folder)!r}, which cannot be made: {in_words(error)}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # there is something in it, as there should be
+            folder.rmdir()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

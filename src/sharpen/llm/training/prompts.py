@@ -1,29 +1,63 @@
-"""How long prompts and rows are in the tokens of a model."""
+"""What rows hold, and how long they are in the tokens of a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...errors import in_words
+from ..errors import RowError
 
-def prompt_lengths(prompts: Iterable[Any], tokenizer: Any) -> list[int]:
+TemplateKwargs = Mapping[str, Any] | None
+
+
+def check_texts(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str) -> None:
+    """Every row has texts or chat messages in these columns, and the same in all of them."""
+    for number, row in enumerate(rows):
+        for column in columns:
+            _check_text(row[column], number, column, source)
+            if isinstance(row[column], str) != isinstance(row[columns[0]], str):
+                problem = f"{columns[0]} and {column} are one a text, the other chat messages: use one form for both"
+                raise RowError.of(number, column, problem, source=source)
+
+
+def _check_text(value: Any, number: int, column: str, source: str) -> None:
+    if isinstance(value, str):
+        return
+    if not isinstance(value, list | tuple) or not value:
+        raise RowError.of(number, column, f"it is {value!r:.80}: give a text or a list of chat messages", source=source)
+    for message in value:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            problem = f"it has {message!r:.80}: a chat message is a dict with 'role' and 'content'"
+            raise RowError.of(number, column, problem, source=source)
+
+
+def prompt_lengths(prompts: Iterable[Any], tokenizer: Any, template_kwargs: TemplateKwargs = None) -> list[int]:
     """The number of tokens of each prompt, as the model is asked: texts as they are, messages by the chat template."""
-    return [_length(prompt, tokenizer, is_asked=True) for prompt in prompts]
+    return row_lengths(({"prompt": prompt} for prompt in prompts), tokenizer, template_kwargs)
 
 
-def row_lengths(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[int]:
+def row_lengths(rows: Iterable[Mapping[str, Any]], tokenizer: Any, template_kwargs: TemplateKwargs = None) -> list[int]:
     """The number of tokens of each row: the prompt, and the longest of what may follow it."""
-    return [_row_length(row, tokenizer) for row in rows]
+    from jinja2 import TemplateError
+
+    lengths: list[int] = []
+    for number, row in enumerate(rows):
+        try:
+            lengths.append(_row_length(row, tokenizer, template_kwargs or {}))
+        except (TemplateError, ValueError, TypeError, LookupError) as error:
+            raise RowError.of(number, "prompt", f"the chat template cannot write it: {in_words(error)}") from error
+    return lengths
 
 
-def _row_length(row: Mapping[str, Any], tokenizer: Any) -> int:
+def _row_length(row: Mapping[str, Any], tokenizer: Any, template_kwargs: Mapping[str, Any]) -> int:
     answers = [row[name] for name in ("completion", "chosen", "rejected") if row.get(name) is not None]
     if not answers:
-        return _length(row["prompt"], tokenizer, is_asked=True)
+        return _length(row["prompt"], tokenizer, add_generation_prompt=True, **template_kwargs)
     if isinstance(row["prompt"], str):
         return _length(row["prompt"], tokenizer) + max(_length(each, tokenizer) for each in answers)
     return max(_length([*row["prompt"], *each], tokenizer) for each in answers)
 
 
-def _length(text: Any, tokenizer: Any, *, is_asked: bool = False) -> int:
+def _length(text: Any, tokenizer: Any, **template_kwargs: Any) -> int:
     if not isinstance(text, str):
-        text = tokenizer.apply_chat_template(text, tokenize=False, add_generation_prompt=is_asked)
+        text = tokenizer.apply_chat_template(text, tokenize=False, **template_kwargs)
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -32,6 +32,9 @@ def read_state(checkpoint: Path, algorithm: Algorithm, num_rows: int, settings: 
             f"{str(checkpoint)!r} is of a run on {its_rows} rows, but the data set has {num_rows}: resume with the "
             "same rows, or begin a new run"
         )
+    if (its_settings["lora"] is None) == settings.use_lora:
+        was = "all weights" if settings.use_lora else "an adapter"
+        raise ConfigError(f"{str(checkpoint)!r} is of a run that trained {was}: resume with the same use_lora")
     _warn_of_changes(its_settings, settings.as_dict())
     return state
 

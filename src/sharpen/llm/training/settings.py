@@ -208,7 +208,7 @@ def _lora(
     if lora_config is None:
         return complete
     if isinstance(lora_config, Mapping):
-        lora_config = create_lora_config(**lora_config)
+        lora_config = create_lora_config(**{str(name): value for name, value in lora_config.items()})
     for name in wanted:
         chosen = lora_config[name] if isinstance(lora_config, Mapping) else getattr(lora_config, name)
         if _comparable(chosen) != _comparable(complete[name]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import ConfigError
-from .limits import is_number, is_whole
+from ..plain_numbers import is_number, is_whole
 
 Algorithm = Literal["sft", "grpo", "dpo"]
 

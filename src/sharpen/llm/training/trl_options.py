@@ -5,6 +5,7 @@ TRL's trainer trains and logs; saving, evaluating and reporting are the wrapper'
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ON_GPU_ONLY = ("activation_offloading", "tf32", "torch_empty_cache_steps")
+_ON_GPU_ONLY = (
+    *("activation_offloading", "tf32", "torch_empty_cache_steps"),
+    "use_transformers_continuous_batching",  # on a CPU its cache takes all memory that there is
+)
 
 
 def trl_config(
@@ -33,6 +37,7 @@ def trl_config(
     `longest_row` is the number of tokens of the longest row, where that is known.
     """
     _check_device(settings, device)
+    _check_generation(settings.trl.get("generation_kwargs") or {})
     _check_length(settings, num_rows)
     options = {
         **_common(settings, device, precision),
@@ -138,6 +143,16 @@ def _check_device(settings: Settings, device: str) -> None:
 
     if settings.trl.get("gradient_checkpointing_kwargs") and not is_checkpointed(settings, device):
         raise ConfigError("gradient_checkpointing_kwargs does nothing without gradient_checkpointing=True: set it too")
+
+
+def _check_generation(options: Mapping[str, Any]) -> None:
+    """transformers keeps a name that it does not know, and nothing reads it."""
+    from transformers import GenerationConfig
+
+    known = vars(GenerationConfig())  # type: ignore[no-untyped-call]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"generation_kwargs has {name!r}, which is no field of transformers.GenerationConfig")
 
 
 def _check_length(settings: Settings, num_rows: int) -> None:

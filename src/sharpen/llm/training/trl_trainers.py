@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from transformers import TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
+from trl.trainer.utils import RepeatSampler
 
 from ...callbacks import restore_rng, rng_state
 from ...callbacks.base import State
+from ...errors import ConfigError, text_of
+from ..errors import ModelError
 
 _COUNTERS = ("_total_train_tokens", "_step", "entropy_coef", "_last_world_entropy", "_globalstep_last_logged")
 _SUMS = ("_tr_loss", "_total_loss_scalar")
@@ -76,6 +81,12 @@ class Resumable:
         if self.watcher.should_stop:
             self.control.should_training_stop = True
 
+    def create_scheduler(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super().create_scheduler(*args, **options)  # type: ignore[misc]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"lr_scheduler_kwargs cannot be used: {text_of(error)}") from error
+
     def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
         """The weights are there already: see `load_weights`."""
 
@@ -93,22 +104,34 @@ class Resumable:
             restore_rng(self.resumed["rng"])
 
     def _get_train_sampler(self: Any, *args: Any, **options: Any) -> Any:
-        """GRPO's sampler draws each epoch's order from one stream: a resumed run takes it up where it was."""
+        """Some samplers draw each epoch's order from one stream: a resumed run takes it up where it was."""
         sampler = super()._get_train_sampler(*args, **options)  # type: ignore[misc]
-        if (
-            self.resumed is not None
-            and getattr(sampler, "generator", None) is not None
-            and hasattr(sampler, "num_samples")
-        ):
-            for _ in range(int(self.resumed["trainer"]["epoch"] or 0)):
-                torch.randperm(sampler.num_samples, generator=sampler.generator)
+        if isinstance(sampler, LengthGroupedSampler):  # it would draw from the stream of everybody
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            sampler.generator = torch.Generator().manual_seed(seed)
+            num_rows = len(sampler)
+        elif isinstance(sampler, RepeatSampler) and sampler.shuffle:
+            num_rows = sampler.num_samples
+        else:
+            return sampler
+        for _ in range(0 if self.resumed is None else int(self.resumed["trainer"]["epoch"] or 0)):
+            torch.randperm(num_rows, generator=sampler.generator)
         return sampler
 
     # -- state ---------------------------------------------------------------------------------------
 
     def load_weights(self: Any, folder: Path) -> None:
         """Take over the weights, or the adapter, of a checkpoint folder."""
-        super()._load_from_checkpoint(str(folder))  # type: ignore[misc]
+        try:
+            super()._load_from_checkpoint(str(folder))  # type: ignore[misc]
+        except (RuntimeError, ValueError, LookupError, SafetensorError) as error:
+            raise ModelError(f"the weights in {str(folder)!r} are not those of this model: {text_of(error)}") from error
+
+    def _issue_warnings_after_load(self: Any, load_result: Any) -> None:
+        """transformers would only warn that weights are missing, also of tied ones, which a file holds once."""
+        missing = set(load_result.missing_keys) - set(self.model.all_tied_weights_keys)
+        if wrong := sorted(missing | set(load_result.unexpected_keys)):
+            raise LookupError(f"{len(wrong)} are missing or unknown, such as {wrong[0]!r}")
 
     def training_state(self: Any) -> State:
         """Everything but the weights."""

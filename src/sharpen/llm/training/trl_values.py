@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..plain_numbers import is_number
 from .trl_names import Algorithm, check_kind
 from .trl_needs import check_needs
 
 _LEAST: Mapping[str, float] = {
+    "neftune_noise_alpha": 0,
+    "pad_to_multiple_of": 1,
+    "dataset_num_proc": 1,
     "weight_decay": 0,
     "max_grad_norm": 0,
     "adam_epsilon": 0,
@@ -25,6 +29,18 @@ _LEAST: Mapping[str, float] = {
     "precompute_ref_batch_size": 1,
     "torch_empty_cache_steps": 1,
 }
+_SHARES = ("adam_beta1", "adam_beta2", "label_smoothing_factor", "min_p", "top_entropy_quantile")
+VALUES: Mapping[str, tuple[str | bool, ...]] = {
+    "log_level": ("passive", "detail", "debug", "info", "warning", "error", "critical"),
+    "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
+    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
+    "scale_rewards": ("group", "batch", "none", True, False),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "f_divergence_type": ("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"),
+}
+"""Values that TRL looks at only in the middle of a run, or never, so that another one would do nothing."""
+_BY_EVALUATION = ("reduce_lr_on_plateau", "greedy")
 LOSSES: Mapping[Algorithm, tuple[str, ...]] = {
     "sft": ("nll", "dft"),
     "grpo": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -55,11 +71,18 @@ def check_options(
     """Refuse a value that an option of TRL cannot have, and an option that would do nothing beside the others."""
     for name, value in options.items():
         check_kind(name, value)
-        if name in _LEAST and value is not None and value < _LEAST[name]:
+        if name in _LEAST and is_number(value) and value < _LEAST[name]:
             raise ConfigError(f"{name} is {value!r}: use a number from {_LEAST[name]} on")
+        if name in _SHARES and value is not None and not 0 <= value <= 1:
+            raise ConfigError(f"{name} is {value!r}: use a number from 0 to 1")
+        if name == "repetition_penalty" and value <= 0:
+            raise ConfigError(f"{name} is {value!r}: use a number above 0; 1.0 is no penalty")
+        if name in VALUES and value not in VALUES[name]:
+            raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(repr, VALUES[name]))}")
         if value and name in _PACKAGES and find_spec(_PACKAGES[name]) is None:
             raise ConfigError(f"{name} needs the package {_PACKAGES[name]!r}, which is not installed: install it")
     _check_max_steps(options.get("max_steps", -1))
+    _check_schedule(options.get("lr_scheduler_type"))
     _check_losses(algorithm, options.get("loss_type"))
     _check_generation(options)
     _check_template(options.get("chat_template_path"))
@@ -74,6 +97,14 @@ def check_options(
 def _check_max_steps(value: int) -> None:
     if value != -1 and value < 1:
         raise ConfigError(f"max_steps is {value}: use 1 or more, or leave it out to train whole epochs")
+
+
+def _check_schedule(name: str | None) -> None:
+    if name in _BY_EVALUATION:
+        raise ConfigError(
+            f"lr_scheduler_type is {name!r}, which follows evaluations of transformers' own: use one that follows the "
+            "steps, such as 'cosine'; the callback EarlyStopping ends a run that no longer gets better"
+        )
 
 
 def _check_losses(algorithm: Algorithm, value: str | list[str] | None) -> None:

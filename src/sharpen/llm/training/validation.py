@@ -46,5 +46,6 @@ def _rewards(wrapper: Any) -> dict[str, float]:
         batch_size=max(8, settings.per_device_train_batch_size),
         num_examples=0,
         seed=settings.seed,
+        chat_template_kwargs=settings.trl.get("chat_template_kwargs"),
     )
     return {"reward": found["mean_reward"], "accuracy": found["accuracy"], "truncated": found["truncated"]}

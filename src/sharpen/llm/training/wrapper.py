@@ -22,14 +22,22 @@ from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..errors import TrainingError
 from ..list_dataset import Dataset
 from ..models.source import ModelSource, find_model
-from ..reward_runner import RewardFunction
+from ..reward_runner import RewardFunction, reward_runners
 from ..sources import Source, as_dataset, check_columns
-from .checkpoints import find_checkpoint, keep_newest, remove_half_written, set_aside, write_checkpoint
+from .checkpoints import (
+    check_apart,
+    find_checkpoint,
+    keep_newest,
+    remove_half_written,
+    set_aside,
+    write_checkpoint,
+)
 from .config import TrainingConfig
 from .estimate import Estimate
 from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
-from .output import check_output_dir, write_json
+from .output import check_output_dir, output_folder, write_json
+from .prompts import check_texts
 from .result import Record
 from .resuming import load_named, read_state
 from .settings import Algorithm, Settings, resolve
@@ -80,8 +88,10 @@ class TrainerWrapper:
             has_eval_dataset=eval_dataset is not None,
             has_eval_reward=eval_reward_fn is not None,
         )
-        if eval_reward_fn is not None and eval_dataset is None:
-            raise ConfigError("eval_reward_fn judges answers to eval_dataset, but there is none: give both")
+        if eval_reward_fn is not None:
+            reward_runners(eval_reward_fn)  # before the training, not at its first validation
+            if eval_dataset is None:
+                raise ConfigError("eval_reward_fn judges answers to eval_dataset, but there is none: give both")
         self.source: ModelSource = find_model(self.settings.model_name)
         self.output_dir = check_output_dir(self.settings.output_dir)
         self.dataset = self._rows(dataset, "dataset")
@@ -91,11 +101,10 @@ class TrainerWrapper:
         self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir)
         self.resume = resume
         self.allow_download = allow_download
-        self.model: TrainedModel | None = None
+        self.model: TrainedModel | None
         self.estimate: Estimate | None = None
         """What the run will take; there once `train` has loaded the model."""
-        self._trainer: Any = None
-        self._saves_when_possible = False
+        self._trainer: Any
         self._reset()
 
     def _rows(self, rows: Source | None, name: str) -> Dataset:
@@ -103,14 +112,16 @@ class TrainerWrapper:
             raise ConfigError(f"{name} is missing: give a list of dicts, the path of a JSON Lines file, or a Dataset")
         dataset = as_dataset(rows)
         check_columns(dataset, self.columns, source=name)
+        check_texts(dataset, self.columns, source=name)
         return dataset
 
     def _reset(self) -> None:
         self.metrics, self.current_iter, self.current_stage = {}, 0, "train"
         self.should_stop = False
+        self.model, self._trainer = None, None  # what an earlier run holds makes room
         self._record = Record()
         self._watch = LossWatch()
-        self._validated_at = self._saved_at = -1
+        self._saves_when_possible = False
         self._epoch = 0
 
     # -- for users -----------------------------------------------------------------------------------
@@ -126,24 +137,31 @@ class TrainerWrapper:
         self._check_output()
         checkpoint = find_checkpoint(self.output_dir, self.resume if resume is None else resume)
         state = None if checkpoint is None else read_state(checkpoint, self.algorithm, len(self.dataset), self.settings)
-        self.output_dir.mkdir(parents=True, exist_ok=True)
-        remove_half_written(self.output_dir)
-        if checkpoint is None:
-            set_aside(self.output_dir)
-        with self._closing():
+        with output_folder(self.output_dir):
             self._build()
-            if state is not None:
-                self._take_up(checkpoint, state)
-            write_json(self.output_dir / "settings.json", self.settings.as_dict())
-            self._trainer.run(None if state is None else state["training"])
-            self._end()
-        self.save_model(self.output_dir)
+            self._begin(checkpoint)
+            with self._closing():
+                if state is not None:
+                    self._take_up(checkpoint, state)
+                self._trainer.run(None if state is None else state["training"])
+                self._end()
+                self.save_model(self.output_dir)
         return self._result(time.monotonic() - started, checkpoint)
+
+    def _begin(self, checkpoint: Path | None) -> None:
+        """Leave nothing in the folder that could be taken for this run's."""
+        remove_half_written(self.output_dir)
+        set_aside(self.output_dir, resumed=checkpoint)
+        (self.output_dir / "result.json").unlink(missing_ok=True)
+        write_json(self.output_dir / "settings.json", self.settings.as_dict())
 
     def _check_output(self) -> None:
         from ..models.saving import check_save_folder
 
         check_save_folder(self.output_dir, source=self.source, is_adapter=self.settings.use_lora)
+        for source in (self.source, self.source.base):
+            if source is not None and source.path is not None:
+                check_apart(self.output_dir, source.path)
 
     def save_model(self, path: str | os.PathLike[str]) -> Path:
         """Write the trained model, or its adapter, with its tokenizer to a folder that loads by its name."""
@@ -255,7 +273,6 @@ class TrainerWrapper:
         self._call("on_validate_start")
         self.metrics |= {f"val/{name}": value for name, value in validate(self, self._trainer).items()}
         self._call("on_validate_end")
-        self._validated_at = self._trainer.state.global_step
 
     def judge(self) -> RewardFunction | None:
         """What judges the answers to `eval_dataset`; None where only the loss counts."""
@@ -285,7 +302,6 @@ class TrainerWrapper:
             write_model=lambda folder: save_model(model, tokenizer, folder, source=self.source),
         )
         keep_newest(self.output_dir, self.settings.save_total_limit)
-        self._saved_at = self.current_iter
         log.info("checkpoint of step %d: %s", self.current_iter, path)
 
     def _state(self) -> State:
