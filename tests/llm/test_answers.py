@@ -144,6 +144,61 @@ RIGHT = [
     ("The answer is the cat.", "the cat"),
     ("The answer is Yes, because both are even.", "yes"),
     ("The answer is 12:30.", "12:30"),
+    # After thinking.
+    ("<think>Maybe the answer is 7.</think>\n\n9", "9"),
+    ("<think>Maybe the answer is 7.</think>\n\nShe has **9** apples.", "9"),
+    ("<think>\n#### 7\n</think>\n\nThe answer is 9.", "9"),
+    ("Maybe the answer is 7.\n</think>\n\n9", "9"),
+    ("<think>7</think>8? <think>The answer is 8.</think>\n9", "9"),
+    ("9", "<think>Maybe the answer is 7.</think>\n\n9"),
+    # In tags.
+    ("<answer>42</answer>", "42"),
+    ("All done.\n<answer>\n42\n</answer>\nThat was question 7.", "42"),
+    ("<reasoning>40 + 1 = 41</reasoning><answer> $1,234.00 </answer>", "1234"),
+    ("<answer>The answer is 42.</answer>", "42"),
+    (r"<answer>\boxed{42}</answer>", "42"),
+    ("<answer>#### 42</answer>", "42"),
+    ("<answer>B</answer>", "B"),
+    ("The answer is 7. <answer>42</answer>", "42"),
+    ("<answer>7</answer> No: the answer is 42", "42"),
+    # With the marks that end a turn of a chat.
+    ("42<|im_end|>", "42"),
+    ("The answer is 42<|im_end|>\n<|endoftext|><|endoftext|>\n", "42"),
+    ("The answer is Paris</s>", "Paris"),
+    ("#### 42<|eot_id|>", "42"),
+    ("The answer is B<｜end▁of▁sentence｜>", "B"),
+    ("<answer>42</answer><|im_end|>", "42"),
+    # A box without braces, a reply, code, bold.
+    (r"\boxed 5", "5"),
+    (r"So it is $\boxed 42$.", "42"),
+    (r"\boxed\frac{1}{2}", "0.5"),
+    ("A: 42", "42"),
+    ("Q: How many?\nA: She has 42 apples.\n\nI hope this helps!", "42"),
+    ("**A:** 42", "42"),
+    ("A: 15 were there. Then 21 - 15 = 6.", "6"),
+    ("```\n42\n```", "42"),
+    ("```python\n42\n```", "42"),
+    ("The answer is:\n```text\n42\n```", "42"),
+    ("The result:\n```\n42\n```\nI hope this helps!", "42"),
+    ("So she has `42` apples.", "42"),
+    ("She had 12 apples.\nShe has **9** left.\n\nI hope this helps!", "9"),
+    # Powers.
+    ("The answer is 10^3", "1000"),
+    ("10^3", "1000"),
+    (r"\boxed{2^{10}}", "1024"),
+    ("The answer is 10²", "100"),
+    ("The answer is 10^-2", "0.01"),
+    # Digits of other scripts.
+    ("٤٢", "42"),
+    ("The answer is ٤٢.", "42"),
+    ("#### ١٬٢٣٤٫٥", "1234.5"),
+    ("The answer is 42", "४२"),
+    # A statement of nothing hides no answer.
+    ("The answer is,\n5 + 7 = 12", "12"),
+    # Revised without saying "answer" again.
+    ("The answer is 5. Actually no, it's 6.", "6"),
+    ("The answer is 5. Wait, no, it should be **6**.", "6"),
+    ("#### 5\nSorry, it is 6 apples.", "6"),
 ]
 
 WRONG = [
@@ -214,6 +269,35 @@ WRONG = [
     ("The answer is 1e999999999", "12"),
     ("The answer is " + "9" * 10_000, "12"),
     ("The answer is 1/0", "12"),
+    ("The answer is 9^999", "9"),
+    ("The answer is 0^-1", "0"),
+    # Thinking alone.
+    ("<think>The answer is 9", "9"),
+    ("<think>The answer is 9</think>", "9"),
+    ("<think>#### 9</think>I do not know.", "9"),
+    ("The answer is 9. <think>Or is it", "9"),
+    # Tags that say nothing, several things, or something else in the end.
+    ("<answer>42", "42"),
+    ("<answer></answer>", "42"),
+    ("<answer>12 or 13</answer>", "12"),
+    ("<answer>42</answer><answer>7</answer>", "42"),
+    # Choices are no replies, and bold is not always an answer.
+    ("A: 12\nB: 15\nC: 20\nThe answer is B", "12"),
+    ("A: 12\nB: 15", "12"),
+    ("Take A: 12", "12"),
+    ("She had **9** apples. Now she has 12.", "9"),
+    ("She has **9** or 10 apples.", "9"),
+    ("She has **9** or **10** apples.", "9"),
+    ("It is not **9**.", "9"),
+    ("**9.** Find the cost", "9"),
+    # Powers that are no more than a part.
+    ("The answer is 10^3", "10"),
+    ("The answer is 10^3", "3"),
+    ("The answer is 2^3^4", "8"),
+    # Words that look like a revision.
+    ("The answer is 5. Actually no, it's 6.", "5"),
+    ("Actually, it's 6.", "6"),
+    ("The answer is 12. Wait, it is 5 more than I thought it would be.", "5"),
 ]
 
 
@@ -310,6 +394,34 @@ def test_two_numbers_at_once_are_no_answer(value: int, other: int) -> None:
     assert rewards == [0.0, 0.0]
 
 
+@given(thought=st.text(max_size=80), value=WHOLE, thinks=st.text(max_size=80), statement=STATEMENTS)
+def test_thoughts_neither_earn_nor_cost(thought: str, value: int, thinks: str, statement: str) -> None:
+    said = statement.format(value)
+    assert read_answer(f"<think>{thought}#### {value + 1}</think>\n{said}") == read_answer(said)
+    assert read_answer(f"{said}\n<think>{said}\n{thinks.replace('<', '')}") is None
+
+
+END_MARKS = st.sampled_from(["<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "\n", " "])
+
+
+@given(statement=STATEMENTS, value=WHOLE, marks=st.lists(END_MARKS, max_size=6))
+def test_the_marks_that_end_a_turn_are_no_part_of_an_answer(statement: str, value: int, marks: list[str]) -> None:
+    said = statement.format(value)
+    assert read_answer(said + "".join(marks)) == read_answer(said)
+
+
+@given(value=st.integers(0, 10**9), zero=st.sampled_from("٠۰०০௦๐０"))
+def test_digits_of_any_script_are_digits(value: int, zero: str) -> None:
+    written = "".join(chr(ord(zero) + int(digit)) for digit in str(value))
+    assert create_accuracy_reward(tolerance=0)([f"#### {written}", written], ground_truth=[value] * 2) == [1.0, 1.0]
+
+
+@given(base=st.integers(1, 999), power=st.integers(0, 20))
+def test_a_power_is_exact(base: int, power: int) -> None:
+    for text in (f"#### {base}^{power}", rf"\boxed{{{base}^{{{power}}}}}"):
+        assert create_accuracy_reward(tolerance=0)([text], ground_truth=[base**power]) == [1.0]
+
+
 @given(text=st.text(max_size=300) | st.text(alphabet=string.digits + "=+-*/.,$%\\{}#()^ \naboxednswri", max_size=300))
 def test_any_text_can_be_read(text: str) -> None:
     answer = read_answer(text)
@@ -331,7 +443,20 @@ def test_numbers_are_the_same_up_to_the_tolerance(value: int, gap: Fraction, tol
 
 @pytest.mark.parametrize(
     "text",
-    ["answer is " * 5000, "\\boxed{" * 5000, "1 " * 20000 + "=", " " * 50000 + "x", "final answer" + " \t" * 20000],
+    [
+        "answer is " * 5000,
+        "\\boxed{" * 5000,
+        "1 " * 20000 + "=",
+        " " * 50000 + "x",
+        "final answer" + " \t" * 20000,
+        "<think>" * 5000 + "</think>" * 5000,
+        "<answer>" * 5000,
+        "<|im_end|>" * 5000,
+        "#### " + "no, wait " * 5000 + "it's 5",
+        "```\n" * 10000,
+        "**1 " * 10000,
+        "A: " * 10000 + "1",
+    ],
 )
 @pytest.mark.timeout(20)
 def test_no_text_takes_long_to_read(text: str) -> None:

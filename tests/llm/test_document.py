@@ -274,5 +274,5 @@ def test_the_tool_as_in_the_document(place: Path) -> None:
     for name, steps in (("sft_result", 3), ("grpo_result", 6)):
         result = json.loads(names[name])
         assert result["status"] == "success", result
-        assert result["result"]["steps"] == steps
+        assert result["steps"] == steps
     assert (place / "output" / "grpo" / "adapter_model.safetensors").is_file()

@@ -252,8 +252,9 @@ def test_settings_that_cannot_work_are_refused(tiny: tuple[Any, Any], settings: 
         ("", "it is empty"),
         ([], "empty list of messages"),
         (None, "it is None: give a text or a list"),
-        (["hello"], "it is \\['hello'\\]: give a text or a list"),
-        ([{"role": "user"}], "the chat template cannot write it"),
+        (["hello"], "message 0 .*is 'hello': a chat message is a dict"),
+        ([{"role": "user"}], "message 0 .*has no 'content'"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], "the chat template cannot write it"),
         ("a" * 64, "it has 64 tokens, and the model sees 64 at a time"),
     ],
 )

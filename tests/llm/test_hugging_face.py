@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
-from sharpen.llm import DatasetError, create_rl_dataset, create_sft_dataset, format_math_dataset
+from sharpen.llm import DatasetError, RowError, create_rl_dataset, create_sft_dataset, format_math_dataset
 from sharpen.llm.datasets import to_hugging_face
 
 datasets = pytest.importorskip("datasets")
@@ -27,9 +28,46 @@ def test_a_data_set_of_the_package_can_be_formatted(data_folder: Path) -> None:
         format_math_dataset(both, "rl")
 
 
-def test_a_column_of_mixed_kinds_is_refused() -> None:
-    with pytest.raises(DatasetError, match="mixes kinds of values"):
-        to_hugging_face([{"a": 1}, {"a": "one"}])
+@pytest.mark.parametrize(
+    ("values", "row", "words"),
+    [
+        ([1, 2, "one", 3], 2, "it is a text here and a number in row 0"),
+        (["a", None, 1], 2, "it is a number here and a text in row 0"),
+        ([None, 1, True], 2, "it is true or false here and a number in row 1"),
+        (["a", ["b"]], 1, "it is a list here and a text in row 0"),
+        ([{"n": 1}, {"n": 2.5}, {"n": "x"}], 2, "n is a text here and a number in row 0"),
+        ([[{"content": "a"}]] * 5 + [[{"content": ["a"]}]], 5, r"\[\]\.content is a list here and a text in row 0"),
+        ([[1], [1, "a"]], 1, r"\[\] is a text here and a number in row 0"),
+        ([["a", 1]], 0, r"\[\] is a number here and a text elsewhere in this row"),
+    ],
+)
+def test_a_column_of_mixed_kinds_is_refused_by_row_and_column(values: list[object], row: int, words: str) -> None:
+    rows = [{"right": "yes", "kind": value} for value in values]
+    with pytest.raises(RowError, match=rf"row {row} .*'kind': the column mixes kinds of values: {words}") as caught:
+        to_hugging_face(rows)
+    assert (caught.value.row, caught.value.column) == (row, "kind")
+
+
+@given(count=st.integers(1, 40), data=st.data())
+def test_the_first_row_of_another_kind_is_found(count: int, data: st.DataObject) -> None:
+    place = data.draw(st.integers(1, count))
+    rows = [{"a": number if number < place else "text"} for number in range(count + 1)]
+    with pytest.raises(RowError) as caught:
+        to_hugging_face(rows)
+    assert caught.value.row == place
+
+
+def test_a_text_that_cannot_be_encoded_is_named() -> None:
+    for broken in ("half \ud83d", [{"role": "user", "content": "half \ud83d"}]):
+        whole = "whole" if isinstance(broken, str) else [{"role": "user", "content": "whole"}]
+        with pytest.raises(RowError, match=r"row 2 .*'b': its text has a character that no encoding .*ud83d"):
+            to_hugging_face([{"a": "x", "b": value} for value in (whole, whole, broken, whole)])
+
+
+@pytest.mark.parametrize("value", [2**70, object(), {1: 2}])
+def test_a_value_that_no_table_holds_is_named(value: object) -> None:
+    with pytest.raises(RowError, match=r"row 1 .*'a': it is .*, which a table cannot hold"):
+        to_hugging_face([{"a": None}, {"a": value}])
 
 
 def test_a_hub_that_cannot_be_reached_is_a_clear_error(tmp_path: Path) -> None:

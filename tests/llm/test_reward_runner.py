@@ -160,6 +160,53 @@ def test_an_exception_of_the_batch_blames_no_row() -> None:
     assert caught.value.row is None
 
 
+def test_in_training_the_completions_of_a_batch_are_counted_and_the_prompt_is_shown() -> None:
+    (runner,) = reward_runners(lambda completions: [0.0, math.nan, 0.0], unit="completion of the batch")
+    words = (
+        r"'reward', completion 1 of the batch \(the first is completion 0\): gave nan.*"
+        r"\(completion: 'two', prompt: 'How many\?'\)"
+    )
+    asked = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]] * 3
+    for prompts in (["How many?"] * 3, asked):
+        with pytest.raises(RewardError, match=words) as caught:
+            runner(ROWS, prompts=prompts)
+        assert (caught.value.row, caught.value.unit) == (1, "completion of the batch")
+
+
+def test_a_reward_that_names_the_row_itself_is_counted_alike() -> None:
+    (runner,) = reward_runners(create_accuracy_reward(), unit="completion of the batch")
+    truths = {"ground_truth": ["1", None, "3"], "prompts": ["a", "b", "c"]}
+    words = r"'accuracy', completion 1 of the batch .*ground_truth is None.*\(completion: 'two', prompt: 'b'\)"
+    with pytest.raises(RewardError, match=words):
+        runner(ROWS, **truths)
+    with pytest.raises(RewardError, match=r"'accuracy', row 1 \(the first is row 0\): .*prompt: 'b'\)$"):
+        score(runner, ROWS, truths)  # a runner in a runner, as when training evaluates
+
+
+def test_prompts_that_cannot_be_shown_hide_no_error() -> None:
+    for prompts in ([], [None] * 3, [[]] * 3, [5] * 3, "abc", None):
+        with pytest.raises(RewardError, match=r"row 0 .*gave None.*completion: 'one'"):
+            score(lambda completions: [None] * 3, ROWS, {"prompts": prompts})
+
+
+def test_what_a_trainer_adds_is_no_column() -> None:
+    def needy(completions: list[str], hint: list[str]) -> list[float]:
+        return [0.0]
+
+    extras = {"trainer_state": object(), "log_extra": print, "log_metric": print, "environments": [None]}
+    for reward in (needy, create_accuracy_reward()):
+        with pytest.raises(RewardError, match=r"the columns are: other, prompts$"):
+            score(reward, ["c"], {**extras, "other": ["o"], "prompts": ["p"]})
+
+
+def test_an_error_in_the_words_of_a_user_stays_as_it_is() -> None:
+    def own(completions: list[str]) -> list[float]:
+        raise RewardError("my own words")
+
+    with pytest.raises(RewardError, match=r"^my own words$"):
+        score(own, ROWS)
+
+
 @pytest.mark.parametrize("thing", [None, "accuracy", 3])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
     with pytest.raises(ConfigError, match="give a function"):

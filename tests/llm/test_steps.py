@@ -24,6 +24,8 @@ TAKEN = [
     ("2x + 3 = 7\n2x = 4\nx = 2", 3),
     ("She needs the price of all rolls first.\nThen the discount must be taken off.", 2),
     ("At 7 years, it bears 50 * 7 = 350 fruits.", 1),
+    ("<think>48/2 = 24. 48+24 = 72</think>\n\n#### 72<|im_end|>", 2),
+    ("<think>48/2 = 24\n48+24 = 72", 2),
 ]
 
 NOT_TAKEN = [
@@ -40,6 +42,9 @@ NOT_TAKEN = [
     "step step step step step step",
     "....\n----\n****",
     "5 = 5",
+    "<think>\n\n</think>\n\n#### 42<|im_end|>",
+    "<think></think>ok, let me <|im_end|><|endoftext|>",
+    "<answer>40 + 2 = 42</answer>",
 ]
 
 

@@ -1,8 +1,9 @@
 """The final answer in what a language model writes.
 
-An answer is stated by `Final Answer:`, `####`, `\\boxed{}`, "the answer is", "Answer:" or 答案, and the last statement
-wins: models revise themselves. Without any of these, a last line that is nothing but a number is the answer, else the
-result of the last equation ("5 + 7 = 12"). A number that merely occurs in prose is no answer.
+An answer is stated by `Final Answer:`, `####`, `\\boxed{}`, `<answer>`, "the answer is", "Answer:" or 答案, and the
+last statement wins: models revise themselves. Without any of these, a last line that is nothing but a number is the
+answer, or what follows `A:` there, or a number in bold or as code ("She has **9** apples"), else the result of the last
+equation ("5 + 7 = 12"). A number that merely occurs in prose is no answer, and thinking in `<think>` states none.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from .completions import final_words
 from .numerals import (
     Number,
     bare_number,
@@ -27,7 +29,8 @@ _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 _MARKER = re.compile(
     r"""
       (?P<hashes>(?<!\#)\#{4}(?!\#))
-    | (?P<box>\\boxed\s*\{)
+    | (?P<box>\\boxed\s*\{) | \\boxed\s*(?=[-+.\d]|\\[dt]?frac)
+    | (?P<tag><answer>)
     | \banswers?\b [\s*_"'`]* (?:to\s[^.:\n]{1,80}?)?
       (?:\b(?:is|are|should\s+be|would\s+be|must\s+be|has\s+to\s+be|equals|comes\s+(?:out\s+)?to)\b|[:=]|\s-\s)
     | \bfinal\s+answer\b [\s*_\#]* (?=\n)
@@ -35,6 +38,18 @@ _MARKER = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+# "Actually no, it's 6": says no more than a number, and revises only what was stated before.
+_REVISION = re.compile(
+    r"\b(?:(?:actually|wait|no|sorry|oops|correction|rather)[\s,.!:;-]{1,4}){1,4}"
+    r"(?:it's|it\s+is|it\s+should\s+be|make\s+(?:it|that))\s(?=[\s$*`\\(-]{0,6}\d)",
+    re.IGNORECASE,
+)
+_END_TAG = re.compile(r"</answer>", re.IGNORECASE)
+_FENCED = re.compile(r"^[ \t]*```(?:[A-Za-z][\w+-]*)?[ \t]*\n(.{1,200})\n[ \t]*```[ \t]*$", re.MULTILINE)
+_EMPHASIS = re.compile(r"\*\*([^*\n]{1,200})\*\*|(?<!`)`([^`\n]{1,200})`(?!`)")
+_LABEL = re.compile(r"[\s*`]*\d+[.):]\*\*\s*\S")  # Markdown: "**1.** Find the cost".
+_HEDGE = re.compile(r"\b(?:or|not|never|isn't)\b|或|不", re.IGNORECASE)
+_REPLY = re.compile(r"[\s*_>#]{0,9}A[*_]{0,2}\s?:[*_]{0,2}\s")
 _LEAD = re.compile(r"[\s*_`:=>]*")
 _BULLET = re.compile(r"[-•]\s+")
 _HEADING = re.compile(r"\s*\d+[.)]\s+\S")
@@ -56,7 +71,7 @@ class Answer:
 
 def read_answer(text: str) -> Answer | None:
     """The final answer that `text` states, or None."""
-    text = _ANNOTATION.sub("", typed(text))
+    text = _FENCED.sub(r"`\1`", _ANNOTATION.sub("", typed(final_words(text))))
     in_words = None
     for statement in _statements(text):
         # Words without a digit may be a heading or a remark: an answer in numbers before them still stands.
@@ -71,7 +86,7 @@ def read_truth(truth: object) -> Answer:
     if isinstance(truth, int | float | Fraction | Decimal) and not isinstance(truth, bool):
         value = truth if isinstance(truth, Fraction) else Fraction(str(truth))
         return Answer(str(truth), Number(value, is_percent=False, text=str(truth)))
-    text = str(truth)
+    text = final_words(str(truth)) or str(truth)
     stated = read_answer(text) if _MARKER.search(text) else None
     return stated or _answer(plain(typed(text)), whole=True)
 
@@ -94,12 +109,39 @@ def states_answer(sentence: str) -> bool:
 def _statements(text: str) -> Iterator[Answer]:
     """What is stated, the last statement first."""
     end = len(text)
-    for marker in reversed(list(_MARKER.finditer(text))):
+    for marker in _markers(text):
         rest = text[marker.end() : min(end, marker.end() + _LONGEST_STATEMENT)]
-        answer = _in_box(text, marker.end()) if marker["box"] else _after_marker(rest, is_hashes=bool(marker["hashes"]))
-        if answer and (answer.number or not _NO_ANSWER.match(answer.text)):
+        answer = _stated(text, marker, rest)
+        if answer and (answer.number or (answer.text and not _NO_ANSWER.match(answer.text))):
             yield answer
         end = marker.start()
+
+
+def _markers(text: str) -> list[re.Match[str]]:
+    """Where something is stated or revised, the last first."""
+    stated = list(_MARKER.finditer(text))
+    if not stated:
+        return []
+    revised = _REVISION.finditer(text, stated[0].end())
+    return sorted([*stated, *revised], key=lambda marker: marker.end(), reverse=True)
+
+
+def _stated(text: str, marker: re.Match[str], rest: str) -> Answer | None:
+    if marker.re is _REVISION:
+        number = bare_number(first_sentence(plain(rest)))
+        return Answer(number.text, number) if number else None
+    if marker["box"]:
+        return _in_box(text, marker.end())
+    if marker["tag"]:
+        return _in_tag(text, marker.end())
+    return _after_marker(_END_TAG.split(rest)[0], is_hashes=bool(marker["hashes"]))
+
+
+def _in_tag(text: str, start: int) -> Answer | None:
+    """What stands between `<answer>` and its end; a tag that was cut off states nothing."""
+    end = _END_TAG.search(text, start, start + _LONGEST_STATEMENT)
+    inside = plain(text[start : end.start()]).strip() if end else ""
+    return _answer(inside, whole=True) if inside else None
 
 
 def _in_box(text: str, start: int) -> Answer | None:
@@ -147,11 +189,37 @@ def _implied(text: str) -> Answer | None:
     last = bare_number(plain(lines[-1])) if lines else None
     if last:
         return Answer(last.text, last)
+    reply = _reply(next((line for line in reversed(lines) if _DIGIT.search(line)), ""))
+    if reply:
+        return reply
+    is_last = True
     for sentence in reversed(_SENTENCES.split(text)):
         number = result_of_equation(plain(sentence)) if "=" in sentence or "≈" in sentence else None
+        if number is None and is_last:
+            number = _emphasised(sentence)
         if number:
             return Answer(number.text, number)
+        is_last = is_last and not _DIGIT.search(sentence)
     return None
+
+
+def _reply(line: str) -> Answer | None:
+    """The answer in a line such as "A: 42", unless it goes on to reason."""
+    mark = _REPLY.match(line)
+    said = plain(line[mark.end() :]).strip() if mark else ""
+    sentence = first_sentence(said)
+    number = None if _DIGIT.search(said, len(sentence)) else read_number(sentence)
+    return Answer(number.text, number) if number else None
+
+
+def _emphasised(sentence: str) -> Number | None:
+    """The one number of a sentence that stands in bold or as code."""
+    found = [each for each in _EMPHASIS.finditer(sentence) if _DIGIT.search(each[0])]
+    if len(found) != 1 or _HEDGE.search(sentence) or _LABEL.match(sentence):
+        return None
+    if not bare_number(plain(found[0][1] or found[0][2])):
+        return None
+    return leading_number(plain(sentence[found[0].start() :]))
 
 
 def _tidy(text: str) -> str:

@@ -1,10 +1,15 @@
 """What a model wrote, as text: completions come as strings or as chat messages."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Message = Mapping[str, Any]
 Completion = str | Message | Sequence[Message]
+
+_THOUGHT = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_END_MARK = re.compile(r"(?:<[|｜][\w▁]{1,30}[|｜]>|</s>|<eos>|<pad>|<end_of_turn>)\Z")  # noqa: RUF001 - DeepSeek's bars
+_LONGEST_END_MARK = 34
 
 
 def completion_text(completion: Completion) -> str:
@@ -16,6 +21,35 @@ def completion_text(completion: Completion) -> str:
         raise TypeError(f"a completion is {_kind(completion)}: give a string or a list of chat messages")
     said = [_content(message) for message in messages if message.get("role", "assistant") == "assistant"]
     return "\n".join(text for text in said if text)
+
+
+def prompt_text(prompt: Completion) -> str:
+    """What a model is asked: of a conversation, its last message."""
+    if isinstance(prompt, str):
+        return prompt
+    last = prompt if isinstance(prompt, Mapping) else prompt[-1] if prompt else {}
+    return completion_text([{**last, "role": "assistant"}])
+
+
+def final_words(text: str) -> str:
+    """What a text says after all thinking; nothing where a `<think>` is never closed, since its thoughts go on."""
+    marks = list(_THOUGHT.finditer(text))
+    if marks and not marks[-1][1]:
+        return ""
+    return without_end_marks(text[marks[-1].end() :] if marks else text)
+
+
+def without_thought_marks(text: str) -> str:
+    """The text with its thoughts, but without the tags around them."""
+    return _THOUGHT.sub("\n", text)
+
+
+def without_end_marks(text: str) -> str:
+    """The text without the marks with which chat templates end a turn, such as `<|im_end|>`."""
+    text = text.rstrip()
+    while found := _END_MARK.search(text, max(0, len(text) - _LONGEST_END_MARK)):
+        text = text[: found.start()].rstrip()
+    return text
 
 
 def _content(message: Message) -> str:

@@ -39,17 +39,32 @@ class RowError(DatasetError):
 
 
 class RewardError(SharpenError, ValueError):
-    """A reward function failed or returned something that is no reward. `row` is None where no one row is at fault."""
+    """A reward function failed or returned something that is no reward. `row` is None where no one row is at fault.
 
-    reward: str
-    row: int | None
+    `unit` says what `row` counts: the rows of a data set, or in training the completions of a batch.
+    """
+
+    reward: str = "reward"
+    row: int | None = None
+    unit: str = "row"
+    problem: str | None = None
+    excerpt: str = ""
 
     @classmethod
-    def of(cls, reward: str, problem: str, *, row: int | None = None) -> Self:
-        place = "" if row is None else f", row {row} (the first is row 0)"
-        error = cls(f"reward {reward!r}{place}: {problem}")
-        error.reward, error.row = reward, row
-        return error
+    def of(cls, reward: str, problem: str, *, row: int | None = None, unit: str = "row", excerpt: str = "") -> Self:
+        error = cls()
+        error.reward, error.row, error.problem = reward, row, problem
+        return error.placed(unit, excerpt)
+
+    def placed(self, unit: str, excerpt: str) -> Self:
+        """This error, in words for those who count in `unit` and see the completion and prompt of `excerpt`."""
+        if self.problem is None:  # raised by a user's function, in words of its own
+            return self
+        self.unit, self.excerpt = unit, self.excerpt or excerpt
+        noun, _, of_what = unit.partition(" ")
+        counted = f", {noun} {self.row} {of_what}".rstrip() + f" (the first is {noun} 0)"
+        self.args = (f"reward {self.reward!r}{'' if self.row is None else counted}: {self.problem}{self.excerpt}",)
+        return self
 
 
 class RewardTimeoutError(RewardError, TimeoutError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, in_words
 from .completions import Message
 from .errors import ModelError, RowError
+from .messages import check_prompt
 from .plain_numbers import is_number, is_whole
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def complete(
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[GeneratedCompletion]:
     """As `generate_completions`, with its settings in one value."""
-    window = _window(model)
+    window = window_of(model)
     ids_of_rows = [
         _prompt_ids(tokenizer, prompt, row, window, chat_template_kwargs or {}) for row, prompt in enumerate(prompts)
     ]
@@ -135,10 +136,7 @@ def _prompt_ids(
 
 
 def _messages(prompt: Any, row: int) -> list[dict[str, Any]]:
-    if not isinstance(prompt, Sequence) or not all(isinstance(message, Mapping) for message in prompt):
-        raise RowError.of(row, "prompt", f"it is {prompt!r:.80}: give a text or a list of chat messages")
-    if not prompt:
-        raise RowError.of(row, "prompt", "it is an empty list of messages, so there is nothing to go on from")
+    check_prompt(prompt, row, "prompt")
     # A table of Hugging Face fills the fields that only some messages have with None.
     return [{name: value for name, value in message.items() if value is not None} for message in prompt]
 
@@ -166,7 +164,7 @@ def _chat_ids(
     return list(written["input_ids"])
 
 
-def _window(model: Any) -> int | None:
+def window_of(model: Any) -> int | None:
     """How many tokens the model sees at a time, where its settings say so."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return window if isinstance(window, int) and window > 0 else None

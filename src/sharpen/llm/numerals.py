@@ -1,8 +1,8 @@
 """Numbers as people and language models write them, read without loss.
 
 `typed` and `plain` turn typography, LaTeX and Markdown into plain text; `read_number` finds the one number that a
-phrase states: money, percent, units, thousands separators, decimals, fractions, mixed numbers, powers of ten, and the
-result of an equation. A phrase that states none, or several ("12 or 13"), has no number: nobody is paid for hedging.
+phrase states: money, percent, units, thousands separators, decimals, fractions, mixed numbers, powers, and the result
+of an equation. A phrase that states none, or several ("12 or 13"), has no number: nobody is paid for hedging.
 Values are exact fractions. All patterns run in linear time, and no written number can make a huge one.
 """
 
@@ -27,6 +27,7 @@ class Number:
 
 # -- from typography to plain text -------------------------------------------------------------------
 
+_DECIMAL_DIGIT = re.compile(r"\d")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹⁻]+")
 _THIN_GROUPS = re.compile("(?<=\\d)[\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}](?=\\d{3})")
@@ -35,14 +36,17 @@ _TIMES_SIGNS = "\N{MULTIPLICATION SIGN}\N{MULTIPLICATION X}\N{MIDDLE DOT}\N{DOT 
 _TYPOGRAPHY = str.maketrans(
     dict.fromkeys(_MINUS_SIGNS, "-")
     | dict.fromkeys(_TIMES_SIGNS, "*")
-    | {"÷": "/", "≃": "≈", "\N{RIGHT SINGLE QUOTATION MARK}": "'", "\N{ZERO WIDTH SPACE}": ""}
+    | dict.fromkeys("\N{ZERO WIDTH SPACE}\N{LEFT-TO-RIGHT MARK}\N{RIGHT-TO-LEFT MARK}\N{ARABIC LETTER MARK}", "")
+    | {"\N{ARABIC DECIMAL SEPARATOR}": ".", "\N{ARABIC THOUSANDS SEPARATOR}": ",", "\N{ARABIC PERCENT SIGN}": "%"}
+    | {"÷": "/", "≃": "≈", "\N{RIGHT SINGLE QUOTATION MARK}": "'"}
 )
 
 
 def typed(text: str) -> str:
-    """The text with the characters of a keyboard: full-width forms, minus signs, superscripts, vulgar fractions."""
+    """The text with the characters of a keyboard: digits of any script, minus signs, superscripts, vulgar fractions."""
     if text.isascii():
         return text
+    text = _DECIMAL_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
     text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found[0]).replace("\u2044", "/"), text)
     text = _THIN_GROUPS.sub("", text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
@@ -92,7 +96,8 @@ _NUMBER = re.compile(
     (?<![A-Za-z0-9_.√^])(?<!\d[,:/])
     (?P<sign>[-+]\s?|negative\s|minus\s|负)?
     (?:(?P<whole>\d++)\s+(?:and\s+)?(?=\d++\s?/\s?\d))?
-    (?P<top>{_DIGITS})(?:e(?P<exponent>[-+]?\d{{1,3}})(?![A-Za-z0-9]))?
+    (?P<top>{_DIGITS})
+    (?:e(?P<exponent>[-+]?\d{{1,3}})(?![A-Za-z0-9])|\^(?P<raised>-?\d{{1,3}}|\{{-?\d{{1,3}}\}}|\(-?\d{{1,3}}\)))?
     (?:\s?/\s?(?P<bottom>{_DIGITS}))?
     (?:\s?[*x]\s?10\^[({{]?(?P<power>-?\d{{1,3}})[)}}]?)?
     (?!\d|[,.:]\d|\s?/\s?\d|[\^√π(\\]|\s?[xyz](?![A-Za-z]))
@@ -107,16 +112,24 @@ _SCALES = {"thousand": 3, "k": 3, "万": 4, "million": 6, "亿": 8, "billion": 9
 def _number(found: re.Match[str]) -> Number | None:
     if max(len(found[name] or "") for name in ("whole", "top", "bottom")) > _LONGEST_NUMBER:
         return None
-    bottom = _exact(found["bottom"] or "1")
-    if bottom == 0:
+    bottom, top = _exact(found["bottom"] or "1"), _raised(found)
+    if bottom == 0 or top is None:
         return None
     scale = (found["scale"] or "").strip().lower()
     power = int(found["exponent"] or 0) + int(found["power"] or 0) + _SCALES.get(scale, 0)
     if abs(power) > _LARGEST_POWER:
         return None
-    value = (_exact(found["whole"] or "0") + _exact(found["top"]) / bottom) * Fraction(10) ** power
+    value = (_exact(found["whole"] or "0") + top / bottom) * Fraction(10) ** power
     sign = 1 if (found["sign"] or "+").strip() == "+" else -1
     return Number(sign * value, found["percent"] is not None, found[0].strip())
+
+
+def _raised(found: re.Match[str]) -> Fraction | None:
+    """The number before a fraction bar, raised to its power; None where that would be too large or is undefined."""
+    base, power = _exact(found["top"]), int((found["raised"] or "1").strip("(){}"))
+    if len(found["top"]) * abs(power) > _LARGEST_POWER or (base == 0 and power < 0) or (found["whole"] and power != 1):
+        return None
+    return base**power
 
 
 def _exact(digits: str) -> Fraction:

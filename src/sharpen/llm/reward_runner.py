@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..errors import ConfigError, in_words
-from .completions import Completion, completion_text
+from .completions import Completion, completion_text, prompt_text
 from .errors import RewardError, RewardTimeoutError
 from .plain_numbers import is_number
 
@@ -25,18 +25,27 @@ T = TypeVar("T")
 Rewards = Sequence[float | None]
 RewardFunction = Callable[..., Rewards | Awaitable[Rewards]]
 
+# What TRL gives to rewards beside the columns of the data set.
+_NO_COLUMNS = frozenset({"trainer_state", "log_extra", "log_metric", "environments"})
 _SECONDS_TO_FIND_A_ROW = 10.0
 _SECONDS_TO_CANCEL = 1.0
+_WIDTH_OF_AN_EXCERPT = 80
 
 
 class RewardRunner:
     """A reward function in safe hands; called like the function itself, also by TRL.
 
-    With `may_skip`, None stands for "this reward does not judge that row", as in TRL with several rewards.
+    With `may_skip`, None stands for "this reward does not judge that row", as in TRL with several rewards. `unit` is
+    what errors count: the rows of a data set, or such as "completion of the batch".
     """
 
     def __init__(
-        self, reward_fn: RewardFunction, *, timeout_seconds: float | None = None, may_skip: bool = False
+        self,
+        reward_fn: RewardFunction,
+        *,
+        timeout_seconds: float | None = None,
+        may_skip: bool = False,
+        unit: str = "row",
     ) -> None:
         if not callable(reward_fn):
             raise ConfigError(
@@ -49,17 +58,24 @@ class RewardRunner:
         self.reward_fn = reward_fn
         self.timeout_seconds = timeout_seconds
         self.may_skip = may_skip
+        self.unit = unit
         self.__name__ = reward_name(reward_fn)
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         try:
-            result = self._call(completions, columns)
+            return self._checked(self._result(completions, columns), len(completions))
+        except RewardError as error:
+            error.placed(self.unit, _excerpt(completions, columns, error.row))
+            raise
+
+    def _result(self, completions: Sequence[Completion], columns: Mapping[str, Any]) -> Rewards:
+        try:
+            return self._call(completions, columns)
         except RewardError:
             raise
         except Exception as error:
             row = self._failing_row(completions, columns, error)
-            raise RewardError.of(self.__name__, in_words(error) + _excerpt(completions, row), row=row) from error
-        return self._checked(result, completions)
+            raise RewardError.of(self.__name__, in_words(error), row=row) from error
 
     def _call(self, completions: Sequence[Completion], columns: Mapping[str, Any]) -> Rewards:
         call = partial(call_reward, self.reward_fn, completions, columns)
@@ -85,15 +101,15 @@ class RewardRunner:
                     return row
         return None
 
-    def _checked(self, result: Rewards, completions: Sequence[Completion]) -> list[float | None]:
+    def _checked(self, result: Rewards, count: int) -> list[float | None]:
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-            raise RewardError.of(self.__name__, f"returned {result!r:.80}: give a list of {len(completions)} numbers")
+            raise RewardError.of(self.__name__, f"returned {result!r:.80}: give a list of {count} numbers")
         values = list(result)
-        if len(values) != len(completions):
-            raise RewardError.of(self.__name__, f"returned {len(values)} rewards for {len(completions)} completions")
-        return [self._number(value, row, completions) for row, value in enumerate(values)]
+        if len(values) != count:
+            raise RewardError.of(self.__name__, f"returned {len(values)} rewards for {count} completions")
+        return [self._number(value, row) for row, value in enumerate(values)]
 
-    def _number(self, value: Any, row: int, completions: Sequence[Completion]) -> float | None:
+    def _number(self, value: Any, row: int) -> float | None:
         if value is None and self.may_skip:
             return None
         try:
@@ -101,9 +117,7 @@ class RewardRunner:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise RewardError.of(
-                self.__name__, f"gave {value!r:.80}, which is no finite number" + _excerpt(completions, row), row=row
-            )
+            raise RewardError.of(self.__name__, f"gave {value!r:.80}, which is no finite number", row=row)
         return number
 
 
@@ -130,13 +144,15 @@ def reward_name(reward_fn: RewardFunction) -> str:
 
 
 def reward_runners(
-    reward_fns: RewardFunction | Sequence[RewardFunction], *, timeout_seconds: float | None = None
+    reward_fns: RewardFunction | Sequence[RewardFunction], *, timeout_seconds: float | None = None, unit: str = "row"
 ) -> list[RewardRunner]:
     """A runner for each of one or several rewards, with names that are all different. Of several, one may skip rows."""
     given = list(reward_fns) if isinstance(reward_fns, list | tuple) else [cast(RewardFunction, reward_fns)]
     if not given:
         raise ConfigError("the list of rewards is empty: give at least one function f(completions, **columns)")
-    runners = [RewardRunner(each, timeout_seconds=timeout_seconds, may_skip=len(given) > 1) for each in given]
+    runners = [
+        RewardRunner(each, timeout_seconds=timeout_seconds, may_skip=len(given) > 1, unit=unit) for each in given
+    ]
     for runner, name in zip(runners, _different([runner.__name__ for runner in runners]), strict=True):
         runner.__name__ = name
     return runners
@@ -178,8 +194,13 @@ def _check_columns(
     for each in parameters:
         is_required = each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
         if is_required and each.name != "completions" and each.name not in columns:
-            has = ", ".join(sorted(columns)) or "none"
-            raise RewardError.of(reward_name(reward_fn), f"needs the column {each.name!r}; the columns are: {has}")
+            raise missing_column(reward_name(reward_fn), each.name, columns)
+
+
+def missing_column(reward: str, column: str, columns: Mapping[str, Any]) -> RewardError:
+    """The error of a reward that needs a column which is not there."""
+    has = ", ".join(sorted(set(columns) - _NO_COLUMNS)) or "none"
+    return RewardError.of(reward, f"needs the column {column!r}; the columns are: {has}")
 
 
 def _one_row(columns: Mapping[str, Any], row: int, count: int) -> dict[str, Any]:
@@ -190,13 +211,21 @@ def _one_row(columns: Mapping[str, Any], row: int, count: int) -> dict[str, Any]
     }
 
 
-def _excerpt(completions: Sequence[Completion], row: int | None) -> str:
-    if row is None:
+def _excerpt(completions: Sequence[Completion], columns: Mapping[str, Any], row: int | None) -> str:
+    if row is None or not 0 <= row < len(completions):
         return ""
+    prompts = columns.get("prompts")
+    has_prompt = isinstance(prompts, list | tuple) and row < len(prompts)
+    shown = {"completion": _beginning(completion_text, completions[row])}
+    shown |= {"prompt": _beginning(prompt_text, prompts[row])} if prompts and has_prompt else {}
+    return f" ({', '.join(f'{name}: {text}' for name, text in shown.items())})"
+
+
+def _beginning(text_of: Callable[[Any], str], value: Any) -> str:
     try:
-        return f" (completion: {completion_text(completions[row])[:80]!r})"
-    except TypeError:
-        return f" (completion: {completions[row]!r:.80})"
+        return repr(text_of(value)[:_WIDTH_OF_AN_EXCERPT])
+    except (TypeError, LookupError):
+        return f"{value!r:.80}"
 
 
 # -- time --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ..errors import ConfigError, InvalidInputError
 from .answers import is_same, read_answer, read_truth
 from .completions import Completion, completion_text
 from .errors import RewardError
-from .reward_runner import RewardFunction, Rewards, call_reward, reward_name, score
+from .reward_runner import RewardFunction, Rewards, call_reward, missing_column, reward_name, score
 from .steps import count_steps
 
 _LARGEST_STEP_BONUS = 0.5
@@ -23,7 +23,8 @@ _LARGEST_STEP_BONUS = 0.5
 class MathRewardFunction:
     """1 where the final answer of a completion equals the column `ground_truth`, else 0.
 
-    Numbers are equal when they differ by at most `tolerance`; answers in words, when they are the same words.
+    Numbers are equal when they differ by at most `tolerance`; answers in words, when they are the same words. Of a
+    completion that thinks in `<think>`, only what follows the last `</think>` counts.
     """
 
     def __init__(self, tolerance: float = 1e-4) -> None:
@@ -50,8 +51,7 @@ class MathRewardFunction:
     def _truths(self, count: int, columns: dict[str, Any]) -> Sequence[object]:
         truths = columns.get("ground_truth")
         if truths is None:
-            has = ", ".join(sorted(columns)) or "none"
-            raise RewardError.of(self.__name__, f"needs the column 'ground_truth'; the columns are: {has}")
+            raise missing_column(self.__name__, "ground_truth", columns)
         if isinstance(truths, str) or len(truths) != count:
             raise RewardError.of(
                 self.__name__, f"needs one ground_truth for each of {count} completions, not {truths!r:.80}"
@@ -116,7 +116,7 @@ class LengthPenaltyReward(ShapedReward):
 
 
 class StepReward(ShapedReward):
-    """Adds `step_bonus` for every step of reasoning, 0.5 at most."""
+    """Adds `step_bonus` for every step of reasoning, 0.5 at most. Steps count inside `<think>` too: it is reasoning."""
 
     def __init__(self, base_reward_fn: RewardFunction, step_bonus: float = 0.1) -> None:
         super().__init__(base_reward_fn, "steps")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import ConfigError, MissingExtraError, in_words
+from .column_kinds import REFUSALS, table_error
 from .errors import DatasetError, RowError
 from .list_dataset import Dataset, ListDataset, Row
 from .plain_numbers import is_whole
@@ -57,10 +58,11 @@ def to_hugging_face(source: Source) -> Any:
     if package is None:
         raise MissingExtraError.of("datasets", extra="llm", feature="a Hugging Face Dataset")
     rows = ListDataset(read_rows(source))
+    columns = {name: rows[name] for name in rows.column_names}
     try:
-        return package.Dataset.from_dict({name: rows[name] for name in rows.column_names})
-    except (TypeError, ValueError) as error:  # Arrow's own errors are among them.
-        raise DatasetError(f"a column of the data set mixes kinds of values: {error}") from error
+        return package.Dataset.from_dict(columns)
+    except REFUSALS as error:
+        raise table_error(columns, lambda name, some: package.Dataset.from_dict({name: some}), error) from error
 
 
 def hugging_face() -> Any | None:

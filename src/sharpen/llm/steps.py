@@ -1,7 +1,8 @@
 """Steps of reasoning in what a model writes.
 
 A step is a sentence that calculates something new and does so correctly, or one that says something new in words. Blank
-lines, headings, the final answer, and what was said before in other order or with other numbers are no steps.
+lines, headings, the final answer, and what was said before in other order or with other numbers are no steps. Thinking
+in `<think>` is reasoning: its steps count like any others.
 """
 
 import re
@@ -9,6 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from .answers import states_answer
+from .completions import without_end_marks, without_thought_marks
 from .numerals import plain, typed
 
 _STEP_MARK = re.compile(
@@ -36,7 +38,8 @@ _NEW_WORDS_OF_A_SENTENCE = 2
 def count_steps(text: str) -> int:
     """How many steps of reasoning a text takes."""
     counter = _Counter()
-    for line in re.sub(r"<<[^<>\n]*>>", "", typed(text)).splitlines():
+    text = typed(without_thought_marks(without_end_marks(text)))
+    for line in re.sub(r"<<[^<>\n]*>>", "", text).splitlines():
         for sentence in _SENTENCES.split(line):
             counter.add(sentence)
     return counter.steps

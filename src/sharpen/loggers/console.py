@@ -58,6 +58,7 @@ class ConsoleLogger(Logger):
         self._console, self._is_shared = console, True
 
     def log_config(self, config: Mapping[str, Any]) -> None:
+        self._began = self._clock() if self._began is None else self._began
         if self.total is None and isinstance(config.get("max_iters"), int):
             self.total = config["max_iters"]
 

@@ -21,13 +21,34 @@ def test_a_call_may_be_a_dict_or_a_json_text() -> None:
     assert read_request(json.dumps(TRAIN)).given == read_request(TRAIN).given == {"algorithm": "sft", "model_name": "m"}
 
 
+@pytest.mark.parametrize("fenced", ["```json\n{}\n```", " \n```\n{}\n```\n ", "```json {}```", "```{}```"])
+def test_a_fence_around_json_is_taken_off(fenced: str) -> None:
+    assert read_request(fenced.replace("{}", json.dumps(TRAIN))).given == read_request(TRAIN).given
+
+
 def test_null_means_left_out() -> None:
     request = read_request({**TRAIN, "batch_size": None, "wait": None})
     assert "batch_size" not in request.given
     assert request.get("wait") is True
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "3", '"train"', "null", "[" * 100_000, '{"a": ' + "1" * 5000 + "}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        "3",
+        "```",
+        "``````",
+        "```json",
+        "```json```",
+        '"train"',
+        "null",
+        "[" * 100_000,
+        '{"a": ' + "1" * 5000 + "}",
+    ],
+)
 def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match=r"parameters|action is missing"):
         read_request(text)

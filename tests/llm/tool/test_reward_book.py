@@ -92,6 +92,12 @@ def test_a_function_takes_no_name_of_a_created_reward(call: Calls) -> None:
         call.tool.register_reward_function("three", 3)  # type: ignore[arg-type]
 
 
+def test_a_function_does_not_replace_the_default(call: Calls) -> None:
+    with pytest.raises(ConfigError, match="'accuracy' is the default of training: choose another name"):
+        call.tool.register_reward_function("accuracy", always_one)
+    assert call("list", kind="rewards")["rewards"][0] == {"name": "accuracy", "reward_type": "accuracy"}
+
+
 def test_a_damaged_file_of_rewards_is_named(call: Calls, base: Path) -> None:
     call("create_reward", reward_type="step")
     (base / ".sharpen" / "rewards.json").write_text("{", encoding="utf-8")

@@ -147,7 +147,7 @@ def test_prompts_that_leave_no_room_are_left_out(
         str(tiny_model), [*rl_rows(3), long], share_of_e, tmp_path / "out", batch_size=1, max_length=60, **QUICK
     )
     assert wrapper.train()["steps"] == 3
-    assert "1 of 4 prompts are longer" in caplog.text
+    assert "1 of 4 prompts are longer than 54 tokens and are left out: max_length is 60" in caplog.text
     with pytest.raises(ConfigError, match="every prompt is longer"):
         GRPOTrainerWrapper(
             str(tiny_model), [long], share_of_e, tmp_path / "none", batch_size=1, max_length=60, **QUICK
@@ -159,7 +159,7 @@ def test_a_reward_that_fails_names_itself_and_the_row(tiny_model: Path, tmp_path
         return [1 / (int(truth) - 2) for truth in ground_truth]
 
     wrapper = GRPOTrainerWrapper(str(tiny_model), rl_rows(4), broken, tmp_path / "out", batch_size=4, **QUICK)
-    with pytest.raises(RewardError, match=r"'broken', row \d+ .*ZeroDivisionError"):
+    with pytest.raises(RewardError, match=r"'broken', completion \d+ of the batch .*ZeroDivisionError"):
         wrapper.train()
 
 
@@ -172,3 +172,21 @@ def test_fewer_rows_than_a_step_takes_are_refused(tiny_model: Path, tmp_path: Pa
 def test_a_reward_is_needed(tiny_model: Path) -> None:
     with pytest.raises(ConfigError, match="reward_fn is missing"):
         GRPOTrainerWrapper(str(tiny_model), rl_rows(2))
+
+
+@pytest.mark.parametrize("column", ["completion", "completions", "trainer_state"])
+def test_a_column_under_a_taken_name_is_refused(tiny_model: Path, column: str) -> None:
+    rows = [{**row, column: "gold"} for row in rl_rows(2)]
+    with pytest.raises(ConfigError, match=f"a column '{column}'.*rename it"):
+        GRPOTrainerWrapper(str(tiny_model), rows, share_of_e)
+
+
+def test_prompts_beyond_the_window_of_the_model_are_left_out(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {"prompt": [{"role": "user", "content": "why? " * 1200}], "ground_truth": "1"}
+    wrapper = GRPOTrainerWrapper(
+        str(tiny_model), [*rl_rows(2), long], share_of_e, tmp_path / "out", batch_size=1, **QUICK
+    )
+    assert wrapper.train()["steps"] == 2
+    assert "the model's window is 1024" in caplog.text

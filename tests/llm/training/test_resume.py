@@ -147,6 +147,9 @@ def test_a_file_of_the_checkpoint_callback_is_enough_to_go_on(tiny_model: Path, 
     sft(tiny_model, tmp_path / "first", callbacks=keeps).train()
     sft(tiny_model, tmp_path / "second", resume=tmp_path / "files" / "005.pth").train()
     assert same(weights_of(tmp_path / "second"), weights_of(tmp_path / "whole"))
+    wider = write_tiny_model(tmp_path / "wider", hidden=64)
+    with pytest.raises(ModelError, match="the state and the model differ"):
+        sft(wider, tmp_path / "third", resume=tmp_path / "files" / "005.pth").train()
 
 
 def test_a_finished_run_can_be_extended(tiny_model: Path, tmp_path: Path) -> None:
@@ -214,3 +217,35 @@ def test_a_damaged_checkpoint_is_named(tiny_model: Path, tmp_path: Path) -> None
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(StateFileError, match=r"training_state.safetensors.* cannot be read"):
         sft(tiny_model, tmp_path / "out", resume=True).train()
+
+
+def test_other_settings_on_resume_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1).train()
+    for changed in ({"learning_rate": 1e-3}, {"weight_decay": 0.1}, {"seed": 1}):
+        with pytest.raises(ConfigError, match=rf"{next(iter(changed))} was .*, now .*begin a new run"):
+            sft(tiny_model, tmp_path / "out", resume=True, **changed).train()
+
+
+def test_an_extended_run_goes_on_at_the_rate_of_its_new_schedule(tiny_model: Path, tmp_path: Path) -> None:
+    sft(tiny_model, tmp_path / "out", num_epochs=1, logging_steps=1, warmup=0).train()
+    sft(tiny_model, tmp_path / "out", num_epochs=2, logging_steps=1, warmup=0, resume=True).train()
+    rates = [line["learning_rate"] for line in metric_lines(tmp_path / "out")]
+    assert rates[4:] == pytest.approx([1e-2 * (8 - step) / 8 for step in range(4, 8)])
+
+
+def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Pressed(Callback):
+        def on_train_start(self, loop: Any, trained: Any) -> None:
+            if loop.current_iter == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    sft(tiny_model, tmp_path / "whole").train()
+    with pytest.raises(KeyboardInterrupt):
+        sft(tiny_model, tmp_path / "out", save_steps=0, callbacks=Pressed()).train()
+    assert "stopped at step 5; resume=True goes on" in caplog.text
+    assert checkpoints(tmp_path / "out")[-1].name == "checkpoint-5"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    sft(tiny_model, tmp_path / "out", save_steps=0, resume=True).train()
+    assert same(weights_of(tmp_path / "out"), weights_of(tmp_path / "whole"))

@@ -142,6 +142,8 @@ def test_a_config_and_keywords_agree(tiny_model: Path, tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"model_name": None}, "model_name"),
+        ({"model_name": TrainingConfig()}, "give it as config="),
+        ({"lora_r": 8}, "lora_r is given, which does nothing without use_lora"),
         ({"dataset": None}, "dataset is missing"),
         ({"dataset": []}, "no rows"),
         ({"model_name": "./nowhere"}, "no model at './nowhere'"),
@@ -255,3 +257,38 @@ def test_an_adapter_is_not_saved_over_its_base(tmp_path: Path, tiny_model: Path)
     with pytest.raises(ModelError, match="the base would be lost"):
         wrapper.train()
     assert sorted(path.name for path in tiny_model.iterdir()) == before
+
+
+def test_a_run_of_one_step_learns_something(tiny_model: Path, tmp_path: Path) -> None:
+    result = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[]).train()
+    assert (result["steps"], result["final_metrics"]["learning_rate"]) == (1, 2e-5)
+    assert not same(weights_of(tiny_model), weights_of(tmp_path / "out"))
+
+
+def test_a_warmup_is_a_share_of_the_run(tiny_model: Path, tmp_path: Path) -> None:
+    SFTTrainerWrapper(
+        str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=10, batch_size=2, logging_steps=1,
+        learning_rate=1e-3, lr_scheduler_type="constant_with_warmup", warmup=0.1, loggers="jsonl",
+    ).train()  # fmt: skip
+    rates = [line["learning_rate"] for line in metric_lines(tmp_path / "out")]
+    assert rates == pytest.approx([0, 0.5e-3] + [1e-3] * 18)
+
+
+def test_columns_of_the_users_own_do_not_take_the_place_of_the_texts(tiny_model: Path, tmp_path: Path) -> None:
+    odd = [{**row, "input_ids": [1, 2, 3], "labels": "x", "note": 1} for row in sft_rows(4)]
+    tokens = [
+        SFTTrainerWrapper(str(tiny_model), rows, tmp_path / name, num_epochs=1, loggers=[], eval_dataset=rows).train()[
+            "tokens"
+        ]
+        for name, rows in (("plain", sft_rows(4)), ("odd", odd))
+    ]
+    assert tokens[0] == tokens[1] > 50
+
+
+def test_a_second_run_begins_a_new_record(tiny_model: Path, tmp_path: Path) -> None:
+    wrapper = SFTTrainerWrapper(
+        str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=2, logging_steps=1, loggers="jsonl"
+    )
+    wrapper.train()
+    wrapper.train()
+    assert [line["step"] for line in metric_lines(tmp_path / "out")] == [1, 2]

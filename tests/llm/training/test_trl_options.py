@@ -238,7 +238,7 @@ def test_groups_of_grpo_stay_whole_whatever_the_batch_size() -> None:
         assert not made.remove_unused_columns
 
 
-@pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (0.101, 11), (1, 1), (12, 12)])
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (0.1, 10), (1, 1), (12, 12)])
 def test_warmup_is_a_share_of_the_run_or_a_number_of_steps(warmup: float, steps: int) -> None:
     assert config_of(settings(warmup=warmup)).get_warmup_steps(100) == steps
 

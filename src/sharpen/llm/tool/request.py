@@ -12,6 +12,7 @@ from .defaults import ALGORITHMS
 from .errors import ParameterError, Problem
 
 _LONGEST_TEXT = 1_000_000
+_FENCE = "```"
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,20 @@ def _values(parameters: Mapping[str, Any] | str) -> dict[str, Any]:
         if len(parameters) > _LONGEST_TEXT:
             raise ParameterError(f"the parameters have {len(parameters)} characters: data belongs into a file")
         try:
-            parameters = json.loads(parameters)
+            parameters = json.loads(_unfenced(parameters) if isinstance(parameters, str) else parameters)
         except (ValueError, RecursionError) as error:
             raise ParameterError(f"the parameters are no JSON object: {error}") from error
     if not isinstance(parameters, Mapping):
         raise ParameterError(f'the parameters are {shown(parameters)}: give an object such as {{"action": "list"}}')
     return {str(name): value for name, value in parameters.items()}
+
+
+def _unfenced(text: str) -> str:
+    """The text within the fence of Markdown that models like to put around JSON."""
+    text = text.strip()
+    if not (text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) >= 2 * len(_FENCE)):
+        return text
+    return text[len(_FENCE) : -len(_FENCE)].strip().removeprefix("json")
 
 
 def _action(name: Any) -> Action:

@@ -50,6 +50,8 @@ class RewardBook:
         check_name("reward", name)
         if not callable(reward_fn):
             raise ConfigError(f"the reward {name!r} is {reward_fn!r}: give a function f(completions, **columns)")
+        if name == "accuracy":
+            raise ConfigError("the reward 'accuracy' is the default of training: choose another name for yours")
         if name in self._created():
             raise ConfigError(f"a reward {name!r} has been created in this base folder: choose another name")
         self._registered[name] = reward_fn

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError, MissingExtraError, in_words, text_of
 from ..errors import ModelError
+from ..generation import window_of
 from ..models.loading import LoadedModel, load_model, place_of
 from ..models.lora import lora_config_for, same_lora
 from ..models.precision import Precision, choose_device, choose_precision
@@ -44,7 +45,7 @@ def build(wrapper: Any) -> Built:
     loaded = _load(wrapper, device, precision)
     if _has_messages(wrapper.dataset):
         check_chat_template(loaded.tokenizer, settings.model_name)
-    rows = wrapper.rows_for(loaded.tokenizer)
+    rows = wrapper.rows_for(loaded.tokenizer, window_of(loaded.model))
     lengths = row_lengths(islice(rows, _ROWS_TO_MEASURE), loaded.tokenizer, settings.trl.get("chat_template_kwargs"))
     _warn_of_cut_rows(settings, lengths)
     trainer = _trainer(wrapper, loaded, rows, device, precision)

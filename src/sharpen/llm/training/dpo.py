@@ -55,9 +55,7 @@ class DPOTrainerWrapper(TrainerWrapper):
     def make_trainer(self, trl: Any, **parts: Any) -> Any:
         from copy import deepcopy
 
-        from ..sources import to_hugging_face
-
-        rows = None if self.eval_dataset is None else to_hugging_face(self.eval_dataset)
+        rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
         # An adapter is its own reference: TRL turns it off, or keeps a copy of one that was trained before.
         reference = None if self.settings.use_lora else deepcopy(parts["model"])
         return trl.DPO(ref_model=reference, eval_dataset=rows, **parts)

@@ -7,14 +7,29 @@ from typing import Any, ClassVar
 
 from ...callbacks import Callback
 from ...errors import ConfigError
+from ..list_dataset import Dataset
 from ..reward_runner import RewardFunction, reward_runners
-from ..sources import Source
+from ..sources import Source, to_hugging_face
 from .config import TrainingConfig
 from .given import remembering_given
 from .prompts import prompt_lengths
 from .wrapper import TrainerWrapper
 
 log = logging.getLogger(__name__)
+
+# What TRL itself hands to rewards, or takes for a part of the prompt.
+_TAKEN = frozenset(
+    (
+        "prompts",
+        "completions",
+        "completion",
+        "completion_ids",
+        "trainer_state",
+        "log_extra",
+        "log_metric",
+        "environments",
+    )
+)
 
 
 class GRPOTrainerWrapper(TrainerWrapper):
@@ -56,7 +71,9 @@ class GRPOTrainerWrapper(TrainerWrapper):
                 "reward_fn is missing: give a function f(completions, **columns) -> list of numbers, or several in a "
                 "list; create_accuracy_reward() makes one"
             )
-        self.reward_fns = reward_runners(reward_fn, timeout_seconds=reward_timeout_seconds)
+        self.reward_fns = reward_runners(
+            reward_fn, timeout_seconds=reward_timeout_seconds, unit="completion of the batch"
+        )
         self._set_up(
             dataset,
             config=config,
@@ -66,6 +83,15 @@ class GRPOTrainerWrapper(TrainerWrapper):
             resume=resume,
             allow_download=allow_download,
         )
+
+    def _rows(self, rows: Source | None, name: str) -> Dataset:
+        dataset = super()._rows(rows, name)
+        if taken := [each for each in dataset.column_names if each in _TAKEN]:
+            raise ConfigError(
+                f"{name} has a column {taken[0]!r}, a name under which rewards get something else: rename it, for "
+                f"example to 'reference'"
+            )
+        return dataset
 
     def judge(self) -> RewardFunction | None:
         return self.eval_reward_fn or self._sum_of_rewards
@@ -79,10 +105,10 @@ class GRPOTrainerWrapper(TrainerWrapper):
             for row in zip(*rewards, strict=True)
         ]
 
-    def rows_for(self, tokenizer: Any) -> Any:
-        """Without the prompts that leave no room for a completion within `max_length`."""
-        rows = super().rows_for(tokenizer)
-        limit = self.settings.max_length
+    def rows_for(self, tokenizer: Any, window: int | None) -> Any:
+        """With all columns, which the rewards read; without prompts that leave no room for a completion."""
+        rows = to_hugging_face(self.dataset)
+        limit = min((each for each in (self.settings.max_length, window) if each is not None), default=None)
         if limit is None:
             return rows
         longest = limit - (self.settings.max_new_tokens or 0)
@@ -90,17 +116,24 @@ class GRPOTrainerWrapper(TrainerWrapper):
         kept = [row for row, length in enumerate(lengths) if length <= longest]
         if not kept:
             raise ConfigError(
-                f"max_length is {limit} and max_new_tokens {self.settings.max_new_tokens}, which leaves {longest} "
-                "tokens for the prompt, but every prompt is longer: raise max_length"
+                f"{_limit_in_words(self.settings.max_length, window)} is {limit} tokens, of which max_new_tokens takes "
+                f"{self.settings.max_new_tokens}: every prompt is longer than the {longest} that are left"
             )
         if len(kept) < len(rows):
             log.warning(
-                "%d of %d prompts are longer than max_length - max_new_tokens = %d tokens and are left out",
+                "%d of %d prompts are longer than %d tokens and are left out: %s is %d, and max_new_tokens %d",
                 len(rows) - len(kept),
                 len(rows),
                 longest,
+                _limit_in_words(self.settings.max_length, window),
+                limit,
+                self.settings.max_new_tokens,
             )
         return rows.select(kept)
 
     def make_trainer(self, trl: Any, **parts: Any) -> Any:
         return trl.GRPO(reward_funcs=list(self.reward_fns), **parts)
+
+
+def _limit_in_words(max_length: int | None, window: int | None) -> str:
+    return "the model's window" if max_length is None or (window is not None and window < max_length) else "max_length"

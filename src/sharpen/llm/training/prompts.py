@@ -5,16 +5,18 @@ from typing import Any
 
 from ...errors import in_words
 from ..errors import RowError
+from ..sources import value_of
 
 TemplateKwargs = Mapping[str, Any] | None
 
 
 def check_texts(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str) -> None:
-    """Every row has texts or chat messages in these columns, and the same in all of them."""
+    """Every row has these columns, with texts or chat messages in them, and the same in all of them."""
     for number, row in enumerate(rows):
         for column in columns:
-            _check_text(row[column], number, column, source)
-            if isinstance(row[column], str) != isinstance(row[columns[0]], str):
+            value = value_of(row, number, column, source=source)
+            _check_text(value, number, column, source)
+            if isinstance(value, str) != isinstance(row[columns[0]], str):
                 problem = f"{columns[0]} and {column} are one a text, the other chat messages: use one form for both"
                 raise RowError.of(number, column, problem, source=source)
 

@@ -1,6 +1,5 @@
 """Reading the state of a checkpoint, if it is one of such a run."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,18 @@ from ...errors import ConfigError, StateFileError
 from .checkpoints import STATE_FILE
 from .settings import Algorithm, Settings
 
-log = logging.getLogger(__name__)
-
 # A run may be extended, moved, and watched otherwise; what else changes makes its numbers those of two runs.
-_MAY_CHANGE = {"output_dir", "num_train_epochs", "loggers", "save_steps", "logging_steps", "save_total_limit"}
+_MAY_CHANGE = {
+    "model_name",  # weights of another shape are refused when they are loaded
+    "output_dir",
+    "num_train_epochs",
+    "max_steps",
+    "loggers",
+    "save_steps",
+    "eval_steps",
+    "logging_steps",
+    "save_total_limit",
+}
 
 
 def read_state(checkpoint: Path, algorithm: Algorithm, num_rows: int, settings: Settings) -> State:
@@ -35,7 +42,7 @@ def read_state(checkpoint: Path, algorithm: Algorithm, num_rows: int, settings: 
     if (its_settings["lora"] is None) == settings.use_lora:
         was = "all weights" if settings.use_lora else "an adapter"
         raise ConfigError(f"{str(checkpoint)!r} is of a run that trained {was}: resume with the same use_lora")
-    _warn_of_changes(its_settings, settings.as_dict())
+    _refuse_changes(checkpoint, its_settings, settings.as_dict())
     return state
 
 
@@ -46,8 +53,13 @@ def load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
             thing.load_state_dict(states[name])
 
 
-def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = [name for name in now if name not in _MAY_CHANGE and now[name] != before.get(name, now[name])]
+def _refuse_changes(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Other settings would not act: the optimiser and the schedule come from the checkpoint."""
+    before, now = {**before, **before["trl"], "trl": None}, {**now, **now["trl"], "trl": None}
+    changed = [name for name in {**before, **now} if name not in _MAY_CHANGE and now.get(name) != before.get(name)]
     if changed:
-        words = ", ".join(f"{name} {before[name]!r} -> {now[name]!r}" for name in changed)
-        log.warning("settings differ from those of the checkpoint: %s", words)
+        words = ", ".join(f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
+        raise ConfigError(
+            f"the settings are not those of {str(checkpoint)!r}: {words}. Resume with the same, or begin a new run "
+            "from it: give its path as model_name"
+        )

@@ -201,7 +201,7 @@ def _lora(
     wanted = {_LORA[name]: values.pop(name) for name in _LORA if name in values}
     if not values.pop("use_lora", False):
         if wanted or lora_config is not None:
-            what = "lora_config" if lora_config is not None else f"{next(iter(wanted))} of LoRA"
+            what = "lora_config" if lora_config is not None else next(each for each in _LORA if _LORA[each] in wanted)
             raise ConfigError(f"{what} is given, which does nothing without use_lora=True: set it too, or leave it out")
         return None
     complete = create_lora_config(**wanted)

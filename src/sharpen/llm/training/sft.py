@@ -54,7 +54,5 @@ class SFTTrainerWrapper(TrainerWrapper):
         )
 
     def make_trainer(self, trl: Any, **parts: Any) -> Any:
-        from ..sources import to_hugging_face
-
-        rows = None if self.eval_dataset is None else to_hugging_face(self.eval_dataset)
+        rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
         return trl.SFT(eval_dataset=rows, **parts)

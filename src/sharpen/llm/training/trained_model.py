@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...callbacks.base import State
+from ..errors import ModelError
 
 
 class TrainedModel:
@@ -29,8 +30,9 @@ class TrainedModel:
 
         weights = dict(self.model.named_parameters())
         trained = {name for name, weight in weights.items() if weight.requires_grad}
-        if missing := sorted(trained ^ set(state_dict)):
-            raise KeyError(f"the state and the model differ in {len(missing)} weights, such as {missing[0]!r}")
+        different = {name for name in trained & set(state_dict) if weights[name].shape != state_dict[name].shape}
+        if wrong := sorted(different | (trained ^ set(state_dict))):
+            raise ModelError(f"the state and the model differ in {len(wrong)} weights, such as {wrong[0]!r}")
         with torch.no_grad():
             for name, value in state_dict.items():
                 weights[name].copy_(value)

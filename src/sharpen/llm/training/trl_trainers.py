@@ -81,9 +81,12 @@ class Resumable:
         if self.watcher.should_stop:
             self.control.should_training_stop = True
 
-    def create_scheduler(self: Any, *args: Any, **options: Any) -> Any:
+    def create_scheduler(self: Any, num_training_steps: int, *args: Any, **options: Any) -> Any:
+        # A share is rounded down: the first step of a warmup has the rate 0, which in a short run is the whole run.
+        if 0 < self.args.warmup_steps < 1:
+            self.args.warmup_steps = int(self.args.warmup_steps * num_training_steps + 1e-9)
         try:
-            return super().create_scheduler(*args, **options)  # type: ignore[misc]
+            return super().create_scheduler(num_training_steps, *args, **options)  # type: ignore[misc]
         except (TypeError, ValueError) as error:
             raise ConfigError(f"lr_scheduler_kwargs cannot be used: {text_of(error)}") from error
 
@@ -94,6 +97,16 @@ class Resumable:
         if self.resumed is not None:
             self.optimizer.load_state_dict(self.resumed["optimizer"])
             self.lr_scheduler.load_state_dict(self.resumed["scheduler"])
+            self._take_rate_of_schedule()
+
+    def _take_rate_of_schedule(self: Any) -> None:
+        """The rate of the next step, which is another one than was saved where the run has become longer."""
+        schedule = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        for group, base, rate in zip(
+            self.optimizer.param_groups, schedule.base_lrs, getattr(schedule, "lr_lambdas", []), strict=False
+        ):
+            group["lr"] = base * rate(schedule.last_epoch)
+        schedule._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def _load_scaler(self: Any, checkpoint: str | None) -> None:
         if self.resumed is not None and self.resumed["scaler"] is not None:
@@ -172,6 +185,11 @@ class Resumable:
             return
         with _trainer_state_folder(resumed["trainer"]) as folder:
             self.train(resume_from_checkpoint=folder)
+
+    @property
+    def num_tokens(self: Any) -> int:
+        """The tokens that were trained on so far."""
+        return int(getattr(self, "_total_train_tokens", 0) or self.state.num_input_tokens_seen)
 
     @property
     def loss_since_log(self: Any) -> float:

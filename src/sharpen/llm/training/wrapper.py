@@ -23,7 +23,7 @@ from ..errors import TrainingError
 from ..list_dataset import Dataset
 from ..models.source import ModelSource, find_model
 from ..reward_runner import RewardFunction, reward_runners
-from ..sources import Source, as_dataset, check_columns
+from ..sources import Source, as_dataset
 from .checkpoints import (
     check_apart,
     find_checkpoint,
@@ -34,6 +34,7 @@ from .checkpoints import (
 )
 from .config import TrainingConfig
 from .estimate import Estimate
+from .interrupt import asking_to_stop
 from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
 from .output import check_output_dir, output_folder, write_json
@@ -52,6 +53,8 @@ _PARTS = frozenset(
         "reward_timeout_seconds",
     )
 )  # fmt: skip
+# Columns beside the texts that TRL hands to the chat template.
+_FOR_TEMPLATES = ("tools", "chat_template_kwargs")
 # What transformers logs at the end of a run, or while it evaluates, is no metric of a step.
 _NOT_OF_A_STEP = ("train_", "eval_", "total_flos")
 
@@ -80,6 +83,8 @@ class TrainerWrapper:
         resume: bool | str | os.PathLike[str],
         allow_download: bool,
     ) -> None:
+        if isinstance(self._given.get("model_name"), TrainingConfig):
+            raise ConfigError("a TrainingConfig stands where the model's name belongs: give it as config=")
         settings = {name: value for name, value in self._given.items() if name not in _PARTS}
         self.settings: Settings = resolve(
             self.algorithm,
@@ -98,7 +103,6 @@ class TrainerWrapper:
         self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset, "eval_dataset")
         self.eval_reward_fn = eval_reward_fn
         self.callbacks = _callbacks(callbacks)
-        self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir)
         self.resume = resume
         self.allow_download = allow_download
         self.model: TrainedModel | None
@@ -111,7 +115,6 @@ class TrainerWrapper:
         if rows is None:
             raise ConfigError(f"{name} is missing: give a list of dicts, the path of a JSON Lines file, or a Dataset")
         dataset = as_dataset(rows)
-        check_columns(dataset, self.columns, source=name)
         check_texts(dataset, self.columns, source=name)
         return dataset
 
@@ -119,6 +122,7 @@ class TrainerWrapper:
         self.metrics, self.current_iter, self.current_stage = {}, 0, "train"
         self.should_stop = False
         self.model, self._trainer = None, None  # what an earlier run holds makes room
+        self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir)
         self._record = Record()
         self._watch = LossWatch()
         self._saves_when_possible = False
@@ -143,7 +147,11 @@ class TrainerWrapper:
             with self._closing():
                 if state is not None:
                     self._take_up(checkpoint, state)
-                self._trainer.run(None if state is None else state["training"])
+                with asking_to_stop(self) as interrupt:
+                    self._trainer.run(None if state is None else state["training"])
+                if interrupt.is_asked:
+                    log.warning("stopped at step %d; resume=True goes on from there", self.current_iter)
+                    raise KeyboardInterrupt
                 self._end()
                 self.save_model(self.output_dir)
         return self._result(time.monotonic() - started, checkpoint)
@@ -200,11 +208,16 @@ class TrainerWrapper:
         """TRL's trainer of this algorithm, from its parts."""
         raise NotImplementedError
 
-    def rows_for(self, tokenizer: Any) -> Any:
-        """The rows to train on, as a Hugging Face `Dataset`."""
+    def rows_for(self, tokenizer: Any, window: int | None) -> Any:
+        """The rows to train on, as a Hugging Face `Dataset`; the model sees `window` tokens at a time."""
+        return self._learned_from(self.dataset)
+
+    def _learned_from(self, dataset: Dataset) -> Any:
+        """Without columns of the user's own, some of which TRL would take for what it makes of the texts."""
         from ..sources import to_hugging_face
 
-        return to_hugging_face(self.dataset)
+        known = {*self.columns, *_FOR_TEMPLATES}
+        return to_hugging_face(dataset).select_columns([name for name in dataset.column_names if name in known])
 
     # -- what the trainer tells ----------------------------------------------------------------------
 
@@ -378,7 +391,7 @@ class TrainerWrapper:
             "epochs": float(state.epoch or 0.0),
             "final_metrics": dict(self._record.final),
             "best_metrics": dict(self._record.best),
-            "tokens": int(self._record.final.get("num_tokens", 0)),
+            "tokens": self._trainer.num_tokens,
             "seconds": seconds,
             "stopped_early": self.current_iter < state.max_steps,
             "resumed_from": None if checkpoint is None else str(checkpoint),

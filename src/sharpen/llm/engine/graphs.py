@@ -1,0 +1,63 @@
+"""Decode steps recorded once as CUDA graphs and replayed; elsewhere they simply run."""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.cuda import CUDAGraph
+
+Step = Callable[[], Tensor]
+
+
+class StepGraphs:
+    """Recorded steps by their key. A step must read and write only tensors that stay where they are.
+
+    Recording runs the step twice before: writing the same keys and values again changes nothing. All graphs share one
+    pool of memory, because only one of them runs at a time.
+    """
+
+    def __init__(self, device: torch.device, *, is_enabled: bool) -> None:
+        self._device = device
+        self._is_enabled = is_enabled and device.type == "cuda"
+        self._graphs: dict[Hashable, tuple[CUDAGraph, Tensor]] = {}
+        self._pool: Any = None
+
+    def run(self, key: Hashable, step: Step) -> Tensor:
+        """The step's result; a recorded step gives it in the same tensor each time."""
+        if not self._is_enabled:
+            return step()
+        if key not in self._graphs:
+            self._graphs[key] = self._record(step)
+        graph, result = self._graphs[key]
+        graph.replay()
+        return result
+
+    def clear(self) -> None:
+        """Forget what was recorded: the tensors behind it have moved."""
+        self._graphs.clear()
+        self._pool = None
+
+    def _record(self, step: Step) -> "tuple[CUDAGraph, Tensor]":
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Only this thread is watched: a trainer's thread may use the device meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = step()
+        self._pool = graph.pool()
+        return graph, result
+
+
+def bucket(size: int, *, most: int) -> int:
+    """The size to which `size` is rounded up, so that few graphs serve all: at most a quarter is wasted above 8."""
+    if size <= 4:
+        return min(1 << (size - 1).bit_length(), most)
+    step = max(2, (1 << (size - 1).bit_length()) // 8)
+    return min(-(-size // step) * step, most)

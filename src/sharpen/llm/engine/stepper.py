@@ -1,0 +1,215 @@
+"""The steps of the engine: admit, prefill, draw one token for every running sequence, hand out what is ready.
+
+Called by one thread at a time. Where steps overlap, a decode step is launched before the one before was read, as long
+as nothing else is to be decided: the device does not wait for the host. A sequence that ended meanwhile is then
+computed once too often; its surplus token is dropped, and its blocks are written by nobody before that step is over,
+because the device works in order.
+"""
+
+import math
+import threading
+from collections.abc import Iterable
+
+from ...errors import in_words
+from .blocks import BlockPool
+from .errors import EngineError
+from .outputs import FinishReason, Generation, Token, TopLogprobs
+from .request import Request
+from .rows import Ticket
+from .runners import Runner
+from .scheduler import Scheduler
+from .sequence import Sequence
+from .sizes import Sizes
+
+_NO_NUMBER = float("nan")
+_NOT_FINITE = (
+    "the model's logits after {place} tokens are not numbers (weights version {version}): its weights have diverged, "
+    "or its dtype is too small for it; go back to an earlier checkpoint, or use float32 or bfloat16"
+)
+
+
+class Stepper:
+    """Everything that a step touches. `guard` is held while tokens are handed to listeners."""
+
+    def __init__(
+        self, runner: Runner, sizes: Sizes, *, version: int, overlaps: bool, guard: threading.Condition
+    ) -> None:
+        self.pool = BlockPool(sizes.num_blocks, sizes.block_size)
+        self.scheduler = Scheduler(
+            self.pool,
+            max_batch=sizes.max_batch,
+            max_blocks=sizes.max_blocks,
+            prefill_tokens=sizes.prefill_tokens,
+            shares=runner.shares_prefixes,
+        )
+        self.version = version
+        self._runner, self._overlaps, self._guard = runner, overlaps and runner.shares_prefixes, guard
+        self._in_flight: Ticket | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.scheduler.is_idle and self._in_flight is None
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All that are not finished."""
+        scheduler = self.scheduler
+        followers = [each for leader in scheduler.prefilling for each in leader.followers]
+        return [*scheduler.running, *scheduler.prefilling, *followers, *scheduler.waiting]
+
+    def add(self, request: Request) -> None:
+        for sequence in request.sequences:
+            self.scheduler.add(sequence)
+
+    def cancel(self, request: Request) -> None:
+        """End what is left of a request; it keeps the tokens it has."""
+        if request.future.done() and not request.future.cancelled():
+            return
+        left = [each for each in request.sequences if each.finish_reason is None]
+        with self._guard:
+            events = [self._ended(each, "cancelled") for each in left]
+            _tell(request, events)
+        if left:
+            self._resolve([request])
+
+    def advance(self, *, has_news: bool) -> None:
+        """One step. `has_news` says that requests came or went, so what is in flight is read before deciding."""
+        if not has_news and self._can_overlap():
+            following = [each for each in self.scheduler.running if not each.is_launched_in_full]
+            before, self._in_flight = self._in_flight, self._launch(following)
+            self._collect(before)
+            return
+        self.settle()
+        self._prefill()
+        self._in_flight = self._launch(list(self.scheduler.running))
+        if not self._overlaps:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read what is in flight."""
+        ticket, self._in_flight = self._in_flight, None
+        self._collect(ticket)
+
+    def swap(self, version: int, *, recompute: bool) -> None:
+        """The weights are others now. Nothing may be in flight."""
+        self.pool.forget_all()
+        if recompute:
+            held = [each for each in self.sequences if each.slot is not None]
+            self.scheduler.preempt_all()
+            self._release(held)
+        for sequence in self.sequences:
+            sequence.is_stale = sequence.slot is not None
+        self.version = version
+
+    def fail(self, error: Exception) -> None:
+        """A step broke: end the requests that took part (all, if none did), and trust nothing in the cache."""
+        self._in_flight = None
+        held = [each for each in self.sequences if each.slot is not None] or self.sequences
+        requests = dict.fromkeys(each.request for each in held)
+        for request in requests:
+            for sequence in request.sequences:
+                self._remove(sequence)
+        self.pool.forget_all()
+        for request in requests:
+            failure = EngineError(f"the engine's step failed ({in_words(error)})")
+            failure.__cause__ = error
+            self._give_up(request, failure)
+
+    def _give_up(self, request: Request, failure: EngineError) -> None:
+        """End a request with an error."""
+        for sequence in request.sequences:
+            sequence.finish_reason = sequence.finish_reason or "cancelled"
+            self._remove(sequence)
+        if request.future.set_running_or_notify_cancel():
+            request.future.set_exception(failure)
+
+    def _prefill(self) -> None:
+        chunks = self.scheduler.plan_prefill()
+        if not chunks:
+            return
+        ticket = self._runner.prefill(chunks)
+        for chunk in chunks:
+            self.scheduler.finish_chunk(chunk)
+        self._collect(ticket)
+
+    def _launch(self, sequences: list[Sequence]) -> Ticket | None:
+        self.scheduler.grow()
+        self._release(each for each in sequences if each.slot is None)
+        seated = [each for each in sequences if each.slot is not None]
+        return self._runner.decode(seated, self.scheduler.tables) if seated else None
+
+    def _can_overlap(self) -> bool:
+        """Whether the next step is what the last one was: nobody can join, and nobody has to step back."""
+        scheduler = self.scheduler
+        if not self._overlaps or self._in_flight is None or scheduler.prefilling:
+            return False
+        if scheduler.waiting and scheduler.num_free_slots:
+            return False
+        return sum(map(scheduler.needs_block, scheduler.running)) <= self.pool.num_available
+
+    def _collect(self, ticket: Ticket | None) -> None:
+        if ticket is None:
+            return
+        drawn = ticket.read()
+        events: dict[Request, list[Token]] = {}
+        finished: list[Request] = []
+        broken: dict[Request, int] = {}
+        with self._guard:
+            for row, sequence in enumerate(ticket.sequences):
+                sequence.in_flight = max(0, sequence.in_flight - 1)
+                if sequence.finish_reason is not None:
+                    continue
+                if math.isnan(drawn.model_logprobs[row]):
+                    broken[sequence.request] = len(sequence.tokens)
+                    continue
+                numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row], drawn.tops[row]
+                text = self._append(sequence, *numbers)
+                request = sequence.request
+                if request.listeners:
+                    event = Token(sequence.index, *numbers[:3], self.version, numbers[3], text, sequence.finish_reason)
+                    events.setdefault(request, []).append(event)
+                if sequence.finish_reason is not None:
+                    finished.append(request)
+            for request, tokens in events.items():
+                _tell(request, tokens)
+        for request, place in broken.items():
+            self._give_up(request, EngineError(_NOT_FINITE.format(place=place, version=self.version)))
+        self._resolve([each for each in finished if each not in broken])
+
+    def _append(self, sequence: Sequence, token_id: int, logprob: float, model_logprob: float, top: TopLogprobs) -> str:
+        text = sequence.append(token_id, logprob, model_logprob, self.version, top[: sequence.params.logprobs])
+        sequence.computed = len(sequence.tokens) - 1
+        if sequence.computed % self.pool.block_size == 0:
+            self.scheduler.learn(sequence)
+        if sequence.finish_reason is not None:
+            self._remove(sequence)
+        return text
+
+    def _ended(self, sequence: Sequence, reason: FinishReason) -> Token:
+        sequence.finish_reason = reason
+        self._remove(sequence)
+        text = sequence.text.finish() if sequence.text else ""
+        return Token(sequence.index, None, _NO_NUMBER, _NO_NUMBER, self.version, (), text, reason)
+
+    def _remove(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self._runner.release(sequence)
+
+    def _release(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self._runner.release(sequence)
+
+    def _resolve(self, requests: list[Request]) -> None:
+        """Hand out the results of requests whose samples are all finished."""
+        for request in dict.fromkeys(requests):
+            if any(each.finish_reason is None for each in request.sequences):
+                continue
+            if request.future.set_running_or_notify_cancel():
+                cached = request.sequences[0].cached_tokens or 0
+                samples = [each.sample() for each in request.sequences]
+                request.future.set_result(Generation(request.prompt_ids, samples, cached))
+
+
+def _tell(request: Request, tokens: list[Token]) -> None:
+    for listener in list(request.listeners):
+        listener(tokens)

@@ -1,0 +1,55 @@
+"""Chat messages in the rows of a data set: what they must be, checked before anything heavy begins."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .errors import RowError
+from .sources import value_of
+
+
+def check_messages(
+    dataset: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str = "the data set"
+) -> None:
+    """Every row has a text or chat messages in these columns, or an error names the first row and column that has not.
+
+    A message is a dict with `role` and `content`: a text or a list of parts, or None where it only calls tools.
+    """
+    for number, row in enumerate(dataset):
+        for column in columns:
+            check_prompt(value_of(row, number, column, source=source), number, column, source=source)
+
+
+def check_prompt(value: Any, row: int, column: str, *, source: str = "the data set") -> None:
+    """A text or chat messages, or an error that names row and column."""
+    problem = _problem(value)
+    if problem:
+        raise RowError.of(row, column, problem, source=source)
+
+
+def _problem(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
+        return f"it is {value!r:.80}: give a text or a list of chat messages"
+    if not value:
+        return "it is an empty list of messages: give a text or a list of chat messages"
+    for place, message in enumerate(value):
+        problem = _problem_of_message(message)
+        if problem:
+            return f"message {place} (the first is message 0) {problem}"
+    return None
+
+
+def _problem_of_message(message: Any) -> str | None:
+    if not isinstance(message, Mapping):
+        return f"is {message!r:.80}: a chat message is a dict with 'role' and 'content'"
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        return f"is {message!r:.80}: a chat message is a dict with 'role' and 'content', and its role is a text"
+    content = message.get("content")
+    if isinstance(content, str):
+        return None
+    if content is None:
+        return None if message.get("tool_calls") else "has no 'content', and calls no tools either: give it a text"
+    if isinstance(content, list | tuple) and content and all(isinstance(part, Mapping) for part in content):
+        return None
+    return f"has the content {content!r:.80}: give a text, or a list of parts such as {{'type': 'text', 'text': '…'}}"

@@ -1,0 +1,26 @@
+"""The engine runs where there is torch and transformers and nothing else of ours."""
+
+import ast
+import sys
+from pathlib import Path
+
+import sharpen.llm.engine
+
+FOLDER = Path(sharpen.llm.engine.__file__).parent
+ALLOWED = {"torch", "numpy"} | set(sys.stdlib_module_names)
+
+
+def test_it_imports_torch_and_nothing_that_torch_does_not_bring() -> None:
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert {each.name.partition(".")[0] for each in node.names} <= ALLOWED, path.name
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert str(node.module).partition(".")[0] in ALLOWED, path.name
+            elif isinstance(node, ast.ImportFrom) and node.level > 1:
+                assert node.module == "errors", path.name
+
+
+def test_the_documented_names_can_be_imported() -> None:
+    for name in sharpen.llm.engine.__all__:
+        assert getattr(sharpen.llm.engine, name) is not None
