@@ -38,9 +38,9 @@ _NEW_WORDS_OF_A_SENTENCE = 2
 def count_steps(text: str) -> int:
     """How many steps of reasoning a text takes."""
     counter = _Counter()
-    text = typed(without_thought_marks(without_end_marks(text)))
+    text = typed(without_thought_marks(text))
     for line in re.sub(r"<<[^<>\n]*>>", "", text).splitlines():
-        for sentence in _SENTENCES.split(line):
+        for sentence in _SENTENCES.split(without_end_marks(line)):  # each turn of a chat may end with one
             counter.add(sentence)
     return counter.steps
 

@@ -159,7 +159,7 @@ def test_a_reward_that_fails_names_itself_and_the_row(tiny_model: Path, tmp_path
         return [1 / (int(truth) - 2) for truth in ground_truth]
 
     wrapper = GRPOTrainerWrapper(str(tiny_model), rl_rows(4), broken, tmp_path / "out", batch_size=4, **QUICK)
-    with pytest.raises(RewardError, match=r"'broken', completion \d+ of the batch .*ZeroDivisionError"):
+    with pytest.raises(RewardError, match=r"'broken', completion \d+ of the batch .*ZeroDivisionError.*prompt: '"):
         wrapper.train()
 
 
@@ -174,7 +174,7 @@ def test_a_reward_is_needed(tiny_model: Path) -> None:
         GRPOTrainerWrapper(str(tiny_model), rl_rows(2))
 
 
-@pytest.mark.parametrize("column", ["completion", "completions", "trainer_state"])
+@pytest.mark.parametrize("column", ["completions", "trainer_state"])
 def test_a_column_under_a_taken_name_is_refused(tiny_model: Path, column: str) -> None:
     rows = [{**row, column: "gold"} for row in rl_rows(2)]
     with pytest.raises(ConfigError, match=f"a column '{column}'.*rename it"):
@@ -190,3 +190,9 @@ def test_prompts_beyond_the_window_of_the_model_are_left_out(
     )
     assert wrapper.train()["steps"] == 2
     assert "the model's window is 1024" in caplog.text
+
+
+def test_rows_for_sft_serve_as_well(tiny_model: Path, tmp_path: Path) -> None:
+    rows = [{**row, "completion": [{"role": "assistant", "content": "1"}]} for row in rl_rows(2)]
+    result = GRPOTrainerWrapper(str(tiny_model), rows, share_of_e, tmp_path / "out", **QUICK).train()
+    assert result["steps"] == 1

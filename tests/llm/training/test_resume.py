@@ -249,3 +249,16 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     sft(tiny_model, tmp_path / "out", save_steps=0, resume=True).train()
     assert same(weights_of(tmp_path / "out"), weights_of(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_trains_on_what_it_has_sampled_first(tiny_model: Path, tmp_path: Path) -> None:
+    class Enough(Callback):
+        def on_iter_end(self, loop: Any, trained: Any) -> None:
+            loop.should_stop = loop.should_stop or loop.current_iter == 6
+
+    whole = grpo(tiny_model, tmp_path / "whole").train()
+    stopped = grpo(tiny_model, tmp_path / "out", callbacks=Enough()).train()
+    assert (stopped["steps"], stopped["stopped_early"]) == (8, True)
+    assert grpo(tiny_model, tmp_path / "out", resume=True).train()["steps"] == whole["steps"]
+    assert same(weights_of(tmp_path / "out"), weights_of(tmp_path / "whole"))

@@ -17,12 +17,11 @@ from .wrapper import TrainerWrapper
 
 log = logging.getLogger(__name__)
 
-# What TRL itself hands to rewards, or takes for a part of the prompt.
+# What TRL itself hands to rewards.
 _TAKEN = frozenset(
     (
         "prompts",
         "completions",
-        "completion",
         "completion_ids",
         "trainer_state",
         "log_extra",
@@ -88,8 +87,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
         dataset = super()._rows(rows, name)
         if taken := [each for each in dataset.column_names if each in _TAKEN]:
             raise ConfigError(
-                f"{name} has a column {taken[0]!r}, a name under which rewards get something else: rename it, for "
-                f"example to 'reference'"
+                f"{name} has a column {taken[0]!r}, a name under which rewards get something else: rename it"
             )
         return dataset
 
@@ -108,6 +106,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
     def rows_for(self, tokenizer: Any, window: int | None) -> Any:
         """With all columns, which the rewards read; without prompts that leave no room for a completion."""
         rows = to_hugging_face(self.dataset)
+        if "completion" in rows.column_names:  # of rows for SFT: here the model writes its own
+            rows = rows.remove_columns("completion")
         limit = min((each for each in (self.settings.max_length, window) if each is not None), default=None)
         if limit is None:
             return rows

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...errors import in_words
 from ..errors import RowError
+from ..messages import check_prompt
 from ..sources import value_of
 
 TemplateKwargs = Mapping[str, Any] | None
@@ -15,21 +16,10 @@ def check_texts(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, so
     for number, row in enumerate(rows):
         for column in columns:
             value = value_of(row, number, column, source=source)
-            _check_text(value, number, column, source)
+            check_prompt(value, number, column, source=source)
             if isinstance(value, str) != isinstance(row[columns[0]], str):
                 problem = f"{columns[0]} and {column} are one a text, the other chat messages: use one form for both"
                 raise RowError.of(number, column, problem, source=source)
-
-
-def _check_text(value: Any, number: int, column: str, source: str) -> None:
-    if isinstance(value, str):
-        return
-    if not isinstance(value, list | tuple) or not value:
-        raise RowError.of(number, column, f"it is {value!r:.80}: give a text or a list of chat messages", source=source)
-    for message in value:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            problem = f"it has {message!r:.80}: a chat message is a dict with 'role' and 'content'"
-            raise RowError.of(number, column, problem, source=source)
 
 
 def prompt_lengths(prompts: Iterable[Any], tokenizer: Any, template_kwargs: TemplateKwargs = None) -> list[int]:

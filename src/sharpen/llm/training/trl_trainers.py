@@ -78,7 +78,7 @@ class Resumable:
         self._last_step = self.state.global_step
         self.watcher.trained()
         self.watcher.step_ended()
-        if self.watcher.should_stop:
+        if self.watcher.should_stop and self.is_between_generations:
             self.control.should_training_stop = True
 
     def create_scheduler(self: Any, num_training_steps: int, *args: Any, **options: Any) -> Any:

@@ -277,7 +277,8 @@ class TrainerWrapper:
         return is_turn or self._is_last(step)
 
     def _is_last(self, step: int) -> bool:
-        return self.should_stop or step >= self._trainer.state.max_steps
+        """Whether the run ends with this step. What was sampled is trained on to its end before a run is stopped."""
+        return step >= self._trainer.state.max_steps or (self.should_stop and self._trainer.is_between_generations)
 
     def _validate(self) -> None:
         from .validation import validate
