@@ -251,10 +251,11 @@ def test_weights_that_are_no_numbers_never_become_a_checkpoint(tiny_model: Path,
     assert checkpoints(tmp_path / "out")[-1].name == "checkpoint-2"
 
 
-def test_an_adapter_is_not_saved_over_its_base(tmp_path: Path, tiny_model: Path) -> None:
+@pytest.mark.parametrize("use_lora", [False, True])
+def test_nothing_is_saved_over_the_model_to_start_from(tiny_model: Path, use_lora: bool) -> None:
     before = sorted(path.name for path in tiny_model.iterdir())
-    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tiny_model, use_lora=True)
-    with pytest.raises(ModelError, match="the base would be lost"):
+    wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tiny_model, use_lora=use_lora)
+    with pytest.raises((ConfigError, ModelError), match="would be lost"):
         wrapper.train()
     assert sorted(path.name for path in tiny_model.iterdir()) == before
 

@@ -101,7 +101,11 @@ def remove_half_written(output_dir: Path) -> None:
 
 
 def check_apart(output_dir: Path, model: Path) -> None:
-    """A model that training starts from does not lie among the checkpoints that training moves and removes."""
+    """A model that training starts from lies neither where the trained one goes, nor among checkpoints."""
+    if model == output_dir.resolve():
+        raise ConfigError(
+            f"output_dir is {str(output_dir)!r}, which holds the model to start from: it would be lost; choose another"
+        )
     if model.is_relative_to(output_dir.resolve()):
         first = model.relative_to(output_dir.resolve()).parts[:1]
         if first and (_FOLDER.fullmatch(first[0]) or first[0] in EARLIER):
