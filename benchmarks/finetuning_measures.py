@@ -2,7 +2,6 @@
 
     python benchmarks/finetuning_measures.py sft --package sharpen --lora
     python benchmarks/finetuning_measures.py grpo --package trl --lora --model FOLDER --steps 2
-    python benchmarks/finetuning_measures.py import --package sharpen
 
 The clock of the loop runs from the beginning of the first step to the end of the last, with its logging. Both sides
 then save a checkpoint with the state of the optimiser, and the model; that counts for the whole run only.
@@ -11,7 +10,6 @@ then save a checkpoint with the state of the optimiser, and the model; that coun
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -213,29 +211,15 @@ def measure(package: str, work: Work) -> dict[str, Any]:
     return clock.figures()
 
 
-def measure_import(package: str) -> dict[str, Any]:
-    before = time.process_time()
-    if package == "sharpen":
-        import_module("sharpen.llm")
-    else:
-        import_module("trl.trainer.sft_trainer")  # `trl` itself loads nothing
-    seconds = time.process_time() - before
-    loaded = [name for name in ("torch", "transformers", "trl", "peft", "datasets", "numpy") if name in sys.modules]
-    return {"cpu_seconds": seconds, "loaded": loaded}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measure", choices=["sft", "grpo", "import"])
+    parser.add_argument("measure", choices=["sft", "grpo"])
     parser.add_argument("--package", choices=["sharpen", "trl"], default="sharpen")
     parser.add_argument("--model", default="", help="a model folder (default: SmolLM2-135M)")
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=2, help="rows of a step; in GRPO prompts")
     chosen = parser.parse_args()
-    if chosen.measure == "import":
-        print(json.dumps(measure_import(chosen.package)))
-        return
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 

@@ -116,7 +116,7 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
     from jinja2 import TemplateError
     from transformers import PrinterCallback
 
-    from . import trl_trainers
+    from .trl_trainers import Bridge
 
     settings: Settings = wrapper.settings
     is_new_adapter = settings.use_lora and loaded.source.kind != "adapter"
@@ -132,7 +132,6 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
     try:
         with own_turn(), without_progress_bars():  # TRL may load the model once more, as a reference
             trainer = wrapper.make_trainer(
-                trl_trainers,
                 model=loaded.model,
                 args=config,
                 train_dataset=rows,
@@ -147,7 +146,7 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
         ) from error
     trainer.watcher = wrapper
     trainer.remove_callback(PrinterCallback)  # the loggers say it
-    trainer.add_callback(trl_trainers.Bridge(wrapper))
+    trainer.add_callback(Bridge(wrapper))
     return trainer
 
 

@@ -52,10 +52,12 @@ class DPOTrainerWrapper(TrainerWrapper):
             allow_download=allow_download,
         )
 
-    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+    def make_trainer(self, **parts: Any) -> Any:
         from copy import deepcopy
+
+        from .trl_dpo import DPO
 
         rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
         # An adapter is its own reference: TRL turns it off, or keeps a copy of one that was trained before.
         reference = None if self.settings.use_lora else deepcopy(parts["model"])
-        return trl.DPO(ref_model=reference, eval_dataset=rows, **parts)
+        return DPO(ref_model=reference, eval_dataset=rows, **parts)

@@ -131,8 +131,10 @@ class GRPOTrainerWrapper(TrainerWrapper):
             )
         return rows.select(kept)
 
-    def make_trainer(self, trl: Any, **parts: Any) -> Any:
-        return trl.GRPO(reward_funcs=list(self.reward_fns), **parts)
+    def make_trainer(self, **parts: Any) -> Any:
+        from .trl_grpo import GRPO
+
+        return GRPO(reward_funcs=list(self.reward_fns), **parts)
 
 
 def _limit_in_words(max_length: int | None, window: int | None) -> str:

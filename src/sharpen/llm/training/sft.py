@@ -53,6 +53,8 @@ class SFTTrainerWrapper(TrainerWrapper):
             allow_download=allow_download,
         )
 
-    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+    def make_trainer(self, **parts: Any) -> Any:
+        from .trl_sft import SFT
+
         rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
-        return trl.SFT(eval_dataset=rows, **parts)
+        return SFT(eval_dataset=rows, **parts)

@@ -17,9 +17,6 @@ import torch
 from safetensors import SafetensorError
 from transformers import TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from trl.trainer.dpo_trainer import DPOTrainer
-from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import RepeatSampler
 
 from ...callbacks import restore_rng, rng_state
@@ -209,21 +206,3 @@ def _trainer_state_folder(state: Mapping[str, Any]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="sharpen-resume-") as folder:
         Path(folder, "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
         yield folder
-
-
-class SFT(Resumable, SFTTrainer):
-    """Supervised fine-tuning."""
-
-
-class GRPO(Resumable, GRPOTrainer):
-    """Group relative policy optimisation."""
-
-    def __init__(self: Any, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        # The reference is the model as training begins, whatever folder, adapter or file it came from.
-        if self.ref_model is not None:
-            self.ref_model.load_state_dict(self.model.state_dict())
-
-
-class DPO(Resumable, DPOTrainer):
-    """Direct preference optimisation."""

@@ -204,7 +204,7 @@ class TrainerWrapper:
         self.model, self._trainer = TrainedModel(built.model, built.tokenizer), built.trainer
         self.estimate = built.estimate
 
-    def make_trainer(self, trl: Any, **parts: Any) -> Any:
+    def make_trainer(self, **parts: Any) -> Any:
         """TRL's trainer of this algorithm, from its parts."""
         raise NotImplementedError
 
