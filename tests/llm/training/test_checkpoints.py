@@ -84,6 +84,6 @@ def test_a_model_among_the_checkpoints_is_refused(tmp_path: Path, place: str) ->
         check_apart(tmp_path, tmp_path / place)
 
 
-@pytest.mark.parametrize("place", ["", "base", "checkpoint-best", "../model"])
+@pytest.mark.parametrize("place", ["base", "checkpoint-best", "../model"])
 def test_a_model_elsewhere_is_none_of_them(tmp_path: Path, place: str) -> None:
     check_apart(tmp_path / "out", (tmp_path / "out" / place).resolve())
