@@ -252,6 +252,7 @@ def test_sft_as_in_the_document(place: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_grpo_as_in_the_document(place: Path) -> None:
     names = run(BASIC_GRPO, FIRST_GRPO)
     assert names["result"]["steps"] == 6
@@ -259,6 +260,7 @@ def test_grpo_as_in_the_document(place: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_whole_example_of_the_document(place: Path) -> None:
     names = run(WHOLE)
     base = json.loads((place / "output" / "grpo" / "adapter_config.json").read_text())["base_model_name_or_path"]
@@ -269,6 +271,7 @@ def test_the_whole_example_of_the_document(place: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_tool_as_in_the_document(place: Path) -> None:
     names = run(TOOL)
     for name, steps in (("sft_result", 3), ("grpo_result", 6)):

@@ -105,6 +105,7 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_changes_what_it_says(tiny_model: Path, other_model: Path, tmp_path: Path, name: str) -> None:
     first, second, shared, look = OPTIONS[name]

@@ -110,6 +110,7 @@ CHILD = """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("algorithm", "kills"), [("sft", [6]), ("grpo", [14, 29])])
 def test_a_killed_run_ends_as_one_that_was_not(
     tiny_model: Path, tmp_path: Path, algorithm: str, kills: list[int]
@@ -252,6 +253,7 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_that_is_stopped_trains_on_what_it_has_sampled_first(tiny_model: Path, tmp_path: Path) -> None:
     class Enough(Callback):
         def on_iter_end(self, loop: Any, trained: Any) -> None:
