@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import ConfigError, in_words, text_of
+from sharpen.llm.plain_json import write_json
 from sharpen.llm.tool.errors import JobError
 from sharpen.llm.tool.jobs import EVAL_ROWS, ROWS, Job
-from sharpen.llm.tool.json_file import write_json
 from sharpen.llm.tool.model_check import check_model
 from sharpen.llm.tool.reward_book import Functions, build
 from sharpen.llm.tool.stopping import JobStopped, StopRequest

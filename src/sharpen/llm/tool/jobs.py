@@ -22,8 +22,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
+from ..plain_json import write_json
 from .errors import JobError, ParameterError
-from .json_file import read_json, write_json
+from .json_file import read_json
 from .names import unknown
 from .process import ProcessMark
 from .workspace import Workspace

@@ -17,9 +17,9 @@ from typing import Any
 
 from ...errors import ConfigError, in_words
 from ...logging import current_settings
+from ..plain_json import write_json
 from ..reward_runner import RewardFunction
 from .jobs import Job
-from .json_file import write_json
 from .process import ProcessMark
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
 from ...errors import MissingExtraError
+from ..plain_json import as_json, plain
 from .actions import ACTIONS
-from .json_file import as_json, plain
 from .schema import action_schema
 from .tool import RLTrainingTool
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...callbacks import Callback
 from ...errors import in_words
-from .json_file import write_json
+from ..plain_json import write_json
 from .stopping import StopRequest
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError
+from ..plain_json import write_json
 from ..reward_runner import RewardFunction
 from ..rewards import create_accuracy_reward, create_length_penalty_reward, create_step_reward
 from .errors import ParameterError
-from .json_file import read_json, write_json
+from .json_file import read_json
 from .names import check_name, unknown
 from .workspace import Workspace
 

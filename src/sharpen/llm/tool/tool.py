@@ -12,13 +12,13 @@ from typing import Any
 
 from ...components.messages import shown
 from ...errors import SharpenError, text_of
+from ..plain_json import as_json
 from ..reward_runner import RewardFunction
 from ..sources import Source
 from .answers import describe, outcome, summary
 from .data import DataBook, column_names, preview
 from .errors import JobError, ParameterError, Problem
 from .jobs import Job, JobBook
-from .json_file import as_json
 from .listing import find_models
 from .orders import Orders
 from .request import Request, read_request

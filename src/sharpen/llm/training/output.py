@@ -1,14 +1,11 @@
 """The folder that a run writes to, and the small files in it."""
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from ...errors import ConfigError, in_words
-from ...files import replacing
 
 
 def check_output_dir(path: str | os.PathLike[str]) -> Path:
@@ -31,10 +28,3 @@ def output_folder(folder: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):  # there is something in it, as there should be
             folder.rmdir()
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a file by the JSON of a value."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    with replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")

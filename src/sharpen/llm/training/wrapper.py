@@ -22,6 +22,7 @@ from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..errors import TrainingError
 from ..list_dataset import Dataset
 from ..models.source import ModelSource, find_model
+from ..plain_json import write_json
 from ..reward_runner import RewardFunction, reward_runners
 from ..sources import Source, as_dataset
 from .checkpoints import (
@@ -37,7 +38,7 @@ from .estimate import Estimate
 from .interrupt import asking_to_stop
 from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
-from .output import check_output_dir, output_folder, write_json
+from .output import check_output_dir, output_folder
 from .prompts import check_texts
 from .result import Record
 from .resuming import load_named, read_state
@@ -161,7 +162,7 @@ class TrainerWrapper:
         remove_half_written(self.output_dir)
         set_aside(self.output_dir, resumed=checkpoint)
         (self.output_dir / "result.json").unlink(missing_ok=True)
-        write_json(self.output_dir / "settings.json", self.settings.as_dict())
+        write_json(self.output_dir / "settings.json", self.settings.as_dict(), indent=2)
 
     def _check_output(self) -> None:
         from ..models.saving import check_save_folder
@@ -397,7 +398,7 @@ class TrainerWrapper:
             "stopped_early": self.current_iter < state.max_steps,
             "resumed_from": None if checkpoint is None else str(checkpoint),
         }
-        write_json(self.output_dir / "result.json", result)
+        write_json(self.output_dir / "result.json", result, indent=2)
         return result
 
 
