@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         TraceToTriplet as TraceToTriplet,
     )
     from .algorithm import (
+        GRPO as GRPO,
+        VERL as VERL,
         Algorithm as Algorithm,
         Baseline as Baseline,
         FastAlgorithm as FastAlgorithm,
@@ -295,6 +297,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "Baseline",
         "FastAlgorithm",
         "FunctionalAlgorithm",
+        "GRPO",
+        "VERL",
         "algo",
         "batch_iter_over_dataset",
         "with_llm_proxy",

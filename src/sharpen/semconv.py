@@ -57,6 +57,9 @@ class LightningLLMAttributes(StrEnum):
     RESPONSE_TOKEN_IDS = "sharpen.llm.response_token_ids"
     RESPONSE_LOGPROBS = "sharpen.llm.response_logprobs"
     WEIGHTS_VERSION = "sharpen.llm.weights_version"
+    """Of the first token."""
+    WEIGHTS_VERSIONS = "sharpen.llm.weights_versions"
+    """Of each token, as texts; only where the weights changed while it was sampled."""
 
     CALL_ID = "sharpen.llm.call_id"
     API = "sharpen.llm.api"

@@ -433,6 +433,32 @@ def test_the_metadata_tell_the_weights_that_sampled():
     assert "weights_version" not in other.metadata
 
 
+def test_metadata_tell_how_it_was_sampled_where_that_was_recorded():
+    sampled = gateway(
+        "a",
+        1.0,
+        2.0,
+        ([1], [2, 3]),
+        sharpen__llm__weights_version="7",
+        sharpen__llm__weights_versions=["7", "8"],
+        gen_ai__response__finish_reasons=["length"],
+        gen_ai__request__temperature=0.0,
+        gen_ai__request__top_p=0.5,
+    )
+    several = gateway("b", 3.0, 4.0, ([1], [2]), sharpen__llm__weights_versions='[["7", "8"], ["7", "7"]]')
+    one, other = LlmProxyTraceToTriplet().adapt([sampled, several])
+    told = {name: value for name, value in one.metadata.items() if name not in ("response_id", "agent_name", "span_id")}
+    assert told == {
+        "weights_version": "7",
+        "weights_versions": ["7", "8"],
+        "finish_reason": "length",
+        "temperature": 0.0,
+        "top_p": 0.5,
+    }
+    assert other.metadata["weights_versions"] == ["7", "8"]
+    assert not {"finish_reason", "temperature", "top_p", "weights_version"} & other.metadata.keys()
+
+
 def test_calls_that_the_gateway_did_not_see_are_not_its_triplets():
     spans = [llm("elsewhere", 1.0, 2.0), gateway("g", 3.0, 4.0, ([1], [2])), span("any", 5.0, response_token_ids=[3])]
     assert [t.metadata["span_id"] for t in LlmProxyTraceToTriplet().adapt(spans)] == ["g", "any"]

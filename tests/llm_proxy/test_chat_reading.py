@@ -213,6 +213,24 @@ def test_completions_whole_and_streamed():
     assert streamed.finish_reasons == ["length"]
 
 
+def test_versions_of_the_weights_are_told_by_token_where_they_changed():
+    choice = {"index": 0, "message": {"content": "abc"}, "finish_reason": "stop", "token_ids": [4, 5, 6]}
+    body = {**HEAD, "weights_version": "7", "choices": [choice]}
+    assert read_whole("chat", body).response_weights_versions == []
+    spanning = read_whole("chat", {**body, "choices": [{**choice, "weights_versions": ["7", "7", "8"]}]})
+    assert (spanning.weights_version, spanning.response_weights_versions) == ("7", [["7", "7", "8"]])
+    delta = {"index": 0, "delta": {"content": "a"}}
+    events = [
+        {**HEAD, "weights_version": "7", "choices": [{**delta, "token_ids": [4]}]},
+        {**HEAD, "weights_version": "7", "choices": [{**delta, "token_ids": [5, 6], "weights_versions": ["7", "8"]}]},
+        {**HEAD, "weights_version": "8", "choices": [{**delta, "token_ids": [7], "finish_reason": "stop"}]},
+    ]
+    assert read_events("chat", [*events, "[DONE]"]).response_weights_versions == [["7", "7", "8", "8"]]
+    assert read_events("chat", [events[0], "[DONE]"]).response_weights_versions == []
+    broken = read_whole("chat", {**body, "choices": [{**choice, "weights_versions": ["7"]}]})
+    assert broken.response_weights_versions == []
+
+
 def test_logprobs_of_an_echoed_prompt_are_left_out():
     choice = {"index": 0, "text": "abc", "finish_reason": "stop", "token_ids": [4]}
     choice["logprobs"] = {"token_logprobs": [None, -1.0, -0.5]}

@@ -503,6 +503,23 @@ async def test_headers_of_the_client_are_passed_on_but_not_those_of_its_connecti
     assert not headers.keys() & (connection.keys() - {"host", "content-length", "accept-encoding"})
 
 
+@pytest.mark.parametrize("engine", ["sharpen", "vllm", "none", None])
+async def test_only_an_engine_of_ours_is_told_whose_call_it_is(
+    upstreams: Upstreams, upstream: ScriptedUpstream, engine: Any
+) -> None:
+    upstreams.replace([entry_of(upstream.base_url, engine=engine)])
+    claimed = {"x-sharpen-rollout-id": "another", "x-sharpen-attempt-id": "another-1"}
+    for place in (Place("r\u00f6-1", "at-1"), None):
+        await ask(upstreams, call_to(headers=claimed, place=place))
+    told = [
+        {name: value for name, value in request.headers.items() if name in claimed}
+        for request in upstream.requests
+        if request.path.endswith("completions")
+    ]
+    ours = {"x-sharpen-rollout-id": "r%C3%B6-1", "x-sharpen-attempt-id": "at-1"}
+    assert [ours in told, all(each in (ours, {}) for each in told)] == [engine == "sharpen", True]
+
+
 async def test_headers_of_the_answer_come_back_without_cookies_and_connection(
     upstreams: Upstreams, upstream: ScriptedUpstream
 ) -> None:

@@ -24,8 +24,9 @@ RewardMatch = RewardMatchPolicy | Literal["first_occurrence", "first_sibling"]
 class TracerTraceToTriplet(LLMCallAdapter[list[Triplet]]):
     """One triplet for every LLM call that counts, in the order of time.
 
-    The metadata name the response (`response_id`), the agent (`agent_name`), the span (`span_id`), and the version of
-    the weights that sampled (`weights_version`) where it was recorded.
+    The metadata name the response (`response_id`), the agent (`agent_name`) and the span (`span_id`). Where they were
+    recorded, they also hold the version of the weights that sampled (`weights_version`, and `weights_versions` of each
+    token where there were several), why it ended (`finish_reason`), and the `temperature` and `top_p` of the call.
     """
 
     def __init__(
@@ -76,10 +77,20 @@ def _triplet(call: LLMCall, reward: float | None) -> Triplet:
     if logprobs:
         response["logprobs"] = logprobs
     metadata = {"response_id": call.response_id, "agent_name": call.agent_name, "span_id": call.node.span.span_id}
-    version = call.written(LightningLLMAttributes.WEIGHTS_VERSION.value)
-    if version is not None:
-        metadata["weights_version"] = version
-    return Triplet(prompt, response, reward, metadata)
+    return Triplet(prompt, response, reward, metadata | _recorded(call))
+
+
+def _recorded(call: LLMCall) -> dict[str, Any]:
+    """How the response was sampled, as far as the trace tells."""
+    reasons = call.read("gen_ai.response.finish_reasons")
+    found = {
+        "weights_version": call.written(LightningLLMAttributes.WEIGHTS_VERSION.value),
+        "weights_versions": call.numbers(LightningLLMAttributes.WEIGHTS_VERSIONS.value) or None,
+        "finish_reason": reasons[0] if isinstance(reasons, list | tuple) else reasons,
+        "temperature": call.written("gen_ai.request.temperature"),
+        "top_p": call.written("gen_ai.request.top_p"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _tokens_or_messages(token_ids: list[int], messages: Callable[[], list[Message]]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ it travels.
 
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, MissingExtraError
 from ..store import LightningStore
@@ -48,6 +49,16 @@ class IterationLoop(Protocol):
 
 class Algorithm(Generic[T]):
     """Override `run`, sync or async."""
+
+    needs_gateway: ClassVar[bool] = False
+    """Whether it publishes a model of its own behind a gateway; the trainer makes one where none was given."""
+    run_dir: Path | None = None
+    """The folder of the run."""
+
+    @property
+    def default_loggers(self) -> Sequence[Any]:
+        """Loggers, or their names, for a trainer that was given none."""
+        return ()
 
     # Set on the class, so that a subclass need not call `super().__init__()`.
     _trainer: "weakref.ref[Any] | None" = None

@@ -41,6 +41,8 @@ class Call:
     start_time: float = field(default_factory=time.time)
     added: frozenset[str] = frozenset()
     """Fields that the gateway added to the request, such as `return_token_ids`."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """What it set in the request, by field: those that it added, and defaults of the model list."""
     query: str = ""
     """What stood after the `?` of the URL. It is passed on as it is; it is no content, so replays do not look at it."""
 
@@ -78,7 +80,7 @@ class Upstream(Protocol):
     async def send(self, call: Call) -> UpstreamAnswer:
         """Ask. `Unsent` when nothing was read there, other OSErrors and TimeoutError when that is not certain.
 
-        Sets `call.added` to the fields it added to the request.
+        Sets `call.added` and `call.changes` to what it added to the request.
         """
         ...
 
@@ -123,6 +125,9 @@ class Said(msgspec.Struct):
     """One list for each choice."""
     response_logprobs: list[list[float]] = []
     weights_version: str | None = None
+    """Of the first token."""
+    response_weights_versions: list[list[str]] = []
+    """Of each token, one list for each choice; empty where one version sampled all of them."""
     error: str | None = None
     """Why it is no whole answer: an error of the upstream, malformed JSON, a cut stream."""
     is_complete: bool = True

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 # Plain strings: an enum's member as a key costs ten times as much.
 _OURS = {each.name: each.value for each in LightningLLMAttributes}
 _PROMPT_TOKEN_IDS, _RESPONSE_TOKEN_IDS = _OURS["PROMPT_TOKEN_IDS"], _OURS["RESPONSE_TOKEN_IDS"]
-_RESPONSE_LOGPROBS, _WEIGHTS_VERSION = _OURS["RESPONSE_LOGPROBS"], _OURS["WEIGHTS_VERSION"]
+_RESPONSE_LOGPROBS = _OURS["RESPONSE_LOGPROBS"]
+_WEIGHTS_VERSION, _WEIGHTS_VERSIONS = _OURS["WEIGHTS_VERSION"], _OURS["WEIGHTS_VERSIONS"]
 _CALL_ID, _API, _UPSTREAM, _ENGINE = _OURS["CALL_ID"], _OURS["API"], _OURS["UPSTREAM"], _OURS["ENGINE"]
 _FIRST, _LAST, _COST = _OURS["TIME_TO_FIRST_TOKEN"], _OURS["TIME_TO_LAST_TOKEN"], _OURS["COST"]
 _ERROR, _IS_COMPLETE, _PARAMETERS = _OURS["ERROR"], _OURS["IS_COMPLETE"], _OURS["PARAMETERS"]
@@ -102,7 +103,7 @@ def _call_attributes(call: Call, engine: str | None) -> Attributes:
         _CALL_ID: call.call_id,
         _API: call.api,
     }
-    found.update(sampling_parameters(request))
+    found.update(sampling_parameters({**request, **call.changes} if call.changes else request))
     if call.place is not None and call.place.role is not None:
         found["gen_ai.agent.name"] = call.place.role
     if isinstance(previous := request.get("previous_response_id"), str):
@@ -172,6 +173,8 @@ def _add_content(found: Attributes, call: Call, said: Said) -> None:
         found[_RESPONSE_TOKEN_IDS] = _by_choice(said.response_token_ids)
     if said.response_logprobs:
         found[_RESPONSE_LOGPROBS] = _by_choice(said.response_logprobs)
+    if said.response_weights_versions:
+        found[_WEIGHTS_VERSIONS] = _by_choice(said.response_weights_versions)
 
 
 def _add_question(found: Attributes, call: Call) -> None:

@@ -179,6 +179,11 @@ class LLMProxy:
         return names_of(self._entries)
 
     @property
+    def model_list(self) -> list[dict[str, Any]]:
+        """Who answers, as it was given last."""
+        return [dict(each) for each in self._settings.model_list]
+
+    @property
     def hides_content(self) -> bool:
         """Whether it keeps something of what was said out of the store."""
         return not self._settings.capture_content or self._settings.redact is not None or self._redact is not None

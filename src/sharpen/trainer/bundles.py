@@ -119,7 +119,7 @@ class AlgorithmBundle:
         gateway = RunGateway(self.llm_proxy, sign=self.gateway_sign, has_travelled=self._trainer is None)
         try:
             async with gateway.at_work(store, event):
-                resources = gateway.add_to(self.initial_resources, needs_llm=self.needs_llm)
+                resources = self._first_resources(gateway)
                 progress = Progress(face, self.progress, gateway)
                 if self.algorithm is None:
                     async with progress:
@@ -128,6 +128,11 @@ class AlgorithmBundle:
                     await self._train(self.algorithm, face, resources, progress)
         finally:
             self._running = None
+
+    def _first_resources(self, gateway: RunGateway) -> NamedResources | None:
+        if self.algorithm is not None and self.algorithm.needs_gateway:  # it publishes its own model
+            return self.initial_resources
+        return gateway.add_to(self.initial_resources, needs_llm=self.needs_llm)
 
     def cancel(self) -> None:
         """End the algorithm, from any thread. Does nothing where it runs in another process or not at all."""
@@ -190,6 +195,7 @@ class AlgorithmBundle:
             algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
         algorithm.set_loop(loop)
+        algorithm.run_dir = self.loop.run_dir
         save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
         algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)
 

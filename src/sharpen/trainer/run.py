@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 log = logging.getLogger(__name__)
+ASYNC_AGENTS = 32  # side by side in a runner
 
 
 class Run:
@@ -96,6 +97,7 @@ class Run:
         adapter: Any = trainer.adapter
         if self._agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
             adapter.agent_match = self._agent.trained_agents
+        self._widen_runner()
         config = self._config()
         if self._folder is not None:
             self._folder.write_config(config)
@@ -110,6 +112,16 @@ class Run:
         executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
         if inspect.isawaitable(executing):
             asyncio.run(_finish(executing))
+
+    def _widen_runner(self) -> None:
+        """A model of our own answers many calls at once: async agents run side by side unless a runner was given."""
+        algorithm, runner = self._algorithm, self._trainer.runner
+        if algorithm is None or not algorithm.needs_gateway or self._trainer.spec_of("runner") is not None:
+            return
+        if self._agent.is_async():
+            runner.concurrency = max(runner.concurrency, ASYNC_AGENTS)
+        elif runner.concurrency == 1:
+            log.info("the agent is not async, so every runner has one rollout at a time: n_runners gives more of them")
 
     def _tell_of_leftovers(self) -> None:
         """A store that was used before may hold work of others, which runners take as it comes."""

@@ -98,7 +98,6 @@ class Trainer(LoopFace, Factories):
         self._reset_loop()
         self.hooks = self._normalize_hooks(hooks)
         self.callbacks = self._normalize_callbacks(callbacks)
-        self.loggers = self._normalize_loggers(loggers)
         self.tracer = self._make_tracer(tracer)
         self.adapter = self._make_adapter(adapter)
         self.strategy = self._make_strategy(strategy)
@@ -106,6 +105,10 @@ class Trainer(LoopFace, Factories):
         self.runner = self._make_runner(runner)
         self._check_runner(self.runner)
         self.algorithm = self._make_algorithm(algorithm)
+        if self.algorithm is not None and self.algorithm.needs_gateway and llm_proxy is None:
+            self._specs["llm_proxy"] = "LLMProxy"
+        own_loggers = () if self.algorithm is None else self.algorithm.default_loggers
+        self.loggers = self._normalize_loggers(own_loggers if loggers is None else loggers)
 
     def spec_of(self, name: str) -> Any:
         """What was given for a component."""

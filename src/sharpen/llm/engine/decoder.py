@@ -55,10 +55,9 @@ class Decoder:
         self.shape = shape_of(model)
         self._model = model
         self._inner = model.model
-        self._max_length = max_length
         self.embedding: Any = self._inner.embed_tokens
         # Made once: they follow from the settings alone, and recorded steps read them where they lie.
-        self._cos, self._sin = self._rotations()
+        self._cos, self._sin = rotations(model, max_length)
         self.refresh()
 
     def refresh(self) -> None:
@@ -92,14 +91,16 @@ class Decoder:
         q, k = torch.split(turned, [self.shape.num_heads, self.shape.num_kv_heads], dim=1)
         return layer.o(attend(number, q, k, v))
 
-    def _rotations(self) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of every position, by the model's own rotary module."""
-        weight = self.embedding.weight
-        positions = torch.arange(self._max_length, device=weight.device).unsqueeze(0)
-        like = torch.empty(0, dtype=weight.dtype, device=weight.device)
-        cos, sin = self._inner.rotary_emb(like, positions)
-        half = sin.shape[-1] // 2
-        return cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+
+def rotations(model: Any, max_length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of every position (positions, head size), by the model's own rotary module."""
+    weight = model.model.embed_tokens.weight
+    positions = torch.arange(max_length, device=weight.device).unsqueeze(0)
+    like = torch.empty(0, dtype=weight.dtype, device=weight.device)
+    cos, sin = model.model.rotary_emb(like, positions)
+    half = sin.shape[-1] // 2
+    # Contiguous: kernels count the numbers from the first one on.
+    return cos[0].contiguous(), torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
 
 
 def shape_of(model: Any) -> Shape:

@@ -1,6 +1,6 @@
 """Decode steps recorded once as CUDA graphs and replayed; elsewhere they simply run."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +15,9 @@ Step = Callable[[], Tensor]
 class StepGraphs:
     """Recorded steps by their key. A step must read and write only tensors that stay where they are.
 
-    Recording runs the step twice before: writing the same keys and values again changes nothing. All graphs share one
-    pool of memory, because only one of them runs at a time.
+    Recording runs the step twice before: writing the same keys and values again changes nothing, and what else a step
+    changes is named by its caller and put back. All graphs share one pool of memory, because only one of them runs at
+    a time.
     """
 
     def __init__(self, device: torch.device, *, is_enabled: bool) -> None:
@@ -24,13 +25,14 @@ class StepGraphs:
         self._is_enabled = is_enabled and device.type == "cuda"
         self._graphs: dict[Hashable, tuple[CUDAGraph, Tensor]] = {}
         self._pool: Any = None
+        self._stream: Any = None
 
-    def run(self, key: Hashable, step: Step) -> Tensor:
+    def run(self, key: Hashable, step: Step, *, changes: Sequence[Tensor] = ()) -> Tensor:
         """The step's result; a recorded step gives it in the same tensor each time."""
         if not self._is_enabled:
             return step()
         if key not in self._graphs:
-            self._graphs[key] = self._record(step)
+            self._graphs[key] = self._record(step, changes)
         graph, result = self._graphs[key]
         graph.replay()
         return result
@@ -40,18 +42,27 @@ class StepGraphs:
         self._graphs.clear()
         self._pool = None
 
-    def _record(self, step: Step) -> "tuple[CUDAGraph, Tensor]":
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
+    def _record(self, step: Step, changes: Sequence[Tensor]) -> "tuple[CUDAGraph, Tensor]":
+        current = torch.cuda.current_stream(self._device)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        before = [each.clone() for each in changes]
+        self._stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
             for _ in range(2):
                 step()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread is watched: a trainer's thread may use the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = step()
-        self._pool = graph.pool()
+            # Not `torch.cuda.graph`, which empties the allocator's cache first: a trainer beside us would pay for it.
+            # Only this thread is watched: that trainer may use the device meanwhile.
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = step()
+            finally:
+                graph.capture_end()
+        current.wait_stream(self._stream)
+        for each, old in zip(changes, before, strict=True):
+            each.copy_(old)
         return graph, result
 
 

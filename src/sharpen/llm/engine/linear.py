@@ -24,7 +24,7 @@ def linear_function(module: nn.Module, name: str) -> LinearFunction:
     """What computes this layer; `name` is for the error when it cannot be computed exactly."""
     if type(module) is nn.Linear:
         return _plain(module)
-    if _is_lora(module):
+    if is_lora(module):
         return _lora(module, name)
     if any(isinstance(each, nn.Dropout) and each.p > 0 for each in module.modules()):
         raise ModelError(
@@ -50,8 +50,25 @@ def _plain(module: nn.Linear) -> LinearFunction:
     return apply
 
 
-def _is_lora(module: nn.Module) -> bool:
+def is_lora(module: nn.Module) -> bool:
     return all(hasattr(module, name) for name in ("base_layer", "lora_A", "lora_B", "scaling", "active_adapters"))
+
+
+def base_of(module: Any) -> Any:
+    """The layer under its adapters."""
+    return base_of(module.base_layer) if is_lora(module) else module
+
+
+def add_lora(module: Any, x: Tensor, y: Tensor) -> None:
+    """Add to `y` in place what the active adapters of a layer make of `x`."""
+    if module.merged or module.disable_adapters:
+        return
+    for adapter in module.active_adapters:
+        if adapter not in module.lora_A:
+            continue
+        down, up = module.lora_A[adapter], module.lora_B[adapter]
+        inner = F.linear(x.to(down.weight.dtype), down.weight, down.bias)
+        y.add_(F.linear(inner, up.weight, up.bias), alpha=module.scaling[adapter])
 
 
 def _lora(module: Any, name: str) -> LinearFunction:
@@ -64,14 +81,7 @@ def _lora(module: Any, name: str) -> LinearFunction:
 
     def apply(x: Tensor) -> Tensor:
         y = base(x)
-        if module.merged or module.disable_adapters:
-            return y
-        for adapter in module.active_adapters:
-            if adapter not in module.lora_A:
-                continue
-            down, up = module.lora_A[adapter], module.lora_B[adapter]
-            inner = F.linear(x.to(down.weight.dtype), down.weight, down.bias)
-            y = y + F.linear(inner, up.weight, up.bias) * module.scaling[adapter]
-        return y.to(x.dtype)
+        add_lora(module, x, y)
+        return y
 
     return apply

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .block_tables import BlockTables
 from .rows import NUM_LINES, Integers, Ticket, mode_of, sampling_lines, settings_of
 from .sampler import draw
 from .scheduler import Chunk
@@ -36,7 +36,7 @@ class ModelRunner:
     def release(self, sequence: Sequence) -> None:
         self._caches.pop(sequence, None)
 
-    def prefill(self, chunks: list[Chunk]) -> Ticket | None:
+    def prefill(self, chunks: list[Chunk], tables: BlockTables) -> Ticket | None:
         rows: list[Tensor] = []
         for chunk in chunks:
             if chunk.start == 0:
@@ -48,7 +48,7 @@ class ModelRunner:
         samples = [each for chunk in chunks for each in chunk.samples]
         return self._drawn(samples, rows) if samples else None
 
-    def decode(self, sequences: list[Sequence], tables: npt.NDArray[np.int32]) -> Ticket:
+    def decode(self, sequences: list[Sequence], tables: BlockTables) -> Ticket:
         rows = [self._advance(each, each.tokens[-1:]) for each in sequences]
         ticket = self._drawn(sequences, rows)
         for each in sequences:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .block_tables import BlockTables
 from .noise import uniforms
 from .outputs import TopLogprobs
 from .sampler import Mode, Settings
@@ -17,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 # The lines of the table that travels to the device; floats go as their bits, so that one transfer carries all.
-ID, SOURCE, POSITION, PLACE, TOP_K, TEMPERATURE, TOP_P, UNIFORM = range(8)
-NUM_LINES = 8
+ID, SOURCE, POSITION, PLACE, SLOT, TOP_K, TEMPERATURE, TOP_P, UNIFORM = range(9)
+NUM_LINES = 9
 
 
 def mode_of(sequences: Many[Sequence]) -> Mode:
@@ -35,29 +36,28 @@ def mode_of(sequences: Many[Sequence]) -> Mode:
 
 
 def sampling_lines(table: Integers, sequences: Many[Sequence]) -> None:
-    """Fill the lines of the table that the sampler reads; rows beyond the sequences get harmless numbers."""
+    """Fill the lines of the table that the sampler reads."""
     count = len(sequences)
     seeds = np.fromiter((each.seed for each in sequences), dtype=np.uint64, count=count)
     drawn = np.fromiter((each.num_launched - each.num_prompt for each in sequences), dtype=np.uint64, count=count)
     floats = table.view(np.float64)
-    floats[TEMPERATURE], floats[TOP_P], floats[UNIFORM], table[TOP_K] = 1.0, 1.0, 0.5, 0
-    floats[TEMPERATURE, :count] = [each.params.temperature for each in sequences]
-    floats[TOP_P, :count] = [each.params.top_p for each in sequences]
-    floats[UNIFORM, :count] = uniforms(seeds, drawn)
-    table[TOP_K, :count] = [each.params.top_k for each in sequences]
+    floats[TEMPERATURE] = [each.params.temperature for each in sequences]
+    floats[TOP_P] = [each.params.top_p for each in sequences]
+    floats[UNIFORM] = uniforms(seeds, drawn)
+    table[TOP_K] = [each.params.top_k for each in sequences]
 
 
-def decode_table(sequences: Many[Sequence], tables: npt.NDArray[np.int32], block_size: int, width: int) -> Integers:
-    """All lines of a decode step of `width` rows: each sequence's newest token, and where its keys go."""
+def decode_table(sequences: Many[Sequence], tables: BlockTables, block_size: int) -> Integers:
+    """All lines of a decode step: each sequence's newest token, and where its keys go."""
     count = len(sequences)
-    table: Integers = np.zeros((NUM_LINES, width), dtype=np.int64)
+    table: Integers = np.zeros((NUM_LINES, count), dtype=np.int64)
     positions = np.fromiter((each.num_launched - 1 for each in sequences), dtype=np.int64, count=count)
     slots = np.fromiter((each.slot for each in sequences), dtype=np.int64, count=count)
-    table[ID, :count] = [each.tokens[-1] for each in sequences]
-    table[SOURCE] = -1
-    table[SOURCE, :count] = [each.row if each.in_flight else -1 for each in sequences]
-    table[POSITION, :count] = positions
-    table[PLACE, :count] = tables[slots, positions // block_size].astype(np.int64) * block_size + positions % block_size
+    table[ID] = [each.tokens[-1] for each in sequences]
+    table[SOURCE] = [each.row if each.in_flight else -1 for each in sequences]
+    table[POSITION], table[SLOT] = positions, slots
+    blocks = tables.array[slots, positions // block_size].astype(np.int64)
+    table[PLACE] = blocks * block_size + positions % block_size
     sampling_lines(table, sequences)
     return table
 
@@ -76,6 +76,8 @@ class Drawn:
     logprobs: list[float]
     model_logprobs: list[float]
     tops: list[TopLogprobs]
+    is_broken: bool
+    """Whether some log-probability is not a number."""
 
 
 class Ticket:
@@ -97,7 +99,8 @@ class Ticket:
             self._event.synchronize()
         lines = self._host[:, : len(self.sequences)].contiguous().numpy()
         floats = lines.view(np.float32)
-        return Drawn(lines[0].tolist(), floats[1].tolist(), floats[2].tolist(), self._tops(lines, floats))
+        numbers = lines[0].tolist(), floats[1].tolist(), floats[2].tolist()
+        return Drawn(*numbers, self._tops(lines, floats), bool(np.isnan(floats[2]).any()))
 
     def _tops(self, lines: npt.NDArray[np.int32], floats: npt.NDArray[np.float32]) -> list[TopLogprobs]:
         count = self._mode.num_top

@@ -3,11 +3,11 @@
 import logging
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..errors import ModelError
+from .block_tables import BlockTables
+from .fused_runner import FusedRunner
 from .model_runner import ModelRunner, eval_mode
 from .paged_runner import PagedRunner
 from .rows import Ticket
@@ -25,16 +25,17 @@ class Runner(Protocol):
 
     @property
     def shares_prefixes(self) -> bool: ...
-    def prefill(self, chunks: list[Chunk]) -> Ticket | None: ...
-    def decode(self, sequences: list[Sequence], tables: npt.NDArray[np.int32]) -> Ticket: ...
+    def prefill(self, chunks: list[Chunk], tables: BlockTables) -> Ticket | None: ...
+    def decode(self, sequences: list[Sequence], tables: BlockTables) -> Ticket: ...
     def release(self, sequence: Sequence) -> None: ...
     def refresh(self, *, have_moved: bool) -> None: ...
 
 
 def build_runner(model: Any, sizes: Sizes, *, is_static: bool, use_graphs: bool) -> Runner:
     """Our own forward pass, if on a few tokens it gives what the model gives; else the model's own."""
+    runner: PagedRunner | FusedRunner
     try:
-        runner = PagedRunner(model, sizes, is_static=is_static, use_graphs=use_graphs)
+        runner = FusedRunner(model, sizes, use_graphs=use_graphs) if is_static else PagedRunner(model, sizes)
     except ModelError as error:
         log.warning("%s; it is run by its own, one sequence at a time: exact, but slow", error)
         return ModelRunner(model)
@@ -44,7 +45,7 @@ def build_runner(model: Any, sizes: Sizes, *, is_static: bool, use_graphs: bool)
     return runner
 
 
-def is_same(runner: PagedRunner, model: Any, sizes: Sizes) -> bool:
+def is_same(runner: PagedRunner | FusedRunner, model: Any, sizes: Sizes) -> bool:
     """Whether both give the same logits for some tokens, to the rounding of the dtype."""
     count = min(_NUM_CHECKED, sizes.max_length)
     ids = [(7919 * (place + 1)) % sizes.vocab_size for place in range(count)]

@@ -15,7 +15,7 @@ from torch import Tensor
 _CHUNKS = (512, 256, 128)  # the first that divides the vocabulary, else the last and some padding
 _CANDIDATES = 1024  # Nearly always hold the mass of top_p; where they do not, the whole vocabulary is sorted.
 
-_MIN_TEMPERATURE = 1e-6  # below it a division may give no number, and the likeliest token is as good as certain
+MIN_TEMPERATURE = 1e-6  # below it a division may give no number, and the likeliest token is as good as certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _shaped(logits: Tensor, top: Tensor, weights: Tensor, settings: Settings, mo
     if mode.has_temperature:
         # A greedy row's draw is thrown away; any temperature keeps it finite.
         temperature = settings.temperature.where(settings.temperature > 0.0, 1.0).unsqueeze(-1)
-        weights = ((logits - top) / temperature.float().clamp_(min=_MIN_TEMPERATURE)).exp_()
+        weights = ((logits - top) / temperature.float().clamp_(min=MIN_TEMPERATURE)).exp_()
     return weights * _kept(weights, settings) if mode.has_filter else weights
 
 

@@ -12,9 +12,7 @@ token a step). Invariants:
 from collections import deque
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
+from .block_tables import BlockTables
 from .blocks import ROOT, BlockPool
 from .sequence import Sequence
 
@@ -42,7 +40,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}
         self.running: dict[Sequence, None] = {}
-        self.tables: npt.NDArray[np.int32] = np.zeros((max_batch, max_blocks), dtype=np.int32)
+        self.tables = BlockTables(max_batch, max_blocks)
         self._free_slots = list(range(max_batch - 1, -1, -1))
         self._prefill_tokens, self._shares = prefill_tokens, shares
 
@@ -90,21 +88,24 @@ class Scheduler:
             self.running[each] = None
         sequence.followers = []
 
-    def grow(self) -> None:
-        """Give every running sequence room for its next token; the youngest step back when there is none."""
-        short = [each for each in self.running if self.needs_block(each)]
+    def short(self) -> list[Sequence]:
+        """The running sequences whose newest token has no place for its keys yet."""
+        size = self.pool.block_size
+        return [
+            each
+            for each in self.running
+            if len(each.blocks) * size < (count := len(each.tokens) + each.in_flight) and count < each.end
+        ]
+
+    def grow(self, short: list[Sequence]) -> None:
+        """Give these sequences room for their next token; the youngest of all step back when there is none."""
         if len(short) > self.pool.num_available:
-            short.sort(key=lambda each: each.order)
+            short = sorted(short, key=lambda each: each.order)
         for sequence in short:
             while sequence.slot is not None and not self.pool.num_available:
                 self.preempt(self._youngest())
             if sequence.slot is not None:
                 self._append_block(sequence, self.pool.allocate())
-
-    def needs_block(self, sequence: Sequence) -> bool:
-        """Whether the keys of its newest token have no place yet."""
-        is_short = len(sequence.blocks) * self.pool.block_size < sequence.num_launched
-        return is_short and not sequence.is_launched_in_full
 
     def learn(self, sequence: Sequence) -> None:
         """Make the blocks that this sequence has filled known to others."""
@@ -148,7 +149,7 @@ class Scheduler:
         assert sequence.slot is not None
         self.pool.release(sequence.blocks)
         self._free_slots.append(sequence.slot)
-        sequence.slot = None
+        sequence.slot, sequence.row = None, -1
         sequence.blocks, sequence.prefixes, sequence.chain = [], [], []
         sequence.computed = 0
         sequence.is_stale = False
@@ -222,7 +223,7 @@ class Scheduler:
 
     def _append_block(self, sequence: Sequence, block: int) -> None:
         assert sequence.slot is not None
-        self.tables[sequence.slot, len(sequence.blocks)] = block
+        self.tables.put(sequence.slot, len(sequence.blocks), block)
         sequence.blocks.append(block)
 
     def _youngest(self) -> Sequence:

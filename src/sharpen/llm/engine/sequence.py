@@ -47,6 +47,11 @@ class Sequence:
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop: int | str | None = None
+    end: int = field(init=False)
+    """The number of its tokens at which it ends by length."""
+
+    def __post_init__(self) -> None:
+        self.end = self.num_prompt + self.limit
 
     @property
     def is_fresh(self) -> bool:
@@ -61,7 +66,12 @@ class Sequence:
     @property
     def is_launched_in_full(self) -> bool:
         """Whether no further token may be launched: with what is in flight the limit is reached."""
-        return self.num_launched >= self.num_prompt + self.limit
+        return self.num_launched >= self.end
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether each token has more to it than its numbers: someone listens, or its neighbours are asked for."""
+        return bool(self.params.logprobs or self.request.listeners)
 
     def append(self, token_id: int, logprob: float, model_logprob: float, version: int, top: TopLogprobs) -> str:
         """Note a sampled token, and whether it is the last; return the text that became readable."""
@@ -77,7 +87,7 @@ class Sequence:
         text = self.text.append(token_id) if self.text else ""
         if self.text and self.text.stopped_by is not None:
             self.finish_reason, self.stop = "stop", self.text.stopped_by
-        elif len(self.tokens) >= self.num_prompt + self.limit:
+        elif len(self.tokens) >= self.end:
             self.finish_reason = "length"
             text += self.text.finish() if self.text else ""
         return text

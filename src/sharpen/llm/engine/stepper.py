@@ -15,7 +15,7 @@ from .blocks import BlockPool
 from .errors import EngineError
 from .outputs import FinishReason, Generation, Token, TopLogprobs
 from .request import Request
-from .rows import Ticket
+from .rows import Drawn, Ticket
 from .runners import Runner
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -74,14 +74,16 @@ class Stepper:
 
     def advance(self, *, has_news: bool) -> None:
         """One step. `has_news` says that requests came or went, so what is in flight is read before deciding."""
-        if not has_news and self._can_overlap():
-            following = [each for each in self.scheduler.running if not each.is_launched_in_full]
-            before, self._in_flight = self._in_flight, self._launch(following)
-            self._collect(before)
-            return
+        if not has_news and self._in_flight is not None and self._overlaps:
+            short = self.scheduler.short()
+            if self._can_overlap(short):
+                following = [x for x in self.scheduler.running if len(x.tokens) + x.in_flight < x.end]
+                before, self._in_flight = self._in_flight, self._launch(following, short)
+                self._collect(before)
+                return
         self.settle()
         self._prefill()
-        self._in_flight = self._launch(list(self.scheduler.running))
+        self._in_flight = self._launch(list(self.scheduler.running), self.scheduler.short())
         if not self._overlaps:
             self.settle()
 
@@ -127,63 +129,80 @@ class Stepper:
         chunks = self.scheduler.plan_prefill()
         if not chunks:
             return
-        ticket = self._runner.prefill(chunks)
+        ticket = self._runner.prefill(chunks, self.scheduler.tables)
         for chunk in chunks:
             self.scheduler.finish_chunk(chunk)
         self._collect(ticket)
 
-    def _launch(self, sequences: list[Sequence]) -> Ticket | None:
-        self.scheduler.grow()
-        self._release(each for each in sequences if each.slot is None)
+    def _launch(self, sequences: list[Sequence], short: list[Sequence]) -> Ticket | None:
+        self.scheduler.grow(short)
         seated = [each for each in sequences if each.slot is not None]
+        if len(seated) < len(sequences):
+            self._release(each for each in sequences if each.slot is None)
         return self._runner.decode(seated, self.scheduler.tables) if seated else None
 
-    def _can_overlap(self) -> bool:
+    def _can_overlap(self, short: list[Sequence]) -> bool:
         """Whether the next step is what the last one was: nobody can join, and nobody has to step back."""
         scheduler = self.scheduler
-        if not self._overlaps or self._in_flight is None or scheduler.prefilling:
+        if scheduler.prefilling or (scheduler.waiting and scheduler.num_free_slots):
             return False
-        if scheduler.waiting and scheduler.num_free_slots:
-            return False
-        return sum(map(scheduler.needs_block, scheduler.running)) <= self.pool.num_available
+        return len(short) <= self.pool.num_available
 
     def _collect(self, ticket: Ticket | None) -> None:
         if ticket is None:
             return
         drawn = ticket.read()
-        events: dict[Request, list[Token]] = {}
+        if drawn.is_broken:
+            self._give_up_broken(ticket, drawn)
         finished: list[Request] = []
-        broken: dict[Request, int] = {}
+        events: dict[Request, list[Token]] = {}
         with self._guard:
             for row, sequence in enumerate(ticket.sequences):
-                sequence.in_flight = max(0, sequence.in_flight - 1)
+                if sequence.in_flight:
+                    sequence.in_flight -= 1
                 if sequence.finish_reason is not None:
                     continue
-                if math.isnan(drawn.model_logprobs[row]):
-                    broken[sequence.request] = len(sequence.tokens)
-                    continue
-                numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row], drawn.tops[row]
-                text = self._append(sequence, *numbers)
-                request = sequence.request
-                if request.listeners:
-                    event = Token(sequence.index, *numbers[:3], self.version, numbers[3], text, sequence.finish_reason)
-                    events.setdefault(request, []).append(event)
+                numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row]
+                if sequence.is_watched:
+                    self._append_watched(sequence, *numbers, drawn.tops[row], events)
+                else:
+                    sequence.append(*numbers, self.version, ())
+                self._after_append(sequence)
                 if sequence.finish_reason is not None:
-                    finished.append(request)
+                    finished.append(sequence.request)
             for request, tokens in events.items():
                 _tell(request, tokens)
-        for request, place in broken.items():
-            self._give_up(request, EngineError(_NOT_FINITE.format(place=place, version=self.version)))
-        self._resolve([each for each in finished if each not in broken])
+        self._resolve(finished)
 
-    def _append(self, sequence: Sequence, token_id: int, logprob: float, model_logprob: float, top: TopLogprobs) -> str:
-        text = sequence.append(token_id, logprob, model_logprob, self.version, top[: sequence.params.logprobs])
-        sequence.computed = len(sequence.tokens) - 1
-        if sequence.computed % self.pool.block_size == 0:
+    def _append_watched(
+        self,
+        sequence: Sequence,
+        token_id: int,
+        logprob: float,
+        model_logprob: float,
+        top: TopLogprobs,
+        events: dict[Request, list[Token]],
+    ) -> None:
+        top = top[: sequence.params.logprobs]
+        text = sequence.append(token_id, logprob, model_logprob, self.version, top)
+        if sequence.request.listeners:
+            reason = sequence.finish_reason
+            event = Token(sequence.index, token_id, logprob, model_logprob, self.version, top, text, reason)
+            events.setdefault(sequence.request, []).append(event)
+
+    def _after_append(self, sequence: Sequence) -> None:
+        sequence.computed = computed = len(sequence.tokens) - 1
+        if computed % self.pool.block_size == 0:
             self.scheduler.learn(sequence)
         if sequence.finish_reason is not None:
             self._remove(sequence)
-        return text
+
+    def _give_up_broken(self, ticket: Ticket, drawn: Drawn) -> None:
+        """End the requests whose logits were no numbers."""
+        for row, sequence in enumerate(ticket.sequences):
+            if sequence.finish_reason is None and math.isnan(drawn.model_logprobs[row]):
+                words = _NOT_FINITE.format(place=len(sequence.tokens), version=self.version)
+                self._give_up(sequence.request, EngineError(words))
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Token:
         sequence.finish_reason = reason

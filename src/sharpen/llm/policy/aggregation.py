@@ -7,17 +7,14 @@ however it is split.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError, InvalidInputError
+from .loss_settings import Aggregation
 from .shapes import check_rows, only_masked
-
-Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-"""The mean over all tokens; or the mean over sequences of the sum of their tokens, of the mean of their tokens, or of
-the sum of their tokens over a fixed width (which favours no length)."""
 
 Metrics = dict[str, Tensor]
 """Numbers of a micro-batch by name, without gradient. They add up to those of the mini-batch; those whose name ends in

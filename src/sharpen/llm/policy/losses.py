@@ -4,20 +4,16 @@ Every loss takes the `totals` of the whole mini-batch when it sees only a part o
 itself and its metrics. What stands outside the mask has no influence, whatever it is.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...errors import ConfigError
-from .aggregation import Aggregation, Metrics, Totals, aggregate, sequence_share, token_share
+from .aggregation import Metrics, Totals, aggregate, sequence_share, token_share
+from .loss_settings import Aggregation, ImportanceMode, KLKind, check_clips
 from .shapes import as_floats, check_rows, only_masked
-
-KLKind = Literal["k1", "k2", "k3"]
-"""Estimates of KL(policy || reference) from tokens of the policy, with d = log policy - log reference: d (no bias, much
-spread), d² / 2 (little spread, some bias), exp(-d) - 1 + d (no bias, never negative). As a loss, k1 does not pull: its
-gradient is 0 on average."""
 
 # exp(20) is far outside any clipping range, and far from infinity.
 _LOG_RATIO_LIMIT = 20.0
@@ -45,7 +41,7 @@ def policy_loss(
     of each token (see the function of that name).
     """
     check_rows(mask, logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
-    _check_clips(clip_low, clip_high, dual_clip)
+    check_clips(clip_low, clip_high, dual_clip)
     totals = totals or Totals.of(mask)
     log_ratio = _log_ratio(logprobs, old_logprobs.detach(), mask)
     ratio = log_ratio.exp()
@@ -53,7 +49,7 @@ def policy_loss(
     free = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     losses = torch.maximum(free, clipped)
-    metrics = _ratio_metrics(log_ratio, mask, totals)
+    metrics = ratio_metrics(logprobs, old_logprobs, mask, totals)
     is_clipped = clipped > free
     metrics["clip_share_high"] = token_share(is_clipped & (advantages > 0), mask, totals)
     metrics["clip_share_low"] = token_share(is_clipped & (advantages < 0), mask, totals)
@@ -69,24 +65,15 @@ def policy_loss(
     return loss, {"policy_loss": loss.detach(), **metrics}
 
 
-def _ratio_metrics(log_ratio: Tensor, mask: Tensor, totals: Totals) -> Metrics:
+def ratio_metrics(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, totals: Totals) -> Metrics:
     """The ratio before clipping, and how far the policy has moved (k3 of old policy against policy)."""
-    log_ratio = log_ratio.detach()
+    log_ratio = _log_ratio(logprobs.detach(), old_logprobs.detach(), mask)
     ratio = log_ratio.exp()
     return {
         "ratio": token_share(ratio, mask, totals),
         "ratio_max": _greatest(only_masked(ratio, mask)),
         "old_policy_kl": token_share(ratio - 1 - log_ratio, mask, totals),
     }
-
-
-def _check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
-    if not 0 <= clip_low <= 1:
-        raise ConfigError(f"clip_low is {clip_low}: use a number from 0 to 1, for the ratio is kept above 1 - clip_low")
-    if not clip_high >= 0:
-        raise ConfigError(f"clip_high is {clip_high}: use 0 or more, for the ratio is kept below 1 + clip_high")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ConfigError(f"dual_clip is {dual_clip}: use a number above 1, or None for no bound")
 
 
 # -- the sampler is not the trainer ------------------------------------------------------------------
@@ -97,7 +84,7 @@ def importance_weights(
     sampler_logprobs: Tensor,
     mask: Tensor,
     *,
-    mode: Literal["token", "sequence"] = "token",
+    mode: ImportanceMode = "token",
     cap: float,
     totals: Totals | None = None,
 ) -> tuple[Tensor, Metrics]:

@@ -35,9 +35,7 @@ class Turn(msgspec.Struct, frozen=True):
         _check_length("logprobs", self.logprobs, self.response_ids)
         if self.weights_versions is not None:
             _check_length("weights_versions", self.weights_versions, self.response_ids)
-        for position, logprob in enumerate(self.logprobs):
-            if not _is_finite(logprob):
-                raise InvalidInputError(f"logprobs[{position}] is {logprob!r}: a sampled token has a finite one")
+        _check_logprobs(self.logprobs)
         if self.reward is not None and not _is_finite(self.reward):
             raise InvalidInputError(f"the reward of a turn is {self.reward!r}: give a finite number, or None")
 
@@ -120,7 +118,7 @@ class _Sequence:
         sampled = turn.response_ids
         self.token_ids += [*read, *sampled]
         self.loss_mask += [False] * len(read) + [True] * len(sampled)
-        self.logprobs += [0.0] * len(read) + [float(each) for each in turn.logprobs]
+        self.logprobs += [0.0] * len(read) + list(map(float, turn.logprobs))
         self.turn_of_token += [NOT_SAMPLED] * len(read) + [number] * len(sampled)
         self.weights_versions += [None] * len(read)
         self.weights_versions += turn.weights_versions or [None] * len(sampled)
@@ -149,6 +147,15 @@ def _check_ids(name: str, ids: Sequence[int]) -> None:
         return
     position, token = next((place, each) for place, each in enumerate(ids) if type(each) is not int or each < 0)
     raise InvalidInputError(f"{name}[{position}] is {token!r}: token ids are plain ints from 0")
+
+
+def _check_logprobs(logprobs: Sequence[float]) -> None:
+    # As with the ids, two passes in C: a sum is finite only where all of its parts are.
+    if set(map(type, logprobs)) <= {float, int} and math.isfinite(sum(logprobs)):
+        return
+    for position, logprob in enumerate(logprobs):
+        if not _is_finite(logprob):
+            raise InvalidInputError(f"logprobs[{position}] is {logprob!r}: a sampled token has a finite one")
 
 
 def _check_length(name: str, values: Sequence[object], response_ids: Sequence[int]) -> None:

@@ -61,6 +61,8 @@ class _Choice(_PlainChoice):
     logprobs: _Logprobs | None = None
     token_ids: TokenIds | None = None
     prompt_token_ids: TokenIds | None = None
+    weights_versions: list[str] | None = None
+    """Of each token, where they are not all of one version."""
 
 
 class _PlainBody(msgspec.Struct):
@@ -121,6 +123,8 @@ class _Told:
     audio: dict[str, list[str]] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """Versions of the weights, each with how many tokens it sampled; neighbours may be the same."""
 
     def take(self, delta: dict[str, Any], *, is_whole: bool) -> None:
         content = delta.get("content")
@@ -217,7 +221,7 @@ class ChatReader:
             body = _decode_plain(data)
         self._add_outer(body)
         for choice in body.choices or ():
-            self._add_choice(choice)
+            self._add_choice(choice, body)
 
     def _add_outer(self, body: _PlainBody) -> None:
         said = self._said
@@ -234,7 +238,7 @@ class ChatReader:
         if isinstance(body, _Body) and body.prompt_token_ids and not said.prompt_token_ids:
             said.prompt_token_ids = body.prompt_token_ids
 
-    def _add_choice(self, choice: _PlainChoice) -> None:
+    def _add_choice(self, choice: _PlainChoice, body: _PlainBody) -> None:
         told = self._choices.setdefault(choice.index or 0, _Told())
         if isinstance(choice.text, str):
             told.text.append(choice.text)
@@ -246,15 +250,24 @@ class ChatReader:
         if choice.meta_info is not None and self._said.weights_version is None:
             self._said.weights_version = weights_version_of(choice.meta_info)
         if isinstance(choice, _Choice):
-            self._add_numbers(told, choice)
+            self._add_numbers(told, choice, body)
 
-    def _add_numbers(self, told: _Told, choice: _Choice) -> None:
+    def _add_numbers(self, told: _Told, choice: _Choice, body: _PlainBody) -> None:
         if choice.token_ids:
             told.token_ids += choice.token_ids
+            self._add_versions(told, choice, body)
         if choice.logprobs is not None:
             told.logprobs += choice.logprobs.values()
         if choice.prompt_token_ids and not self._said.prompt_token_ids:
             self._said.prompt_token_ids = choice.prompt_token_ids
+
+    def _add_versions(self, told: _Told, choice: _Choice, body: _PlainBody) -> None:
+        """An event tells the version of its own tokens."""
+        ids = choice.token_ids or []
+        if choice.weights_versions is not None and len(choice.weights_versions) == len(ids):
+            told.versions += [(version, 1) for version in choice.weights_versions]
+        elif (version := body.version() or self._said.weights_version) is not None:
+            told.versions.append((version, len(ids)))
 
     def said(self) -> Said:
         said = self._said
@@ -264,6 +277,8 @@ class ChatReader:
             said.response_token_ids = [told.token_ids for told in choices]
         if any(told.logprobs for told in choices):
             said.response_logprobs = [_of_response(told) for told in choices]
+        if any(len({version for version, _ in told.versions}) > 1 for told in choices):
+            said.response_weights_versions = [_of_each_token(told) for told in choices]
         if said.usage is None and said.response_token_ids:
             # Not every stream tells its usage; the ids are as good.
             said.usage = Usage(len(said.prompt_token_ids), sum(map(len, said.response_token_ids)))
@@ -274,6 +289,10 @@ def _of_response(told: _Told) -> list[float]:
     """Without those of a prompt that was echoed."""
     surplus = len(told.logprobs) - len(told.token_ids)
     return told.logprobs[surplus:] if told.token_ids and surplus > 0 else told.logprobs
+
+
+def _of_each_token(told: _Told) -> list[str]:
+    return [version for version, count in told.versions for _ in range(count)]
 
 
 def _arguments(value: Any) -> str:

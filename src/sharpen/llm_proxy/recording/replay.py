@@ -63,7 +63,7 @@ class Replay:
 
     async def send(self, call: Call) -> ReplayedAnswer:
         """The recorded answer; `Refusal` where there is none, or none is left."""
-        call.added = frozenset()
+        call.added, call.changes = frozenset(), {}
         key = key_of(call.api, call.request)
         if key not in self._shelf:
             raise await self._not_recorded(call)

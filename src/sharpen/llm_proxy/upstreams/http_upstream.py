@@ -9,7 +9,15 @@ from ..calls import PATHS, Call, UpstreamAnswer
 from ..models.model_entry import Engine, ModelEntry
 from .engines import names_in, wanted_fields
 from .links import Link
-from .outgoing import ANTHROPIC_VERSION, body_with, changes_of, credentials, headers_for, passed_back
+from .outgoing import (
+    ANTHROPIC_VERSION,
+    body_with,
+    changes_of,
+    credentials,
+    headers_for,
+    passed_back,
+    place_headers,
+)
 
 _log = logging.getLogger(__name__)
 _PROBE_SECONDS = 5.0
@@ -45,20 +53,22 @@ class HttpUpstream:
         kind = (call.api, call.is_stream)
         refusing = self._link.finder.refusing
         extra = {} if kind in refusing else wanted_fields(engine, call.api, call.request | changes)
-        answer = await self._ask(call, changes | extra)
+        answer = await self._ask(call, changes | extra, engine)
         if not extra or answer.status not in (400, 422):
             return answer
         await answer.aclose()
         self.count_again()
-        answer = await self._ask(call, changes)
+        answer = await self._ask(call, changes, engine)
         if answer.status < 400:
             refusing.add(kind)
             _log.warning("%s refuses %s: asked without from now on", self.name, " and ".join(extra))
         return answer
 
-    async def _ask(self, call: Call, changes: dict[str, Any]) -> UpstreamAnswer:
-        call.added = frozenset(changes) - {"model"}
+    async def _ask(self, call: Call, changes: dict[str, Any], engine: Engine) -> UpstreamAnswer:
+        call.added, call.changes = frozenset(changes) - {"model"}, changes
         headers = headers_for(call, self.entry, passes_keys=self._passes_keys, is_same_body=not changes)
+        if engine == "sharpen":
+            headers += place_headers(call)
         link = self._link
         link.begin()
         try:

@@ -67,7 +67,7 @@ class LiteLLMUpstream:
         """Ask. Fields that are not known are refused."""
         request = _checked(call.request)
         changes = changes_of(call, self.entry)
-        call.added = frozenset(changes) - {"model"}
+        call.added, call.changes = frozenset(changes) - {"model"}, changes
         settings = self._settings(call)
         try:
             answer = await getattr(self._litellm, _FUNCTIONS[call.api])(**{**settings, **request, **changes})

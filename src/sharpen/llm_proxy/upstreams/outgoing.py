@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -27,7 +28,12 @@ CONNECTION_HEADERS = frozenset(
     }
 )
 _KEY_HEADERS = frozenset(("authorization", "x-api-key", "api-key", "x-goog-api-key"))
-_NOT_PASSED_ON = CONNECTION_HEADERS | _KEY_HEADERS | {"host", "content-length", "cookie", "accept-encoding", "expect"}
+ROLLOUT_HEADER, ATTEMPT_HEADER = "x-sharpen-rollout-id", "x-sharpen-attempt-id"
+_NOT_PASSED_ON = (
+    CONNECTION_HEADERS
+    | _KEY_HEADERS
+    | {"host", "content-length", "cookie", "accept-encoding", "expect", ROLLOUT_HEADER, ATTEMPT_HEADER}
+)
 # Of the answer: cookies and rules of the upstream's host mean nothing to a client of the gateway.
 _NOT_PASSED_BACK = CONNECTION_HEADERS | {"set-cookie", "alt-svc", "strict-transport-security"}
 
@@ -64,6 +70,13 @@ def headers_for(call: Call, entry: ModelEntry, *, passes_keys: bool, is_same_bod
         headers.setdefault("anthropic-version", ANTHROPIC_VERSION)
     headers |= credentials(call.headers, call.api, entry, passes_keys=passes_keys)
     return list(headers.items())
+
+
+def place_headers(call: Call) -> list[tuple[str, str]]:
+    """Whose call it is, for an engine of ours: it samples the same again when the rollout is repeated."""
+    if call.place is None:
+        return []
+    return [(ROLLOUT_HEADER, quote(call.place.rollout_id)), (ATTEMPT_HEADER, quote(call.place.attempt_id))]
 
 
 def credentials(client: Mapping[str, str], api: Api, entry: ModelEntry, *, passes_keys: bool) -> dict[str, str]:

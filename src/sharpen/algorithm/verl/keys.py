@@ -1,0 +1,282 @@
+"""The one table of keys: those that act, those with one possible value, and those that mean nothing here.
+
+Names are verl's, whole and dotted. A key that is in no part of the table is an error, with the nearest name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, get_args
+
+from ...llm.policy.loss_settings import Aggregation, ImportanceMode, KLKind
+from .foreign_keys import FIXED, IGNORED
+from .values import (
+    BETAS,
+    FREQUENCY,
+    MAPPING,
+    MODEL,
+    MODULES,
+    PATH,
+    SEED,
+    TEXT,
+    TRAINABLE,
+    TRUTH,
+    Kind,
+    choice,
+    number,
+    one_or_more,
+    truth_or,
+    whole,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that acts. `same_as` names the key whose value is the default."""
+
+    name: str
+    default: Any
+    kind: Kind
+    meaning: str
+    same_as: str | None = None
+    is_optional: bool = False
+    """Whether None is a value of its own. For other keys it means the default, as an empty key of a YAML file does."""
+
+
+# -- keys that act -----------------------------------------------------------------------------------
+
+_ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+_KL = choice(*get_args(KLKind), others={"kl": "k1", "mse": "k2", "low_var_kl": "k3"})
+_ENGINE = choice("auto", "sharpen", "vllm", "openai", others={"hf": "sharpen"})
+_LOGGERS = one_or_more("names of loggers, such as ['console', 'wandb']", keeps_one=False)
+
+
+def _section(prefix: str, *keys: Key) -> list[Key]:
+    return [replace(key, name=f"{prefix}.{key.name}") for key in keys]
+
+
+_ALGORITHM_KEYS = _section(
+    "algorithm",
+    Key("adv_estimator", "grpo", choice("grpo", "gae", "rloo", "reinforce_plus_plus"), "how rewards become credit"),
+    Key("use_kl_in_reward", False, TRUTH, "take the KL to the start of the run off the reward of each token"),
+    Key("gamma", 1.0, number(least=0, most=1), "discount of later rewards"),
+    Key("lam", 1.0, number(least=0, most=1), "lambda of `gae`"),
+    Key("kl_ctrl.kl_coef", 0.001, number(least=0), "weight of the KL in the reward"),
+    Key("kl_penalty", "k3", _KL, "how the KL in the reward is estimated"),
+    Key("norm_adv_by_std_in_grpo", True, TRUTH, "divide by the standard deviation of the group"),
+    Key("max_staleness", 0, whole(0), "updates by which the weights of a rollout may be behind; 0: none, in step"),
+    Key("importance_correction", "auto", truth_or("auto"), "weigh tokens that another policy sampled; auto: if so"),
+    Key("importance_cap", 2.0, number(least=1), "greatest weight of that correction"),
+    Key("importance_mode", "token", choice(*get_args(ImportanceMode)), "per token, or per whole sequence"),
+)
+_DATA_KEYS = _section(
+    "data",
+    Key("train_batch_size", 32, whole(1), "tasks of a step; each is tried `rollout.n` times"),
+    Key("max_prompt_length", 4096, whole(1), "tokens of a prompt; a longer one is not trained on, and counted"),
+    Key("max_response_length", 2048, whole(1), "tokens of one answer"),
+    Key("shuffle", True, TRUTH, "a new order of the tasks in every epoch"),
+    Key("seed", None, SEED, "seed of that order", same_as="trainer.seed"),
+    Key("apply_chat_template_kwargs", {}, MAPPING, "arguments for the chat template, such as `enable_thinking`"),
+)
+_ROLLOUT_KEYS = _section(
+    _ROLLOUT,
+    Key("name", "auto", _ENGINE, "the engine; auto: by what is installed"),
+    Key("base_url", None, TEXT, "address of the server, for the engine `openai`", is_optional=True),
+    Key("n", 4, whole(1), "rollouts of each task, which are one group"),
+    Key("temperature", 1.0, number(above=0), "of sampling"),
+    Key("top_p", 1.0, number(above=0, most=1), "of sampling"),
+    Key("top_k", -1, whole(-1, note="-1 or 0: all tokens"), "of sampling"),
+    Key("seed", None, SEED, "seed of sampling", same_as="trainer.seed"),
+    Key("tensor_model_parallel_size", 1, whole(1), "GPUs that vLLM spreads one model over"),
+    Key("max_num_seqs", None, whole(1), "sequences that the engine runs at once; None: its choice", is_optional=True),
+    Key("val_kwargs.n", 1, whole(1), "rollouts of each task in validation"),
+    Key("val_kwargs.temperature", 0.0, number(least=0), "in validation; 0: always the likeliest token"),
+    Key("val_kwargs.top_p", 1.0, number(above=0, most=1), "in validation"),
+    Key("val_kwargs.top_k", -1, whole(-1, note="-1 or 0: all tokens"), "in validation"),
+    Key("val_kwargs.do_sample", None, TRUTH, "False: temperature 0 in validation. By default as the temperature says"),
+)
+_OPTIM_KEYS = _section(
+    "optim",
+    Key("lr", 1e-6, number(above=0), "learning rate of AdamW"),
+    Key("weight_decay", 0.01, number(least=0), "of AdamW"),
+    Key("betas", [0.9, 0.999], BETAS, "of AdamW"),
+    Key("lr_warmup_steps", -1, whole(-1, note="-1: by the ratio"), "steps until the learning rate is reached"),
+    Key("lr_warmup_steps_ratio", 0.0, number(least=0, below=1), "the same as a share of the run"),
+    Key("lr_scheduler", "constant", choice("constant", "linear", "cosine"), "course of the learning rate"),
+)
+_UPDATE_KEYS = [
+    Key("ppo_mini_batch_size", 32, whole(1), "tasks whose rollouts make one update; at most the batch"),
+    Key("ppo_micro_batch_size_per_gpu", 4, whole(1), "sequences computed at once"),
+    Key("use_dynamic_bsz", None, TRUTH, "by tokens instead; so unless `ppo_micro_batch_size_per_gpu` is given"),
+    Key("ppo_max_token_len_per_gpu", 16384, whole(1), "tokens computed at once, with `use_dynamic_bsz`"),
+    Key("ppo_epochs", 1, whole(1), "passes over the rollouts of a step"),
+    Key("grad_clip", 1.0, number(above=0), "greatest norm of the gradient; None: no bound", is_optional=True),
+    Key("loss_agg_mode", "token-mean", choice(*get_args(Aggregation)), "how losses of tokens become one"),
+    *_OPTIM_KEYS,
+]
+_ACTOR_KEYS = _section(
+    _ACTOR,
+    *_UPDATE_KEYS,
+    Key("clip_ratio", 0.2, number(least=0, most=1), "how far from 1 the ratio of new to old policy counts"),
+    Key("clip_ratio_low", None, number(least=0, most=1), "the same below 1", same_as=f"{_ACTOR}.clip_ratio"),
+    Key("clip_ratio_high", None, number(least=0), "the same above 1", same_as=f"{_ACTOR}.clip_ratio"),
+    Key("clip_ratio_c", 3.0, number(above=1), "bound where the advantage is negative; None: none", is_optional=True),
+    Key("use_kl_loss", False, TRUTH, "add the KL to the start of the run to the loss"),
+    Key("kl_loss_coef", 0.001, number(least=0), "its weight"),
+    Key("kl_loss_type", "k3", _KL, "how it is estimated"),
+    Key("entropy_coeff", 0.0, number(least=0), "weight of the entropy, which is to be large"),
+)
+_WEIGHT_KEYS = [
+    Key("use_remove_padding", True, TRUTH, "pack sequences without padding"),
+    Key("enable_gradient_checkpointing", True, TRUTH, "compute twice what would take much memory"),
+    Key("lora_rank", 0, whole(0, note="0: no adapter"), "rank of the LoRA adapter that is trained"),
+    Key("lora_alpha", 16.0, number(above=0), "scale of the adapter"),
+    Key("target_modules", "all-linear", MODULES, "layers that the adapter stands on"),
+    Key("trainable", None, TRAINABLE, "the weights to train; by default lora with a rank or an adapter, else all"),
+    Key("trust_remote_code", False, TRUTH, "run code that comes with the model"),
+]
+_MODEL_KEYS = _section(
+    _MODEL,
+    Key("path", "Qwen/Qwen2.5-1.5B-Instruct", MODEL, "the model: a name on the hub, a folder, or a .gguf file"),
+    Key("lora_adapter_path", None, PATH, "an adapter to start from; it names its model itself", is_optional=True),
+    *_WEIGHT_KEYS,
+    Key("precision", "auto", choice("auto", "fp32", "bf16"), "numbers to compute in; auto: by the device"),
+    Key("attn_implementation", None, TEXT, "attention of transformers; None: its choice", is_optional=True),
+)
+
+
+def _as_the_actor(keys: Iterable[Key], source: str, prefix: str) -> list[Key]:
+    """The same keys of the critic, whose defaults are the values of the actor."""
+    return [replace(key, name=f"{prefix}.{key.name}", default=None, same_as=f"{source}.{key.name}") for key in keys]
+
+
+_CRITIC_KEYS = [
+    *_as_the_actor(_UPDATE_KEYS, _ACTOR, "critic"),
+    *_section(
+        "critic", Key("cliprange_value", 0.5, number(above=0), "bound of its change; None: none", is_optional=True)
+    ),
+    *_section("critic.model", Key("path", None, MODEL, "the model under the critic", same_as=f"{_MODEL}.path")),
+    *_as_the_actor(_WEIGHT_KEYS, _MODEL, "critic.model"),
+]
+_REWARD_MODEL_KEYS = _section(
+    "reward_model",
+    Key("enable", False, TRUTH, "score finished rollouts that emitted no reward"),
+    Key("path", None, MODEL, "the model that scores them", is_optional=True),
+)
+_TRAINER_KEYS = _section(
+    "trainer",
+    Key("total_epochs", 1, whole(1), "passes over the tasks"),
+    Key("total_training_steps", None, whole(1), "steps of the run, however many epochs that is", is_optional=True),
+    Key("test_freq", -1, FREQUENCY, "validate every so many steps"),
+    Key("save_freq", -1, FREQUENCY, "checkpoint every so many steps"),
+    Key("val_before_train", True, TRUTH, "validate before the first step"),
+    Key("val_only", False, TRUTH, "validate and train nothing"),
+    Key("default_local_dir", "checkpoints/", PATH, "the folder of the checkpoints"),
+    Key("max_actor_ckpt_to_keep", None, whole(1), "checkpoints to keep; None: all", is_optional=True),
+    Key("resume_mode", "auto", choice("auto", "disable", "resume_path"), "go on: from the last checkpoint, not, from…"),
+    Key("resume_from_path", None, PATH, "… this checkpoint", is_optional=True),
+    Key("logger", ["console"], _LOGGERS, "where metrics go"),
+    Key("preflight", True, truth_or("strict"), "check the run before the first step; strict: every doubt is an error"),
+    Key("stop_when_diverged", True, TRUTH, "end a run whose policy falls apart"),
+    Key("seed", 0, SEED, "seed of everything that has none of its own"),
+)
+
+KEYS: Mapping[str, Key] = {
+    key.name: key
+    for section in (
+        _ALGORITHM_KEYS,
+        _DATA_KEYS,
+        _ROLLOUT_KEYS,
+        _ACTOR_KEYS,
+        _MODEL_KEYS,
+        _CRITIC_KEYS,
+        _REWARD_MODEL_KEYS,
+        _TRAINER_KEYS,
+    )
+    for key in section
+}
+
+LEAVES = frozenset(name for name, key in KEYS.items() if key.kind is MAPPING)
+"""Keys whose values are mappings."""
+
+OTHER_NAMES: Mapping[str, str] = {
+    f"{_ROLLOUT}.prompt_length": "data.max_prompt_length",
+    f"{_ROLLOUT}.response_length": "data.max_response_length",
+    f"{_ACTOR}.ppo_micro_batch_size": f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    f"{_ACTOR}.optim.lr_scheduler_type": f"{_ACTOR}.optim.lr_scheduler",
+    f"{_ACTOR}.optim.warmup_style": f"{_ACTOR}.optim.lr_scheduler",
+    f"{_ACTOR}.use_remove_padding": f"{_MODEL}.use_remove_padding",
+    f"{_MODEL}.override_config.attn_implementation": f"{_MODEL}.attn_implementation",
+    "critic.ppo_micro_batch_size": "critic.ppo_micro_batch_size_per_gpu",
+    "critic.optim.lr_scheduler_type": "critic.optim.lr_scheduler",
+    "critic.optim.warmup_style": "critic.optim.lr_scheduler",
+    "reward_model.model.path": "reward_model.path",
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.reward_model.model_path": "reward_model.path",
+    "algorithm.rollout_correction.rollout_is": "algorithm.importance_mode",
+    "algorithm.rollout_correction.rollout_is_threshold": "algorithm.importance_cap",
+}
+"""Further names of keys that act: verl's older or newer ones."""
+
+
+# -- finding a key -----------------------------------------------------------------------------------
+
+_PATTERNS = [pattern for patterns in IGNORED.values() for pattern in patterns]
+_TOPS = {name.partition(".")[0] for name in (*KEYS, *OTHER_NAMES, *FIXED, *_PATTERNS)}
+
+
+def _sections(names: Iterable[str]) -> frozenset[str]:
+    """Every section that one of the keys stands in."""
+    split = [name.split(".") for name in names]
+    return frozenset(".".join(parts[:level]) for parts in split for level in range(1, len(parts)))
+
+
+_MEANINGFUL = _sections((*KEYS, *OTHER_NAMES, *FIXED))
+_SECTIONS = _MEANINGFUL | _sections(_PATTERNS)
+
+
+def is_section(name: str) -> bool:
+    """Whether keys stand under this name."""
+    return name in _SECTIONS
+
+
+def full_name(name: str) -> str | None:
+    """The key that acts under this name, which may be another name of it."""
+    return name if name in KEYS else OTHER_NAMES.get(name)
+
+
+def why_ignored(name: str) -> str | None:
+    """The reason why a key means nothing here, if it is one of those."""
+    if name.partition(".")[0] not in _TOPS:
+        return None
+    for reason, patterns in IGNORED.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return reason
+    return None
+
+
+def family(name: str) -> str:
+    """A key that means nothing, by its widest section in which no key means anything: `data.custom_cls.*`."""
+    parts = name.split(".")
+    for level in range(1, len(parts)):
+        section = ".".join(parts[:level])
+        if section not in _MEANINGFUL:
+            return f"{section}.*"
+    return name
+
+
+def nearest_key(name: str) -> str | None:
+    """The known key most like an unknown one, rather one that acts: the same end, or about the same letters."""
+    others = [*FIXED, *(each for each in _PATTERNS if "*" not in each)]
+    for known in ([*KEYS, *OTHER_NAMES], others):
+        if found := _nearest(name, known):
+            return found
+    by_end = {each.rpartition(".")[2]: each for each in reversed([*KEYS, *OTHER_NAMES, *others])}
+    ends = get_close_matches(name.rpartition(".")[2], by_end, 1, cutoff=0.7)
+    return by_end[ends[0]] if ends else None
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    same_end = [each for each in known if each.endswith(f".{name}") or name.endswith(f".{each}")]
+    return next(iter(same_end or get_close_matches(name, known, 1, cutoff=0.8)), None)

@@ -1,0 +1,237 @@
+"""One update of the policy from finished rollouts: credit, mini-batches, losses, new weights.
+
+With one update a step the policy is compared with itself. With several, the log-probabilities of the sampler are the
+old ones; they are computed anew only where the sampler was another policy than the one that is trained: older weights,
+or a distribution that was cut (`top_p`, `top_k`).
+"""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...llm.errors import TrainingError
+from ...llm.policy.loss_settings import LossSettings
+from ...llm.policy.training_sample import TrainingSample
+from .collected import CollectedRollout
+from .config import ActorConfig, CriticConfig, VERLConfig
+from .credit import Credit, assign_credit
+
+if TYPE_CHECKING:
+    from ...llm.policy.critic import LocalCritic
+    from ...llm.policy.local_policy import LocalPolicy
+
+Metrics = dict[str, float]
+
+NUM_WATCHED = 8  # sequences that tell how far an update moved the policy
+MAX_TOKENS_WATCHED = 8192
+DIVERGED_NATS = 8.0  # by which an update may move the log-probability of a sampled token on average
+
+
+class Learner:
+    """Holds what learns. `corrects` says whether sampler and trainer are told apart."""
+
+    def __init__(self, config: VERLConfig, policy: "LocalPolicy", critic: "LocalCritic | None", *, seed: int) -> None:
+        self._config, self.policy, self.critic = config, policy, critic
+        self._seed = seed
+        self.corrects = _corrects(config)
+
+    def learn(self, rollouts: Sequence[CollectedRollout], *, step: int) -> Metrics:
+        """Update the weights. Without anything to learn from they stay as they are."""
+        began = time.perf_counter()
+        credit = self._credit(rollouts)
+        prepared = time.perf_counter()
+        metrics = dict(credit.metrics)
+        if self.critic is not None:
+            metrics |= self._train_critic(credit, step=step)
+        metrics |= self._train(credit, step=step)
+        trained = time.perf_counter()
+        metrics |= {"seconds/prepare": prepared - began, "seconds/train": trained - prepared}
+        return metrics
+
+    # -- what is learned -----------------------------------------------------------------------------
+
+    def _credit(self, rollouts: Sequence[CollectedRollout]) -> Credit:
+        algorithm, actor = self._config.algorithm, self._config.actor
+        sequences = [sample for rollout in rollouts if not rollout.is_lost for sample in rollout.samples]
+        ids = [sample.token_ids for sample in sequences]
+        temperatures = [each for rollout in rollouts if not rollout.is_lost for each in rollout.temperatures]
+        ref = self._logprobs(ids, temperatures, reference=True) if self._needs_reference else None
+        values = None if self.critic is None else [each.tolist() for each in self.critic.values(ids)]
+        old = None
+        if self.corrects and not self._is_single_update(len({sample.group for sample in sequences})):
+            old = self._logprobs(ids, temperatures, reference=False)
+        return assign_credit(
+            rollouts,
+            estimator=algorithm.adv_estimator,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+            kl_in_reward_coef=algorithm.kl_ctrl.kl_coef if algorithm.use_kl_in_reward else 0.0,
+            kl_kind=algorithm.kl_penalty,
+            ref_logprobs=ref,
+            old_logprobs=old,
+            values=values,
+            temperature=self._config.rollout.temperature,
+            keeps_flat_groups=actor.use_kl_loss or actor.entropy_coeff != 0,
+        )
+
+    @property
+    def _needs_reference(self) -> bool:
+        return self._config.actor.use_kl_loss or self._config.algorithm.use_kl_in_reward
+
+    def _logprobs(
+        self, ids: Sequence[Sequence[int]], temperatures: Sequence[float | None], *, reference: bool
+    ) -> list[list[float]]:
+        """Of every token, at the temperature at which it was sampled."""
+        default = self._config.rollout.temperature
+        chosen = [default if each is None or each <= 0 else each for each in temperatures]
+        found: list[list[float]] = [[] for _ in ids]
+        for temperature in sorted(set(chosen)):
+            places = [place for place, each in enumerate(chosen) if each == temperature]
+            rows = self.policy.logprobs([ids[place] for place in places], temperature=temperature, reference=reference)
+            for place, row in zip(places, rows, strict=True):
+                found[place] = row.tolist()
+        return found
+
+    # -- updates -------------------------------------------------------------------------------------
+
+    def _train(self, credit: Credit, *, step: int) -> Metrics:
+        parts: list[Metrics] = []
+        loss = self._loss_settings(is_on_policy=self._is_single_update(len(credit.by_group())))
+        for samples in self._mini_batches(credit, self._config.actor, step=step):
+            metrics = self.policy.forward_backward(samples, loss)
+            metrics |= self.policy.optim_step()
+            _check_finite(metrics, step=step)
+            parts.append(metrics)
+        found = _merged(parts)
+        found["updates"] = float(len(parts))
+        if parts:
+            found["update_nats"] = self._moved(credit.samples)
+            self._check_moved(found["update_nats"], step=step)
+        return found
+
+    def _train_critic(self, credit: Credit, *, step: int) -> Metrics:
+        assert self.critic is not None
+        critic, parts = self._config.critic, []
+        loss = LossSettings(aggregation=critic.loss_agg_mode, width=self._width, value_clip=critic.cliprange_value)
+        for samples in self._mini_batches(credit, critic, step=step):
+            metrics = self.critic.forward_backward(samples, loss)
+            metrics |= self.critic.optim_step()
+            _check_finite(metrics, step=step)
+            parts.append(metrics)
+        return {f"critic/{name}": value for name, value in _merged(parts).items()}
+
+    def _mini_batches(
+        self, credit: Credit, part: ActorConfig | CriticConfig, *, step: int
+    ) -> Iterator[list[TrainingSample]]:
+        """By groups, as batch sizes count prompts; in an order of its own in every epoch."""
+        size, groups = part.ppo_mini_batch_size, credit.by_group()
+        for epoch in range(part.ppo_epochs):
+            order = list(range(len(groups)))
+            if len(order) > size:
+                random.Random(f"{self._seed}-{step}-{epoch}").shuffle(order)
+            for start in range(0, len(order), size):
+                samples = [sample for group in order[start : start + size] for sample in groups[group]]
+                if any(sample.num_trained for sample in samples):
+                    yield samples
+
+    @property
+    def _width(self) -> int:
+        return self._config.data.max_response_length
+
+    def _is_single_update(self, num_groups: int) -> bool:
+        """With one update a step, the policy that is trained is the one that it is compared with."""
+        actor = self._config.actor
+        return actor.ppo_epochs == 1 and num_groups <= actor.ppo_mini_batch_size
+
+    def _loss_settings(self, *, is_on_policy: bool) -> LossSettings:
+        algorithm, actor = self._config.algorithm, self._config.actor
+        return LossSettings(
+            clip_low=actor.clip_ratio_low,
+            clip_high=actor.clip_ratio_high,
+            dual_clip=actor.clip_ratio_c,
+            aggregation=actor.loss_agg_mode,
+            width=self._width,
+            kl_coef=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+            kl_kind=actor.kl_loss_type,
+            entropy_coef=actor.entropy_coeff,
+            importance_cap=algorithm.importance_cap if self.corrects else None,
+            importance_mode=algorithm.importance_mode,
+            is_on_policy=is_on_policy,
+        )
+
+    # -- divergence ----------------------------------------------------------------------------------
+
+    def _moved(self, samples: Sequence[TrainingSample]) -> float:
+        """By how many nats the update moved the log-probabilities of sampled tokens, on average of a few sequences."""
+        watched = _watched(samples)
+        total, count = 0.0, 0
+        for sample in watched:
+            (now,) = self.policy.logprobs([sample.token_ids], temperature=sample.temperature)
+            for place, is_trained in enumerate(sample.loss_mask):
+                if is_trained:
+                    total += abs(float(now[place]) - sample.old_logprobs[place])
+                    count += 1
+        return total / count if count else 0.0
+
+    def _check_moved(self, nats: float, *, step: int) -> None:
+        if self._config.trainer.stop_when_diverged and not nats <= DIVERGED_NATS:
+            raise TrainingError(
+                f"the update of step {step + 1} moved the log-probability of sampled tokens by {nats:.3g} nats on "
+                f"average: the run has diverged. Lower actor_rollout_ref.actor.optim.lr, which is "
+                f"{self._config.actor.optim.lr:g}, and resume from the last checkpoint or start anew; "
+                "trainer.stop_when_diverged=False goes on regardless"
+            )
+
+
+def mismatch(policy: "LocalPolicy", rollouts: Sequence[CollectedRollout], *, temperature: float) -> float | None:
+    """How far sampler and trainer disagree about sampled tokens, in nats on average; None without any."""
+    total, count = 0.0, 0
+    for rollout in rollouts:
+        for sample, own in list(zip(rollout.samples, rollout.temperatures, strict=True))[:1]:
+            at = own or temperature
+            (now,) = policy.logprobs([sample.token_ids], temperature=at)
+            for place, is_sampled in enumerate(sample.loss_mask):
+                if is_sampled:
+                    total += abs(float(now[place]) - sample.logprobs[place])
+                    count += 1
+    return total / count if count else None
+
+
+def _corrects(config: VERLConfig) -> bool:
+    wanted: Any = config.algorithm.importance_correction
+    if wanted != "auto":
+        return bool(wanted)
+    return config.algorithm.max_staleness > 0 or config.rollout.top_p < 1 or config.rollout.top_k > 0
+
+
+def _watched(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """A few trained sequences, spread over the batch, the shortest of them where all are long."""
+    trained = [sample for sample in samples if sample.num_trained]
+    spread = trained[:: max(1, len(trained) // NUM_WATCHED)][:NUM_WATCHED]
+    kept: list[TrainingSample] = []
+    for sample in sorted(spread, key=len):
+        if kept and sum(map(len, kept)) + len(sample) > MAX_TOKENS_WATCHED:
+            break
+        kept.append(sample)
+    return kept
+
+
+def _check_finite(metrics: Metrics, *, step: int) -> None:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"{name} is {value} in step {step + 1}: the run has diverged. Lower actor_rollout_ref.actor.optim.lr, "
+                "and resume from the last checkpoint or start anew"
+            )
+
+
+def _merged(parts: Sequence[Metrics]) -> Metrics:
+    """The mean over updates, and the greatest of what is a maximum."""
+    found: Metrics = {}
+    for name in {name: None for part in parts for name in part}:
+        values = [part[name] for part in parts if name in part]
+        found[name] = max(values) if name.endswith("_max") else sum(values) / len(values)
+    return found

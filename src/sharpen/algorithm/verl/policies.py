@@ -1,0 +1,66 @@
+"""The policy and the critic of a run, as the settings want them."""
+
+import math
+from typing import Any
+
+from ...llm.policy.critic import LocalCritic
+from ...llm.policy.local_policy import LocalPolicy
+from .config import ActorConfig, CriticConfig, CriticModelConfig, ModelConfig, VERLConfig
+
+
+def make_policy(config: VERLConfig, *, total_steps: int) -> LocalPolicy:
+    model, rollout = config.model, config.rollout
+    engine = {"max_batch": rollout.max_num_seqs, "seed": rollout.seed}
+    return LocalPolicy(
+        model.path,
+        trainable=model.trainable,
+        lora_rank=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=model.target_modules,
+        keeps_reference=config.actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        engine_options={name: value for name, value in engine.items() if value is not None},
+        **_shared(config, config.actor, model, total_steps=total_steps),
+    )
+
+
+def make_critic(config: VERLConfig, *, total_steps: int) -> LocalCritic | None:
+    if config.algorithm.adv_estimator != "gae":
+        return None
+    model = config.critic.model
+    return LocalCritic(
+        model.path,
+        trainable=model.trainable,
+        lora_rank=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=model.target_modules,
+        **_shared(config, config.critic, model, total_steps=total_steps),
+    )
+
+
+def _shared(
+    config: VERLConfig, part: ActorConfig | CriticConfig, model: ModelConfig | CriticModelConfig, *, total_steps: int
+) -> dict[str, Any]:
+    """What actor and critic both take. A token budget is for batches of any number of sequences."""
+    updates = max(1, total_steps * num_updates(config, part))
+    return {
+        "precision": None if config.model.precision == "auto" else config.model.precision,
+        "gradient_checkpointing": model.enable_gradient_checkpointing,
+        "packs": model.use_remove_padding,
+        "micro_batch_size": None if part.use_dynamic_bsz else part.ppo_micro_batch_size_per_gpu,
+        "token_budget": part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz else None,
+        "learning_rate": part.optim.lr,
+        "weight_decay": part.optim.weight_decay,
+        "betas": part.optim.betas,
+        "grad_clip": part.grad_clip,
+        "lr_scheduler": part.optim.lr_scheduler,
+        "warmup_steps": part.optim.warmup_steps(updates),
+        "total_steps": updates,
+        "seed": config.trainer.seed,
+        "attn_implementation": config.model.attn_implementation,
+        "trust_remote_code": model.trust_remote_code,
+    }
+
+
+def num_updates(config: VERLConfig, part: ActorConfig | CriticConfig) -> int:
+    """Updates of a full step."""
+    return math.ceil(config.data.train_batch_size / part.ppo_mini_batch_size) * part.ppo_epochs

@@ -1,0 +1,142 @@
+"""The rollouts of a step: asked for in groups, taken as they finish.
+
+The id of each is made from the run, the step and the place of its task. The store knows an id that comes twice, so a
+run that is resumed finds what was finished before, and asks for the rest.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...store import LightningStore
+from ...types import EnqueueRolloutRequest, Rollout, RolloutMode
+from ..rewards import with_last_attempt
+from .collected import CollectedRollout
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+POLL_SECONDS = 10.0
+READS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts that were asked for together."""
+
+    name: str
+    ids: tuple[str, ...]
+
+
+Reader = Callable[[Rollout, Sequence[Any]], CollectedRollout]
+"""Makes what is learned from of a finished rollout and its spans."""
+
+
+class Rollouts:
+    """Asks for rollouts and follows which of them are finished."""
+
+    def __init__(self, store: LightningStore, key: str, read: Reader) -> None:
+        self._store, self._read = store, read
+        self.prefix = f"ro-{key}-"
+        self._open: dict[str, asyncio.Future[CollectedRollout]] = {}
+        self._reads: dict[str, asyncio.Task[None]] = {}
+        self._reading = asyncio.Semaphore(READS_AT_ONCE)
+        self._error: BaseException | None = None
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Completions are taken as long as the block lasts."""
+        follower = asyncio.ensure_future(self._follow())
+        follower.add_done_callback(self._on_end)
+        try:
+            yield
+        finally:
+            under_way = (follower, *self._reads.values())
+            for each in under_way:
+                each.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def ask(
+        self,
+        name: str,
+        tasks: Sequence[Any],
+        *,
+        n: int,
+        mode: RolloutMode,
+        resources_id: str,
+        first: int = 0,
+        metadata: dict[str, Any] | None = None,
+    ) -> Batch:
+        """Enqueue `n` rollouts of every task; `first` is the number of the first task."""
+        requests = [
+            EnqueueRolloutRequest(
+                task,
+                mode,
+                resources_id,
+                metadata={**(metadata or {}), "group": f"{name}-t{number}", "sample": sample},
+                rollout_id=f"{self.prefix}{name}-t{number}-{sample}",
+            )
+            for number, task in enumerate(tasks, first)
+            for sample in range(n)
+        ]
+        if self._error is not None:
+            raise self._error
+        ids = tuple(str(each.rollout_id) for each in requests)
+        loop = asyncio.get_running_loop()
+        for rollout_id in ids:  # before the call: one of them may be finished before it returns
+            self._open.setdefault(rollout_id, loop.create_future())
+        for rollout in await self._store.enqueue_many_rollouts(requests):
+            if rollout.is_finished:  # in an earlier life of this run
+                self._take(rollout)
+        return Batch(name, ids)
+
+    async def results(self, batch: Batch) -> list[CollectedRollout]:
+        """Those of a batch, in the order in which they were asked for, when all are finished."""
+        found = [await self._open[rollout_id] for rollout_id in batch.ids]
+        for rollout_id in batch.ids:
+            del self._open[rollout_id]
+        return found
+
+    def num_finished(self, batch: Batch) -> int:
+        return sum(rollout_id not in self._open or self._open[rollout_id].done() for rollout_id in batch.ids)
+
+    # -- following -----------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        cursor = 0
+        while True:
+            page = await self._store.finished_rollouts(after=cursor, limit=PAGE, wait_seconds=POLL_SECONDS)
+            cursor = page.cursor
+            for rollout in page.items:
+                self._take(rollout)
+
+    def _take(self, rollout: Rollout) -> None:
+        future = self._open.get(rollout.rollout_id)
+        if future is None or future.done() or rollout.rollout_id in self._reads:
+            return
+        task = asyncio.ensure_future(self._read_one(rollout, future))
+        self._reads[rollout.rollout_id] = task
+        task.add_done_callback(lambda _: self._reads.pop(rollout.rollout_id, None))
+
+    async def _read_one(self, rollout: Rollout, future: "asyncio.Future[CollectedRollout]") -> None:
+        try:
+            async with self._reading:
+                rollout = await with_last_attempt(self._store, rollout)
+                spans = await self._store.query_spans(rollout.rollout_id, "latest")
+            future.set_result(self._read(rollout, spans.items))
+        except Exception as error:  # noqa: BLE001 - whoever waits for it has it
+            if not future.done():
+                future.set_exception(error)
+
+    def _on_end(self, follower: "asyncio.Future[None]") -> None:
+        """Whoever waits must not wait for ever when the store cannot be followed any more."""
+        if follower.cancelled() or follower.exception() is None:
+            return
+        self._error = follower.exception()
+        assert self._error is not None
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(self._error)

@@ -1,0 +1,113 @@
+"""The model that agents talk to: the policy's engine behind a server, the server behind the gateway.
+
+Training and validation differ in how tokens are sampled, so they are two models for the gateway. What an agent does not
+set itself is then right, whether it reads `sampling_parameters` or not.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from ...errors import ConfigError
+from ...types import NamedResources
+from ..base import Gateway
+from .config import VERLConfig
+
+MAIN_LLM = "main_llm"
+
+
+class ModelGateway(Gateway, Protocol):
+    """A gateway whose models can be changed."""
+
+    @property
+    def model_list(self) -> list[dict[str, Any]]: ...
+    def update_model_list(self, model_list: list[dict[str, Any]]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are sampled."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    top_k: int = 0
+
+    def parameters(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+        return found | ({"top_k": self.top_k} if self.top_k else {})
+
+
+class PublishedModel:
+    """The names under which agents find the policy, and the resources that lead them there."""
+
+    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str, base_url: str) -> None:
+        self._gateway = _checked(gateway)
+        self._sampling = {
+            name: training_sampling(config),
+            f"{name}:val": validation_sampling(config),
+        }
+        self.name, self._base_url = name, base_url
+
+    @contextlib.contextmanager
+    def listed(self) -> Iterator[None]:
+        """The gateway answers for the policy, beside the models that it had before."""
+        before = self._gateway.model_list
+        ours = [self._entry(name, sampling) for name, sampling in self._sampling.items()]
+        others = [each for each in before if each.get("model_name", each.get("name")) not in self._sampling]
+        self._gateway.update_model_list([*ours, *others])
+        try:
+            yield
+        finally:
+            if self._gateway.is_running():
+                self._gateway.update_model_list(before)
+
+    def resources(self, others: NamedResources | None, *, is_validation: bool = False) -> NamedResources:
+        """The policy first, then what agents are given besides."""
+        name = f"{self.name}:val" if is_validation else self.name
+        gateway: Any = self._gateway
+        llm = gateway.as_resource(model=name, sampling_parameters=self._sampling[name].parameters())
+        return {MAIN_LLM: llm} | {key: value for key, value in (others or {}).items() if key != MAIN_LLM}
+
+    def _entry(self, name: str, sampling: Sampling) -> dict[str, Any]:
+        return {
+            "model_name": name,
+            "model": self.name,
+            "base_url": self._base_url,
+            "engine": "sharpen",
+            "defaults": sampling.parameters(),
+        }
+
+
+def training_sampling(config: VERLConfig) -> Sampling:
+    rollout = config.rollout
+    return Sampling(rollout.temperature, rollout.top_p, config.data.max_response_length, rollout.top_k)
+
+
+def validation_sampling(config: VERLConfig) -> Sampling:
+    values = config.rollout.val_kwargs
+    temperature = values.temperature if values.do_sample else 0.0
+    return Sampling(temperature, values.top_p, config.data.max_response_length, values.top_k)
+
+
+def model_name(path: str) -> str:
+    """What agents call the model: its name on the hub, or that of its folder or file."""
+    is_place = path.startswith(("/", ".", "~")) or path.endswith(".gguf")
+    return PurePath(path).name if is_place else path
+
+
+def _checked(gateway: Any) -> ModelGateway:
+    if gateway is None:
+        raise ConfigError(
+            "VERL needs a gateway between agents and the model: run it with Trainer.fit, or set_llm_proxy"
+        )
+    if not isinstance(getattr(type(gateway), "model_list", None), property) or not hasattr(
+        gateway, "update_model_list"
+    ):
+        raise ConfigError(
+            f"the gateway is a {type(gateway).__name__}, whose models cannot be changed: give the Trainer an LLMProxy"
+        )
+    found: ModelGateway = gateway
+    return found

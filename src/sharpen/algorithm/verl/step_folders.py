@@ -1,0 +1,140 @@
+"""The checkpoints of a run on disk: `step_N/` with the state of the policy, and the model where it is to be kept.
+
+A folder is written under another name and renamed when it is whole: what is called `step_N` can be gone on from. The
+state in it says where the run was. One that is written again stands aside until the new one has its name, so a process
+that is killed at any moment leaves the one or the other.
+"""
+
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError, in_words
+from ...files import sync
+from ...llm.errors import TrainingError
+from ...runs.files import read_json, write_json
+
+log = logging.getLogger(__name__)
+
+STATE = "state.json"
+MODEL = "model"
+_NAME = re.compile(r"step_(\d+)")
+_ASIDE = re.compile(r"\.(step_\d+)\.(new|old)")
+SHARE_OF_TIME = 0.05  # that checkpoints only for resuming may take
+
+
+class StepFolders:
+    """`keep` is how many of those with a model stay; None keeps all."""
+
+    def __init__(self, folder: Path, *, keep: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self._keep, self._clock = folder, keep, clock
+        self._last_end = clock()
+        self._cost_seconds = 0.0
+
+    def is_due(self) -> bool:
+        """Whether the state was last kept so long ago that keeping it again takes a small share of the time."""
+        return self._clock() - self._last_end >= self._cost_seconds / SHARE_OF_TIME
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step_{step}"
+
+    def write(self, step: int, state: dict[str, Any], save: Callable[[Path], None], *, has_model: bool) -> Path:
+        """Write a folder; `save` fills it. The last one stays until the new one is whole."""
+        began = self._clock()
+        target = self.path(step)
+        new = target.with_name(f".{target.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            new.mkdir(parents=True)
+            save(new)
+            write_json(new / STATE, {**state, "has_model": has_model})
+            _put(new, target)
+        except OSError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            raise TrainingError(
+                f"the checkpoint of step {step} cannot be written to {str(self.folder)!r}: {in_words(error)}. Earlier "
+                "ones are as they were: make room there, and resume the run"
+            ) from error
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        self._last_end = self._clock()
+        self._cost_seconds = self._last_end - began
+        return target
+
+    def mend(self) -> None:
+        """Remove what a process that was killed left half-written; give one that stood aside its name back."""
+        for each in self.folder.glob(".step_*"):
+            match = _ASIDE.fullmatch(each.name)
+            if match and match[2] == "old" and not (target := self.folder / match[1]).exists():
+                each.rename(target)
+            elif match:
+                shutil.rmtree(each, ignore_errors=True)
+
+    def set_aside(self, later_than: int) -> Path | None:
+        """Move the folders of later steps, which are another run's, into a folder of their own; return it."""
+        steps = [step for step in self.steps() if step > later_than]
+        if not steps:
+            return None
+        number = 1
+        while (place := self.folder / f"earlier_{number}").exists():
+            number += 1
+        place.mkdir()
+        for step in steps:
+            self.path(step).rename(place / self.path(step).name)
+        return place
+
+    def tidy(self, newest: int) -> None:
+        """Remove those that only the last resume would have needed, and the oldest of too many models."""
+        kept = [step for step in self.steps() if step != newest and self._has_model(step)]
+        for step in self.steps():
+            if step != newest and step not in kept:
+                shutil.rmtree(self.path(step), ignore_errors=True)
+        if self._keep is not None:
+            for step in kept[: max(0, len(kept) + 1 - self._keep)]:
+                shutil.rmtree(self.path(step), ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        """Of the folders that are whole, in ascending order."""
+        if not self.folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(each.name) for each in self.folder.iterdir())
+        return sorted(int(match[1]) for match in found if match and (self.folder / match[0] / STATE).exists())
+
+    def read(self, step: int) -> dict[str, Any]:
+        return read_state(self.path(step))
+
+    def latest_model(self) -> Path | None:
+        """The folder of the newest model that was kept."""
+        steps = [step for step in self.steps() if self._has_model(step)]
+        return self.path(steps[-1]) / MODEL if steps else None
+
+    def _has_model(self, step: int) -> bool:
+        return bool(self.read(step).get("has_model"))
+
+
+def _put(new: Path, target: Path) -> None:
+    """Give a whole folder its name."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Where the run was that wrote this folder."""
+    if not (folder / STATE).exists():
+        beside = StepFolders(folder.parent).steps()
+        raise ConfigError(
+            f"there is no checkpoint in {str(folder)!r}: beside it are those of the steps "
+            f"{', '.join(map(str, beside)) or '(none)'}"
+        )
+    found: dict[str, Any] = read_json(folder / STATE)
+    return found

@@ -1,0 +1,64 @@
+"""Which tasks each step works on. The order follows from the seed alone, so a run that is resumed meets the same."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import ConfigError
+from ...types import Dataset, SizedDataset
+
+LARGEST_STREAM = 1_000_000
+
+
+class TaskOrder:
+    """The tasks of a data set in batches: every epoch in an order of its own, the last batch of it as short as it is.
+
+    An iterable without a length is read whole at the beginning.
+    """
+
+    def __init__(self, dataset: Dataset[Any], *, batch_size: int, shuffle: bool, seed: int) -> None:
+        self._tasks: SizedDataset[Any] = dataset if isinstance(dataset, SizedDataset) else _read(dataset)
+        if not len(self._tasks):
+            raise ConfigError("the training set is empty: give at least one task")
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self._tasks) / self._batch_size)
+
+    def epoch_of(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int) -> list[Any]:
+        """The tasks of a step, counted from 0 over all epochs."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        indices = self._indices(epoch)[number * self._batch_size : (number + 1) * self._batch_size]
+        return [self._tasks[index] for index in indices]
+
+    def _indices(self, epoch: int) -> Sequence[int]:
+        indices = list(range(len(self._tasks)))
+        if self._shuffle:
+            random.Random(f"{self._seed}-{epoch}").shuffle(indices)
+        return indices
+
+
+def all_tasks(dataset: Dataset[Any] | None) -> list[Any]:
+    """The tasks of a validation set, in their order."""
+    if dataset is None:
+        return []
+    if isinstance(dataset, SizedDataset):
+        return [dataset[index] for index in range(len(dataset))]
+    return _read(dataset)
+
+
+def _read(stream: Any) -> list[Any]:
+    tasks = []
+    for task in stream:
+        tasks.append(task)
+        if len(tasks) > LARGEST_STREAM:
+            raise ConfigError(
+                f"the data set is an iterable of more than {LARGEST_STREAM:,} tasks, and epochs need all of them: give "
+                "one with a length and an index"
+            )
+    return tasks

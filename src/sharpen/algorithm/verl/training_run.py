@@ -1,0 +1,374 @@
+"""One run of `VERL`, from its first step to its last.
+
+A step: rollouts of a batch of tasks with the newest weights, credit, updates. With `max_staleness` the rollouts of the
+next steps are asked for meanwhile; all that were asked for are trained, whatever they took, so no kind of rollout is
+preferred. Weights change only between the engine's steps.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+from ...llm.policy.critic import LocalCritic
+from ...llm.policy.local_policy import LocalPolicy
+from ...llm.server import EngineServer
+from ...stats import mean_interval, wilson_interval
+from ...types import Dataset, Rollout, Span, Triplet
+from ..base import State
+from .collected import CollectedRollout, collect
+from .learning import Learner, Metrics, mismatch
+from .policies import make_critic, make_policy
+from .preflight import NUM_GROUPS, conclude, run_checks
+from .rollouts import Batch, Rollouts
+from .scoring import Conversation, RewardModel, conversation_of
+from .serving import PublishedModel, model_name
+from .step_folders import MODEL, read_state
+from .summary import Summary
+from .tasks import TaskOrder, all_tasks
+
+if TYPE_CHECKING:
+    from .verl import VERL
+
+log = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """`saved` is the state that it goes on from."""
+
+    def __init__(self, verl: "VERL", train: Dataset[Any] | None, val: Dataset[Any] | None, saved: State | None) -> None:
+        self._verl, self._config = verl, verl.settings
+        self._folders = verl.step_folders()
+        self._loads_from: Path | None = None
+        saved = saved or self._state_on_disk()
+        self._key: str = saved["key"] if saved else secrets.token_hex(6)
+        self.step: int = saved["step"] if saved else 0
+        self._saved = saved
+        self._val_tasks = all_tasks(val)
+        self._tasks = None if train is None else self._task_order(train)
+        self._total = self._total_steps()
+        self._batches: dict[int, list[Batch]] = {}
+        self._first: list[CollectedRollout] = []
+        self._scorer: RewardModel | None = None
+        self._conversations: dict[str, Conversation | None] = {}
+        self.summary = Summary.of(saved["summary"] if saved else None)
+
+    def _task_order(self, train: Dataset[Any]) -> TaskOrder:
+        data = self._config.data
+        return TaskOrder(train, batch_size=data.train_batch_size, shuffle=data.shuffle, seed=data.seed)
+
+    def _total_steps(self) -> int:
+        trainer = self._config.trainer
+        if trainer.val_only:
+            if not self._val_tasks:
+                raise ConfigError("trainer.val_only is set, but there is no val_dataset: give fit one")
+            return 0
+        if self._tasks is None:
+            raise ConfigError("VERL has no tasks to train on: give fit a train_dataset")
+        if trainer.total_training_steps is not None:
+            return trainer.total_training_steps
+        return trainer.total_epochs * self._tasks.steps_per_epoch
+
+    def _state_on_disk(self) -> State | None:
+        """That of an earlier run, as verl finds it: the newest in a folder that the settings name, or the one named."""
+        trainer = self._config.trainer
+        if trainer.resume_mode == "resume_path":
+            path = Path(trainer.resume_from_path or "").expanduser().absolute()
+            self._loads_from = path
+            return _anew(read_state(path))
+        is_given = self._config.origin("trainer.default_local_dir") == "given"
+        steps = self._folders.steps() if is_given and trainer.resume_mode == "auto" else []
+        if not steps:
+            return None
+        log.info(
+            "going on from step %d in %s (trainer.resume_mode=disable starts anew)", steps[-1], self._folders.folder
+        )
+        return _anew(self._folders.read(steps[-1]))
+
+    # -- the whole -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        policy, critic = await asyncio.to_thread(self._load)
+        self._policy, self._critic = policy, critic
+        self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed)
+        store = self._verl.get_store()
+        name = model_name(self._config.model.path)
+        self._rollouts = Rollouts(store, self._key, self._read)
+        async with contextlib.AsyncExitStack() as stack:
+            server = self._server(policy, name)
+            await asyncio.to_thread(server.start)
+            stack.push_async_callback(asyncio.to_thread, server.stop)
+            self._model = PublishedModel(self._verl.get_llm_proxy(), self._config, name=name, base_url=server.base_url)
+            stack.enter_context(self._model.listed())
+            await stack.enter_async_context(self._rollouts.following())
+            await self._train()
+        self.summary.show(self._verl.run_dir)
+
+    def _server(self, policy: LocalPolicy, name: str) -> EngineServer:
+        return EngineServer(
+            policy.engine,
+            policy.tokenizer,
+            name=name,
+            seed=self._config.rollout.seed,
+            rollout_prefix=self._rollouts.prefix,
+            chat_template_kwargs=self._config.data.apply_chat_template_kwargs or None,
+        )
+
+    def _load(self) -> tuple[LocalPolicy, LocalCritic | None]:
+        policy = make_policy(self._config, total_steps=self._total)
+        critic = make_critic(self._config, total_steps=self._total)
+        if self._saved is not None and self._saved["step"]:
+            folder = self._loads_from or self._folders.path(self._saved["step"])
+            read_state(folder)  # which says what is wrong with it
+            policy.load(folder / "policy")
+            if critic is not None:
+                critic.load(folder / "critic")
+            log.info("step %d is loaded from %s", self._saved["step"], folder)
+        if self._config.reward_model.enable and self._config.reward_model.path is not None:
+            self._scorer = RewardModel(self._config.reward_model.path)
+        return policy, critic
+
+    async def _train(self) -> None:
+        trainer = self._config.trainer
+        if self.step == 0 and self._val_tasks and (trainer.val_before_train or trainer.val_only):
+            self.summary.add_validation(0, await self._validate())
+        while self.step < self._total and not self._verl.should_stop:
+            self._verl.begin_iteration()
+            metrics = await self._one_step(self.step)
+            self.step += 1
+            is_last = self.step == self._total
+            val = await self._validate() if self._is_due(trainer.test_freq, is_last and trainer.test_freq > 0) else None
+            if val is not None:
+                self.summary.add_validation(self.step, val)
+            self.summary.add_step(self.step, metrics)
+            await self._keep(is_last)
+            self._verl.report_iteration(metrics, val_metrics=val)
+            self._checkpoint()
+        if self.step and self._folders.latest_model() != self._folders.path(self.step) / MODEL:
+            await asyncio.to_thread(self._write, True)  # a callback ended the run
+            self._checkpoint()
+
+    def _is_due(self, frequency: int, also: bool = False) -> bool:
+        return bool(self._val_tasks) and (also or (frequency > 0 and self.step % frequency == 0))
+
+    # -- a step --------------------------------------------------------------------------------------
+
+    async def _one_step(self, step: int) -> Metrics:
+        began = time.perf_counter()
+        rollouts = await self._rollouts_of(step)
+        sampled = time.perf_counter()
+        metrics = await asyncio.to_thread(self._learner.learn, rollouts, step=step)
+        ended = time.perf_counter()
+        tokens = sum(len(sample) for rollout in rollouts for sample in rollout.samples)
+        metrics |= {
+            "seconds/rollouts": sampled - began,
+            "seconds/step": ended - began,
+            "tokens_per_second": tokens / (ended - began),
+            "weights_version": float(self._policy.weights_version),
+            "staleness": self._staleness(rollouts),
+        }
+        log.info("step %d of %d: %s", step + 1, self._total, _in_words(metrics))
+        return metrics
+
+    async def _rollouts_of(self, step: int) -> list[CollectedRollout]:
+        """Those of this step when all are finished; those of later ones are asked for as far as staleness allows."""
+        if step not in self._batches:
+            await self._ask(step)
+        for ahead in range(step + 1, min(step + 1 + self._config.algorithm.max_staleness, self._total)):
+            if ahead not in self._batches:
+                await self._ask(ahead)
+        found, self._first = self._first, []
+        for batch in self._batches.pop(step):
+            found += await self._results(batch)
+        return found
+
+    async def _results(self, batch: Batch) -> list[CollectedRollout]:
+        """With the scores of the reward model, where there is one."""
+        rollouts = await self._rollouts.results(batch)
+        if self._scorer is None:
+            return rollouts
+        conversations = {each.rollout_id: self._conversations.pop(each.rollout_id, None) for each in rollouts}
+        return await asyncio.to_thread(self._scorer.rate, rollouts, conversations)
+
+    async def _ask(self, step: int) -> None:
+        assert self._tasks is not None
+        tasks, num_first = self._tasks.batch(step), 0
+        if step == 0 and self._config.trainer.preflight is not False:
+            num_first = min(NUM_GROUPS, len(tasks))
+            self._first = await self._preflight(tasks[:num_first])
+        rest = await self._ask_for(step, tasks[num_first:], first=num_first)
+        self._batches[step] = [rest]
+
+    async def _ask_for(self, step: int, tasks: Sequence[Any], *, first: int) -> Batch:
+        return await self._rollouts.ask(
+            f"s{step}",
+            tasks,
+            n=self._config.rollout.n,
+            mode="train",
+            resources_id=await self._publish(is_validation=False),
+            first=first,
+            metadata={"step": step},
+        )
+
+    async def _publish(self, *, is_validation: bool) -> str:
+        """The resources for the newest weights; once for every version."""
+        name = f"rs-{self._key}-{'val-' if is_validation else ''}w{self._policy.weights_version}"
+        resources = self._model.resources(self._verl.get_initial_resources(), is_validation=is_validation)
+        store = self._verl.get_store()
+        known = await store.get_resources_by_id(name)
+        if known is None:
+            await store.add_resources(resources, resources_id=name)
+        return name
+
+    async def _preflight(self, tasks: Sequence[Any]) -> list[CollectedRollout]:
+        """The first groups of the first step, when they have shown that there is something to learn from."""
+        batch = await self._ask_for(0, tasks, first=0)
+        rollouts = await self._results(batch)
+        temperature = self._config.rollout.temperature
+        nats = await asyncio.to_thread(mismatch, self._policy, rollouts, temperature=temperature)
+        checks = run_checks(self._policy.tokenizer, rollouts, nats=nats)
+        self.summary.checks = [str(check) for check in checks if check.level != "passed"]
+        conclude(checks, is_strict=self._config.trainer.preflight == "strict")
+        return rollouts
+
+    def _read(self, rollout: Rollout, spans: Sequence[Span]) -> CollectedRollout:
+        data = self._config.data
+        triplets = self._verl.get_adapter().adapt(spans)
+        ours = [each for each in triplets if _is_ours(each)]
+        found = collect(
+            rollout,
+            ours,
+            max_prompt_length=data.max_prompt_length,
+            max_response_length=data.max_response_length,
+            group=(rollout.metadata or {})["group"],
+            temperature=self._config.rollout.temperature,
+        )
+        if self._scorer is not None and found.is_unrewarded:
+            self._conversations[found.rollout_id] = conversation_of(spans)
+        return found
+
+    def _staleness(self, rollouts: Sequence[CollectedRollout]) -> float:
+        """How many versions old the sampled tokens were on average when they were trained."""
+        now = self._policy.weights_version - 1
+        counts: Counter[str | None] = Counter()
+        for rollout in rollouts:
+            for sample in rollout.samples:
+                counts.update(sample.weights_versions)
+        counts.pop(None, None)
+        behind = sum(max(0, now - int(version)) * count for version, count in counts.items() if version is not None)
+        return behind / counts.total() if counts else 0.0
+
+    # -- validation ----------------------------------------------------------------------------------
+
+    async def _validate(self) -> Metrics:
+        """The rewards on the validation set, sampled as `val_kwargs` says."""
+        began = time.perf_counter()
+        batch = await self._rollouts.ask(
+            f"v{self.step}",
+            self._val_tasks,
+            n=self._config.rollout.val_kwargs.n,
+            mode="val",
+            resources_id=await self._publish(is_validation=True),
+            metadata={"step": self.step},
+        )
+        rollouts = await self._results(batch)
+        metrics = validation_metrics(rollouts) | {"seconds": time.perf_counter() - began}
+        log.info("validation after step %d: reward %s", self.step, _reward_in_words(metrics))
+        return metrics
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    async def _keep(self, is_last: bool) -> None:
+        frequency = self._config.trainer.save_freq
+        has_model = is_last or (frequency > 0 and self.step % frequency == 0)
+        if has_model or self._folders.is_due():
+            await asyncio.to_thread(self._write, has_model)
+
+    def _write(self, has_model: bool) -> None:
+        def save(folder: Path) -> None:
+            self._policy.save(folder / "policy")
+            if self._critic is not None:
+                self._critic.save(folder / "critic")
+            if has_model:
+                self._policy.save_model(folder / MODEL)
+
+        self._folders.write(self.step, self._state(), save, has_model=has_model)
+        self._saved = self._state()
+
+    def _state(self) -> State:
+        return {"key": self._key, "step": self.step, "summary": self.summary.state()}
+
+    def keep_state(self) -> State:
+        """The state of this moment; its folder is written first where it is not there."""
+        if self.step and (self._saved is None or self._saved["step"] != self.step):
+            self._write(False)
+        return self._state()
+
+    def _checkpoint(self) -> None:
+        """After callbacks and loggers have heard of the step, so that their state is of the same moment."""
+        if self._saved is not None and self._saved["step"] == self.step:
+            self._verl.checkpoint()
+            self._folders.tidy(self.step)
+
+
+def _anew(state: State) -> State:
+    """To go on in another store: the rollouts of before are not met again."""
+    return {**state, "key": secrets.token_hex(6)}
+
+
+def validation_metrics(rollouts: Sequence[CollectedRollout]) -> Metrics:
+    """What came of a validation. A rollout that was lost says nothing about the policy."""
+    counted = [each for each in rollouts if not each.is_lost]
+    rewards = [each.reward for each in counted if each.reward is not None]
+    found: Metrics = {
+        "rollouts": float(len(rollouts)),
+        "failed": float(sum(each.is_failed for each in counted)),
+        "lost": float(len(rollouts) - len(counted)),
+        "truncated": float(sum(each.truncated for each in counted)),
+    }
+    if rewards:
+        mean = math.fsum(rewards) / len(rewards)
+        found |= {"reward_mean": mean, "rewarded": float(len(rewards))}
+        found["reward_std"] = math.sqrt(math.fsum((each - mean) ** 2 for each in rewards) / max(1, len(rewards) - 1))
+        low, high = _interval(rewards)
+        found |= {"reward_low": low, "reward_high": high} if math.isfinite(low) else {}
+    return found
+
+
+def _interval(rewards: Sequence[float]) -> tuple[float, float]:
+    """Of 95 %: that of a share where every reward is 0 or 1, else that of a mean."""
+    if set(rewards) <= {0.0, 1.0}:
+        return wilson_interval(round(sum(rewards)), len(rewards))
+    return mean_interval(rewards)
+
+
+def _is_ours(triplet: Triplet) -> bool:
+    """Calls of other models, a judge say, have no version of the weights that are trained."""
+    return triplet.metadata.get("weights_version") is not None
+
+
+def _in_words(metrics: Metrics) -> str:
+    shown = [f"reward {_reward_in_words(metrics)}"]
+    shown += [f"{label} {metrics[name]:.3g}" for name, label in _TOLD if name in metrics]
+    return ", ".join(shown)
+
+
+_TOLD = (
+    ("flat_groups", "flat groups"),
+    ("response_length", "tokens"),
+    ("entropy", "entropy"),
+    ("kl", "KL"),
+    ("grad_norm", "gradient"),
+    ("seconds/step", "seconds"),
+)
+
+
+def _reward_in_words(metrics: Metrics) -> str:
+    return f"{metrics['reward_mean']:.3f}" if "reward_mean" in metrics else "-"

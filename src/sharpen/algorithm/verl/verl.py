@@ -1,0 +1,107 @@
+"""`VERL`: reinforcement learning of the model behind an agent, from the agent's own rollouts.
+
+The loop itself is in `training_run`. Nothing heavy is imported or downloaded before `run`.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...errors import ConfigError, MissingExtraError
+from ...types import Dataset
+from ..base import Algorithm, State
+from .config import VERLConfig, read_config
+from .step_folders import StepFolders
+
+if TYPE_CHECKING:
+    from .training_run import TrainingRun
+
+
+class VERL(Algorithm[Any]):
+    """Trains the weights, or a LoRA adapter, of the model that agents talk to.
+
+    `config` has verl's shape: a mapping, nested or with dotted keys, or the path of a YAML file; see
+    `docs/reference/verl-keys.md`. Run it with `Trainer(algorithm=VERL(config)).fit(agent, train, val)`.
+    """
+
+    needs_gateway: ClassVar[bool] = True
+
+    def __init__(self, config: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
+        self.settings: VERLConfig = read_config(config)
+        self._loaded: State | None = None
+        self._run: TrainingRun | None = None
+        self._folders: StepFolders | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Everything that is set, defaults included, in verl's shape."""
+        return self.settings.as_dict()
+
+    @property
+    def default_loggers(self) -> tuple[str, ...]:
+        """What the trainer logs to where it was given no loggers. To the console goes one line a step anyway."""
+        return tuple(name for name in self.settings.trainer.logger if name != "console")
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        _check_packages()
+        from .training_run import TrainingRun
+
+        self._folders = self.step_folders()
+        self._run = TrainingRun(self, train_dataset, val_dataset, self._loaded)
+        self._loaded = None  # a second run is a new one
+        try:
+            await self._run.run()
+        finally:
+            self._run = None
+
+    def step_folders(self) -> StepFolders:
+        """Where its checkpoints are: in the folder of the run, unless the settings name another."""
+        trainer = self.settings.trainer
+        is_given = self.settings.origin("trainer.default_local_dir") == "given"
+        folder = Path(trainer.default_local_dir).expanduser().absolute()
+        if not is_given and self.run_dir is not None:
+            folder = Path(self.run_dir) / "checkpoints"
+        return StepFolders(folder, keep=trainer.max_actor_ckpt_to_keep)
+
+    def save_model(self, path: str | os.PathLike[str], *, merge: bool = False) -> Path:
+        """Write the newest model that was kept as a Hugging Face folder; `merge` makes an adapter part of its base."""
+        latest = (self._folders or self.step_folders()).latest_model()
+        if latest is None:
+            raise ConfigError(
+                "there is no trained model yet: its first one is kept at trainer.save_freq, or at the end"
+            )
+        target = Path(path).expanduser().absolute()
+        if merge and (latest / "adapter_config.json").exists():
+            from ...llm.models.lora import merge_adapter
+
+            return merge_adapter(latest, target)
+        if target.exists() and any(target.iterdir()):
+            raise ConfigError(f"{str(target)!r} holds files already: give the path of a new folder")
+        shutil.copytree(latest, target, dirs_exist_ok=True)
+        return target
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Where the run is. What is too large for JSON lies in a folder of its own, which is written if it must."""
+        if self._run is not None:
+            return self._run.keep_state()
+        return self._loaded or {}
+
+    def load_state_dict(self, state: State) -> None:
+        self._loaded = state or None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_run": None}
+
+
+def _check_packages() -> None:
+    # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for package in ("torch", "transformers", "peft"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise MissingExtraError.of(package, extra="llm", feature="training a language model") from error

@@ -1,0 +1,158 @@
+"""The body of a model of the Llama, Mistral, Qwen2 and Qwen3 families over the rows of a token tree, with gradients.
+
+It computes what the engine computes, with the model's own modules. Layers below the first trained one keep nothing for
+a gradient. Of the others, as many keep what their gradient needs as memory allows; the rest are computed again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..engine.decoder import shape_of
+from ..engine.weights import unwrapped
+from .activation_room import activation_room_bytes
+from .head import head_logprobs, head_weights
+from .token_batch import TokenBatch
+from .token_tree import TokenTree, token_tree
+from .transfer import moved
+from .tree_attention import TreeAttention
+
+# (hidden states, cosines, sines) -> queries, keys, values
+_Before = Callable[[Any, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+# (hidden states, what attention gave) -> hidden states
+_After = Callable[[Any, Tensor, Tensor], Tensor]
+
+
+class Body:
+    """A view of a transformers model; a ModelError where its family is not known.
+
+    `checkpoints` allows layers to be computed again to save memory; `compiles` has torch fuse their small operations.
+    """
+
+    shares_prefixes = True
+
+    def __init__(self, model: Any, *, checkpoints: bool = True, compiles: bool = False) -> None:
+        self._model = unwrapped(model)
+        shape_of(self._model)
+        self._inner: Any = self._model.model
+        self._checkpoints = checkpoints
+        self._before: _Before = torch.compile(_before, dynamic=True) if compiles else _before
+        self._after: _After = torch.compile(_after, dynamic=True) if compiles else _after
+
+    def logprobs(self, batch: TokenBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each token that the batch asks about."""
+        weight, bias = head_weights(self._model.get_output_embeddings())
+        return head_logprobs(
+            self.hidden(batch),
+            weight,
+            bias,
+            batch.targets_N,
+            batch.temperature_N,
+            entropy_gradient=entropy_gradient,
+        )
+
+    def hidden(self, batch: TokenBatch) -> Tensor:
+        """The last hidden state, after the norm, before each token that the batch asks about."""
+        device = batch.targets_N.device
+        tree = token_tree(batch.inputs, shares=batch.shares, device=device)
+        paths = zip(tree.paths, batch.places, strict=True)
+        rows_N = torch.cat([torch.from_numpy(path[places - 1]) for path, places in paths])
+        # Samples of one prompt share the row before their first token.
+        rows, index_N = torch.unique(rows_N, return_inverse=True)
+        return self._of_tree(tree, moved(rows, device)).index_select(0, moved(index_N, device))
+
+    def _of_tree(self, tree: TokenTree, rows: Tensor) -> Tensor:
+        """The last hidden states of these rows."""
+        attention = TreeAttention(tree)
+        layers = list(self._inner.layers)
+        first = self._first_trained(layers)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and first < 0):
+            x: Tensor = self._inner.embed_tokens(tree.input_ids_R)
+        cos, sin = self._rotations(x, tree.position_ids_R)
+        again = self._num_computed_again(len(tree), len(layers) - max(first, 0))
+        for number, layer in enumerate(layers):
+            wanted = rows if number == len(layers) - 1 else None
+            with torch.set_grad_enabled(torch.is_grad_enabled() and number >= first):
+                if number < max(first, 0) + again and torch.is_grad_enabled():
+                    x = checkpoint(
+                        self._layer,
+                        *(layer, x, cos, sin, attention, wanted),
+                        use_reentrant=False,
+                        preserve_rng_state=False,  # nothing in a layer is random
+                    )
+                else:
+                    x = self._layer(layer, x, cos, sin, attention, wanted)
+        return _norm(self._inner.norm, x)
+
+    def _layer(
+        self, layer: Any, x: Tensor, cos: Tensor, sin: Tensor, attention: TreeAttention, wanted: Tensor | None
+    ) -> Tensor:
+        attended = attention(*self._before(layer, x, cos, sin))
+        if wanted is not None:  # The last layer's other rows were only there to be attended to.
+            x, attended = x.index_select(0, wanted), attended.index_select(0, wanted)
+        return self._after(layer, x, attended)
+
+    def _first_trained(self, layers: list[Any]) -> int:
+        """The number of the first layer that needs gradients; -1 where the embedding does, too."""
+        if self._inner.embed_tokens.weight.requires_grad:
+            return -1
+        trained = (number for number, layer in enumerate(layers) if _is_trained(layer))
+        return next(trained, len(layers))
+
+    def _rotations(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines for each row and all heads."""
+        cos, sin = self._inner.rotary_emb(x, positions[None])
+        half = sin.shape[-1] // 2
+        signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+        return cos[0].unsqueeze(1), signed.unsqueeze(1)
+
+    def _num_computed_again(self, rows: int, trained: int) -> int:
+        """How many of the trained layers must not keep their activations."""
+        if not self._checkpoints or not torch.is_grad_enabled():
+            return 0
+        weight = self._inner.embed_tokens.weight
+        layer_bytes: int = rows * _kept_numbers(self._inner.config) * weight.element_size()
+        return max(0, trained - activation_room_bytes(weight.device) // layer_bytes)
+
+
+def _before(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    attention = layer.self_attn
+    h = _norm(layer.input_layernorm, x)
+    shape = (len(x), -1, attention.head_dim)
+    q, k, v = attention.q_proj(h).view(shape), attention.k_proj(h).view(shape), attention.v_proj(h).view(shape)
+    if hasattr(attention, "q_norm"):
+        q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+    return _turn(q, cos, sin), _turn(k, cos, sin), v
+
+
+def _after(layer: Any, x: Tensor, attended: Tensor) -> Tensor:
+    x = x + layer.self_attn.o_proj(attended)
+    h = _norm(layer.post_attention_layernorm, x)
+    mlp = layer.mlp
+    out: Tensor = x + mlp.down_proj(mlp.act_fn(mlp.gate_proj(h)) * mlp.up_proj(h))
+    return out
+
+
+def _norm(module: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    # The sines carry the sign of the swapped half, so one roll does what the usual negate and join do.
+    return x * cos + torch.roll(x, x.shape[-1] // 2, dims=-1) * sin
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(each.requires_grad for each in module.parameters())
+
+
+def _kept_numbers(config: Any) -> int:
+    """Roughly how many numbers a layer keeps of each row for its gradient."""
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return int(6 * config.hidden_size + 3 * (heads + 2 * kv_heads) * size + 4 * config.intermediate_size)

@@ -1,0 +1,210 @@
+"""The fields of a request: which there are, of which type, and which are refused because they cannot be honoured.
+
+A field that would change what is sampled and is not known here is an error. One that nobody knows is ignored, as other
+servers do, and told once in the log: it may be misspelt.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from .refusals import Refusal, wrong
+
+log = logging.getLogger(__name__)
+
+
+class StreamOptions(msgspec.Struct):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+
+
+class Fields(msgspec.Struct, kw_only=True):
+    """What chat and completions share. None stands for a field that is not given."""
+
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with what was used."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def limit_name(self) -> str:
+        return "max_tokens"
+
+    @property
+    def num_top(self) -> int | None:
+        """How many likeliest tokens are told beside each sampled one; None where no log-probability is."""
+        raise NotImplementedError
+
+    @property
+    def num_top_name(self) -> str:
+        """The field that says so."""
+        raise NotImplementedError
+
+
+class ChatFields(Fields, kw_only=True):
+    """A request for chat. Messages and tools stay JSON until it is known that they are new."""
+
+    messages: msgspec.Raw
+    tools: msgspec.Raw = msgspec.Raw(b"null")
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def limit_name(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def num_top(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def num_top_name(self) -> str:
+        return "top_logprobs"
+
+
+class CompletionFields(Fields, kw_only=True):
+    """A request for completions: of one prompt or several, as text or as token ids."""
+
+    prompt: str | list[Any]
+    logprobs: int | None = None
+
+    @property
+    def num_top(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_top_name(self) -> str:
+        return "logprobs"
+
+
+AnyFields = TypeVar("AnyFields", ChatFields, CompletionFields)
+
+# Fields that change what is sampled and are not done here, each with the values that ask for nothing.
+_NOT_DONE: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (None,),
+    "audio": (None,),
+    "bad_words": (None, []),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "frequency_penalty": (None, 0),
+    "function_call": (None,),
+    "functions": (None,),
+    "guided_choice": (None,),
+    "guided_decoding": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "include_stop_str_in_output": (None, False),
+    "length_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "min_p": (None, 0),
+    "min_tokens": (None, 0),
+    "modalities": (None, ["text"]),
+    "prediction": (None,),
+    "presence_penalty": (None, 0),
+    "prompt_logprobs": (None,),
+    "repetition_penalty": (None, 1),
+    "response_format": (None, {"type": "text"}),
+    "skip_special_tokens": (None, True),
+    "structured_outputs": (None,),
+    "suffix": (None, ""),
+    "truncate_prompt_tokens": (None,),
+    "typical_p": (None, 1),
+    "use_beam_search": (None, False),
+    "web_search_options": (None,),
+}
+# Fields that may be there and change nothing here.
+_WITHOUT_EFFECT = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+     "reasoning_effort", "verbosity", "request_id", "priority", "cache_salt", "spaces_between_special_tokens",
+     "include_reasoning", "add_special_tokens"}
+)  # fmt: skip
+_MOST_TOLD = 100
+
+_split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_chat = msgspec.json.Decoder(ChatFields).decode
+_completion = msgspec.json.Decoder(CompletionFields).decode
+
+
+class FieldReader:
+    """Reads the bodies of requests."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def chat(self, body: bytes) -> ChatFields:
+        self._check_names(body, ChatFields)
+        fields = _checked(_chat, body)
+        if fields.top_logprobs and not fields.logprobs:
+            raise wrong("top_logprobs", f"top_logprobs is {fields.top_logprobs}, but logprobs is not true: set both")
+        return fields
+
+    def completion(self, body: bytes) -> CompletionFields:
+        self._check_names(body, CompletionFields)
+        return _checked(_completion, body)
+
+    def _check_names(self, body: bytes, kind: type[Fields]) -> None:
+        """No field that cannot be honoured."""
+        try:
+            given = _split(body)
+        except msgspec.ValidationError:
+            raise Refusal(400, "the body is no JSON object", code="malformed_request") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None
+        for name in given.keys() - kind.__struct_fields__ - _WITHOUT_EFFECT:
+            if name not in _NOT_DONE:
+                self._tell(name)
+            elif (value := msgspec.json.decode(given[name])) not in _NOT_DONE[name]:
+                raise wrong(
+                    name,
+                    f"{name} is {value!r:.80}, which this server cannot do: leave it out",
+                    code="unsupported_value",
+                )
+
+    def _tell(self, name: str) -> None:
+        if name not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(name)
+            log.warning("a request has the field %r, which is not known and is ignored (told once)", name[:80])
+
+
+def _checked(decode: Callable[[bytes], AnyFields], body: bytes) -> AnyFields:
+    """The fields, or what is wrong with one of them by its name."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`").partition("[")[0].partition(".")[0]
+        if name:
+            raise wrong(name, f"{path.rstrip('`')} is of the wrong kind: {what.lower()}", code="invalid_type") from None
+        raise Refusal(400, f"the request is malformed: {what.lower()}", code="invalid_request") from None

@@ -1,0 +1,150 @@
+"""Prompts as token ids: chat messages through the chat template, texts through the tokenizer.
+
+Writing and tokenising a prompt costs more than everything else about a request, and the members of a group ask with the
+same one. So prompts are kept by the bytes that asked for them.
+"""
+
+import functools
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ...errors import ConfigError, in_words
+from .chat_messages import read_messages, read_tools
+from .fields import ChatFields, CompletionFields
+from .refusals import Refusal, wrong
+
+MAX_KEPT_TOKENS = 500_000
+MAX_PROMPTS = 1024
+# Of the template's own call: a request must not replace the template, or what is done with its text.
+_RESERVED = frozenset(
+    {"conversation", "messages", "tools", "chat_template", "tokenize", "sanitize_control_tokens", "padding",
+     "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+     "add_generation_prompt", "continue_final_message"}
+)  # fmt: skip
+_encode = msgspec.json.Encoder().encode
+
+
+class Prompt:
+    """The token ids of a prompt; it is shared, so nobody changes it."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    @functools.cached_property
+    def json(self) -> msgspec.Raw:
+        return msgspec.Raw(_encode(self.ids))
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Equal for equal prompts, in every process."""
+        return blake2b(array("q", self.ids).tobytes(), digest_size=16).digest()
+
+
+class PromptWriter:
+    """Turns what a request says into prompts. `template_kwargs` go to the chat template of every request."""
+
+    def __init__(self, tokenizer: Any, *, vocab_size: int, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._template_kwargs = dict(template_kwargs or {})
+        if reserved := sorted(_RESERVED & self._template_kwargs.keys()):
+            raise ConfigError(f"chat_template_kwargs has {reserved[0]!r}, which the server itself sets: leave it out")
+        self._kept: OrderedDict[object, Prompt] = OrderedDict()
+        self._num_kept_tokens = 0
+
+    def of_chat(self, fields: ChatFields) -> Prompt:
+        """The prompt of chat messages, up to where the assistant begins to speak."""
+        flags = (fields.add_generation_prompt, fields.continue_final_message)
+        tools = b"null" if fields.tool_choice == "none" else bytes(fields.tools)
+        key = (bytes(fields.messages), tools, _encode(fields.chat_template_kwargs), flags)
+        return self._kept_or(key, lambda: self._chat_ids(fields, tools))
+
+    def of_completion(self, fields: CompletionFields) -> list[Prompt]:
+        """One prompt, or several."""
+        prompt = fields.prompt
+        if isinstance(prompt, str):
+            return [self._of_text(prompt)]
+        if not prompt:
+            raise wrong("prompt", "prompt is an empty list: give a text or token ids")
+        if _are_ids(prompt):
+            return [self._of_ids(prompt)]
+        if len(prompt) > MAX_PROMPTS:
+            raise wrong("prompt", f"prompt holds {len(prompt)} prompts: give at most {MAX_PROMPTS}")
+        return [self._of_one(each, place) for place, each in enumerate(prompt)]
+
+    def _of_one(self, prompt: Any, place: int) -> Prompt:
+        if isinstance(prompt, str):
+            return self._of_text(prompt)
+        if isinstance(prompt, list) and prompt and _are_ids(prompt):
+            return self._of_ids(prompt)
+        raise wrong("prompt", f"prompt[{place}] is {prompt!r:.80}: give a text, token ids, or a list of either")
+
+    def _of_ids(self, ids: list[int]) -> Prompt:
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            bad = next(each for each in ids if not 0 <= each < self._vocab_size)
+            raise wrong("prompt", f"prompt holds the token id {bad}, but the model's are 0 to {self._vocab_size - 1}")
+        return Prompt(ids)
+
+    def _of_text(self, text: str) -> Prompt:
+        if not text:
+            raise wrong("prompt", "prompt is an empty text: there is nothing to go on from")
+        return self._kept_or(text, lambda: list(self._tokenizer(text)["input_ids"]))
+
+    def _chat_ids(self, fields: ChatFields, raw_tools: bytes) -> list[int]:
+        if not getattr(self._tokenizer, "chat_template", None):
+            raise Refusal(
+                400,
+                "the model has no chat template, so it cannot be asked in chat messages: use /v1/completions, or an "
+                "instruction-tuned model",
+                code="no_chat_template",
+            )
+        messages, tools = read_messages(fields.messages), read_tools(raw_tools)
+        goes_on = bool(fields.continue_final_message)
+        begins = not goes_on if fields.add_generation_prompt is None else fields.add_generation_prompt
+        if goes_on and begins:
+            raise wrong("add_generation_prompt", "add_generation_prompt and continue_final_message exclude each other")
+        try:
+            return list(
+                self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=tools,
+                    tokenize=True,
+                    return_dict=False,
+                    add_generation_prompt=begins,
+                    continue_final_message=goes_on,
+                    **self._kwargs_of(fields),
+                )
+            )
+        except Refusal:
+            raise
+        except Exception as error:  # A template is a program of the model's maker: it may raise anything.
+            raise wrong("messages", f"the chat template cannot write these messages: {in_words(error)}") from error
+
+    def _kwargs_of(self, fields: ChatFields) -> dict[str, Any]:
+        given = fields.chat_template_kwargs or {}
+        if reserved := sorted(_RESERVED & given.keys()):
+            raise wrong("chat_template_kwargs", f"chat_template_kwargs has {reserved[0]!r}, which no request may set")
+        return self._template_kwargs | given
+
+    def _kept_or(self, key: object, ids_of: Callable[[], list[int]]) -> Prompt:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        prompt = Prompt(ids_of())
+        if not prompt.ids:
+            raise Refusal(400, "the prompt has no tokens: there is nothing to go on from", code="invalid_value")
+        self._kept[key] = prompt
+        self._num_kept_tokens += len(prompt.ids)
+        while self._num_kept_tokens > MAX_KEPT_TOKENS and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._num_kept_tokens -= len(oldest.ids)
+        return prompt
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return all(type(each) is int for each in values)

@@ -1,0 +1,156 @@
+"""`Service`: from the body of a request to the bytes of its answer, whole or piece by piece."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...http.asgi import Receive
+from ..engine import Engine
+from .answers import AnswerWriter, Api, Asked
+from .call import Call
+from .fields import ChatFields, FieldReader, Fields
+from .prompts import Prompt, PromptWriter
+from .refusals import Refusal, stopping, wrong
+from .sampling import MAX_SAMPLES, check_sampling, sampling_params
+from .seeds import CallSeeds
+from .streams import StreamWriter, event
+from .token_feed import TokenFeed
+from .token_texts import TokenTexts
+
+ROLLOUT_HEADER, ATTEMPT_HEADER = b"x-sharpen-rollout-id", b"x-sharpen-attempt-id"
+Headers = Mapping[bytes, bytes]
+
+
+class Service:
+    """Answers requests with one engine. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Any,
+        *,
+        name: str,
+        seed: int | None = None,
+        rollout_prefix: str = "",
+        max_response_tokens: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.engine, self.name = engine, name
+        self._window, self._max_response_tokens = engine.sizes.max_length, max_response_tokens
+        self._end_id: int | None = tokenizer.eos_token_id
+        self._reader = FieldReader()
+        self._prompts = PromptWriter(
+            tokenizer, vocab_size=engine.sizes.vocab_size, template_kwargs=chat_template_kwargs
+        )
+        self._answers = AnswerWriter(TokenTexts(tokenizer))
+        self._seeds = None if seed is None else CallSeeds(seed, rollout_prefix)
+        self._calls: set[Call] = set()
+        self._is_stopping = False
+
+    def read(self, api: Api, body: bytes) -> Asked:
+        """What is asked, or a refusal."""
+        fields = self._reader.chat(body) if api == "chat" else self._reader.completion(body)
+        if fields.model is not None and fields.model != self.name:
+            raise Refusal(
+                404,
+                f"there is no model {fields.model[:200]!r}: this server has {self.name!r}",
+                code="model_not_found",
+                param="model",
+            )
+        check_sampling(fields)
+        if isinstance(fields, ChatFields):
+            _check_tool_choice(fields.tool_choice)
+            prompts = [self._prompts.of_chat(fields)]
+        else:
+            prompts = self._prompts.of_completion(fields)
+        if len(prompts) * (fields.n or 1) > MAX_SAMPLES:
+            raise wrong(
+                "n", f"{len(prompts)} prompts with n={fields.n} are more than {MAX_SAMPLES} samples: ask in parts"
+            )
+        return Asked(api, fields, prompts, self.name)
+
+    async def answer(self, asked: Asked, headers: Headers, receive: Receive) -> bytes:
+        """The whole answer. `HungUp` where nobody is left to hear it."""
+        with self._begun(asked, headers, receive) as call:
+            return self._answers.write(asked, await call.results())
+
+    async def stream(self, asked: Asked, headers: Headers, receive: Receive) -> AsyncGenerator[bytes, None]:
+        """The events of the answer, as it is sampled. What fails after the first event is an event itself."""
+        has_begun = False
+        try:
+            with self._begun(asked, headers, receive) as call:
+                writer, feed = StreamWriter(asked, self._answers, call.requests), TokenFeed(self.engine, call.requests)
+                try:
+                    while (news := await feed.take()) is not None:
+                        call.check(*(token.finish_reason for tokens in news for token in tokens))
+                        if piece := writer.write(news):
+                            yield piece
+                            has_begun = True
+                finally:
+                    feed.close()
+                yield writer.end(await call.results())
+        except Refusal as refusal:
+            if not has_begun:
+                raise
+            yield event(refusal.body)
+
+    def stop(self) -> None:
+        """No more calls; those under way are refused."""
+        self._is_stopping = True
+        for call in self._calls:
+            call.cancel()
+
+    def resume(self) -> None:
+        """Calls are taken again."""
+        self._is_stopping = False
+
+    @contextmanager
+    def _begun(self, asked: Asked, headers: Headers, receive: Receive) -> Iterator[Call]:
+        if self._is_stopping:
+            raise stopping()
+        with Call(self.engine, receive) as call:
+            self._calls.add(call)
+            try:
+                self._submit(call, asked, headers)
+                yield call
+            finally:
+                self._calls.discard(call)
+
+    def _submit(self, call: Call, asked: Asked, headers: Headers) -> None:
+        """Hand a call to the engine; all its prompts are checked before the first."""
+        limits = [self._limit(asked.fields, prompt) for prompt in asked.prompts]
+        for prompt, limit in zip(asked.prompts, limits, strict=True):
+            seed = self._seed(asked.fields, prompt, headers)
+            call.submit(prompt, sampling_params(asked.fields, limit=limit, seed=seed, end_id=self._end_id))
+
+    def _limit(self, fields: Fields, prompt: Prompt) -> int:
+        """How many tokens may be sampled: as asked for, and as the window has room for."""
+        room = self._window - len(prompt.ids)
+        if room < 1:
+            raise Refusal(
+                400,
+                f"the prompt has {len(prompt.ids)} tokens, but this model's maximum context length is {self._window} "
+                "tokens, the answer's included: shorten the prompt",
+                code="context_length_exceeded",
+                param="messages" if isinstance(fields, ChatFields) else "prompt",
+            )
+        return min(each for each in (room, fields.limit, self._max_response_tokens) if each is not None)
+
+    def _seed(self, fields: Fields, prompt: Prompt, headers: Headers) -> int | None:
+        if fields.seed is not None or self._seeds is None:
+            return fields.seed
+        return self._seeds.next(
+            rollout_id=headers.get(ROLLOUT_HEADER, b"").decode("latin-1"),
+            attempt_id=headers.get(ATTEMPT_HEADER, b"").decode("latin-1"),
+            prompt_digest=prompt.digest,
+        )
+
+
+def _check_tool_choice(choice: Any) -> None:
+    """What is sampled cannot be forced into a call."""
+    if choice not in (None, "auto", "none"):
+        raise wrong(
+            "tool_choice",
+            f"tool_choice is {choice!r:.80}, but this server cannot force a call: use 'auto' or 'none'",
+            code="unsupported_value",
+        )

@@ -1,0 +1,96 @@
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharpen.algorithm.verl.config import read_config
+from sharpen.algorithm.verl.grpo_options import grpo_config
+from sharpen.errors import ConfigError
+
+ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+
+
+def test_the_model_alone_makes_a_config() -> None:
+    config = read_config(grpo_config("some/model"))
+    assert config.model.path == "some/model"
+    assert config.algorithm.adv_estimator == "grpo"
+    assert (config.rollout.n, config.data.train_batch_size, config.actor.ppo_mini_batch_size) == (8, 8, 8)
+    assert config.actor.optim.lr == 1e-5
+    assert not config.actor.use_kl_loss
+    assert config.origin("trainer.default_local_dir") == "default"
+
+
+def test_every_option_acts(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "group_size": 4,
+        "batch_size": 6,
+        "learning_rate": 1e-4,
+        "steps": 20,
+        "epochs": 3,
+        "lora_rank": 8,
+        "lora_alpha": 32,
+        "trainable": "lora",
+        "temperature": 0.8,
+        "max_prompt_length": 100,
+        "max_response_length": 16,
+        "clip": 0.1,
+        "clip_high": 0.28,
+        "kl_coef": 0.01,
+        "entropy_coef": 0.02,
+        "mini_batch_size": 3,
+        "ppo_epochs": 2,
+        "scale_by_std": False,
+        "max_staleness": 1,
+        "validate_every": 5,
+        "save_every": 10,
+        "output_dir": tmp_path,
+        "seed": 3,
+        "precision": "bf16",
+        "config": {"data.shuffle": False},
+    }
+    assert set(given) | {"model"} == set(inspect.signature(grpo_config).parameters)
+    usual = grpo_config("m")
+    for name, value in given.items():
+        alone = {name: value, **({"lora_rank": 8} if name == "trainable" else {})}
+        assert grpo_config("m", **alone) != usual, name
+    config = read_config(grpo_config("m", **given))
+    assert config.actor.use_kl_loss
+    assert config.actor.kl_loss_coef == 0.01
+    assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.1, 0.28)
+    assert config.trainer.default_local_dir == str(tmp_path)
+    assert (config.model.trainable, config.model.lora_alpha, config.model.precision) == ("lora", 32.0, "bf16")
+    assert (config.trainer.test_freq, config.trainer.save_freq, config.trainer.total_training_steps) == (5, 10, 20)
+    assert not config.data.shuffle
+
+
+def test_keys_of_verl_count_more_than_the_options() -> None:
+    config = grpo_config("m", batch_size=4, config={"data": {"train_batch_size": 16}, f"{ROLLOUT}.response_length": 32})
+    assert config["data"]["train_batch_size"] == 16
+    assert read_config(config).data.max_response_length == 32
+
+
+def test_an_empty_section_takes_nothing_away() -> None:
+    assert grpo_config("m", config={"data": None, "trainer": {}}) == grpo_config("m")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group_size": 1}, "group_size is 1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"learning_rate": -1}, "learning_rate is -1"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"precision": "fp8"}, "precision is 'fp8'"),
+        ({"trainable": "half"}, "trainable is 'half'"),
+        ({"config": {"data.train_batch_size.x": 1}}, "data.train_batch_size.x"),
+    ],
+)
+def test_a_wrong_option_is_named_as_the_caller_wrote_it(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        grpo_config("m", **options)
+
+
+def test_an_unknown_key_is_found_when_the_config_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean data\.shuffle"):
+        read_config(grpo_config("m", config={"data.shufle": True}))

@@ -1,0 +1,72 @@
+"""The checkpoints of a run on disk."""
+
+from pathlib import Path
+
+import pytest
+
+from sharpen.algorithm.verl.step_folders import StepFolders, read_state
+from sharpen.errors import ConfigError
+
+
+def put(folder: Path) -> None:
+    (folder / "weights").write_text("w")
+
+
+def test_what_is_called_a_step_is_whole(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    with pytest.raises(RuntimeError):
+        folders.write(1, {"step": 1}, _broken, has_model=False)
+    assert list(tmp_path.iterdir()) == []
+    folders.write(1, {"step": 1}, put, has_model=False)
+    with pytest.raises(RuntimeError):
+        folders.write(1, {"step": 1}, _broken, has_model=True)
+    assert folders.steps() == [1]
+    assert read_state(folders.path(1)) == {"step": 1, "has_model": False}
+    assert (folders.path(1) / "weights").read_text() == "w"
+
+
+def _broken(folder: Path) -> None:
+    (folder / "half").write_text("")
+    raise RuntimeError("disk full")
+
+
+def test_only_the_newest_and_models_stay(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    for step in range(1, 7):
+        folders.write(step, {}, put, has_model=step % 2 == 0)
+        folders.tidy(step)
+    assert folders.steps() == [2, 4, 6]
+    folders.write(7, {}, put, has_model=False)
+    folders.tidy(7)
+    assert folders.steps() == [2, 4, 6, 7]
+    assert folders.latest_model() == tmp_path / "step_6" / "model"
+
+
+def test_a_number_of_models_to_keep_counts_the_newest(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path, keep=2)
+    for step in range(1, 5):
+        folders.write(step, {}, put, has_model=True)
+        folders.tidy(step)
+    assert folders.steps() == [3, 4]
+
+
+def test_states_for_resuming_take_a_small_share_of_the_time(tmp_path: Path) -> None:
+    now = [0.0]
+    folders = StepFolders(tmp_path, clock=lambda: now[0])
+    assert folders.is_due()
+
+    def slow(folder: Path) -> None:
+        now[0] += 2.0
+
+    folders.write(1, {}, slow, has_model=False)
+    assert not folders.is_due()
+    now[0] += 39.0
+    assert not folders.is_due()
+    now[0] += 2.0
+    assert folders.is_due()
+
+
+def test_a_folder_without_a_checkpoint_says_what_is_beside_it(tmp_path: Path) -> None:
+    StepFolders(tmp_path).write(3, {}, put, has_model=False)
+    with pytest.raises(ConfigError, match="beside it are those of the steps 3"):
+        read_state(tmp_path / "step_9")

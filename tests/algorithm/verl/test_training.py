@@ -1,0 +1,181 @@
+"""VERL from end to end: a real gateway, a real engine, real agents, a tiny model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sharpen import LLM, VERL, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
+from sharpen.callbacks import Callback
+from sharpen.errors import ConfigError
+from sharpen.llm.errors import TrainingError
+from sharpen.llm.models.loading import load_model
+from tests.llm.tiny_models import write_tiny_model
+
+from .scenes import TASKS, ask, fit, pick_even, small_grpo
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of the iterations, without what the clock has a say in."""
+    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    rows = [each for each in found if "train/reward_mean" in each and "step" in each]
+    return [{k: v for k, v in row.items() if "second" not in k and k != "time"} for row in rows]
+
+
+def test_a_run_trains_the_model_and_keeps_it(tiny: Path, tmp_path: Path) -> None:
+    algorithm = small_grpo(tiny, lora_rank=4, validate_every=1)
+    trainer = fit(algorithm, tmp_path / "run", val_dataset=TASKS[:2])
+    assert trainer.result is not None
+    assert trainer.result.status == "succeeded"
+    rows = lines(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[0]["train/rollouts"] == 32
+    assert rows[0]["train/weights_version"] == 1
+    assert abs(rows[0]["train/ratio"] - 1) < 1e-3
+    assert 0 <= rows[-1]["val/reward_mean"] <= 1
+    assert rows[-1]["val/rollouts"] == 2
+    adapter = load_model(tmp_path / "run" / "checkpoints" / "step_2" / "model")
+    assert hasattr(adapter.model, "peft_config")
+    merged = load_model(algorithm.save_model(tmp_path / "merged", merge=True))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        same = torch.allclose(adapter.model(ids).logits, merged.model(ids).logits, atol=1e-4)
+        base = load_model(tiny).model(ids).logits
+        is_trained = not torch.allclose(base, merged.model(ids).logits, atol=1e-4)
+    assert same
+    assert is_trained
+
+
+def test_settings_that_cannot_work_are_refused_before_anything_runs(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train_dataset"):
+        Trainer(algorithm=small_grpo(tiny), strategy="shm", store="memory", run_dir=tmp_path / "a").fit(pick_even)
+    with pytest.raises(ConfigError, match="there is no trained model yet"):
+        small_grpo(tiny).save_model(tmp_path / "b")
+
+
+def test_an_agent_that_gives_no_reward_ends_the_run_in_the_preflight(tiny: Path, tmp_path: Path) -> None:
+    @llm_rollout
+    async def silent(task: str, llm: LLM) -> None:
+        await ask(llm, [{"role": "user", "content": task}], max_tokens=1)
+
+    with pytest.raises(TrainingError, match="rewards: no rollout has one"):
+        fit(small_grpo(tiny), tmp_path / "run", silent)
+
+
+def test_a_learning_rate_of_one_ends_in_a_clear_message(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"the run has diverged. Lower actor_rollout_ref.actor.optim.lr"):
+        fit(small_grpo(tiny, learning_rate=1.0, steps=10), tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "gae"])
+def test_every_estimator_learns_which_tokens_are_right(estimator: str, tiny: Path, tmp_path: Path) -> None:
+    config = {
+        "algorithm.adv_estimator": estimator,
+        "actor_rollout_ref.rollout.val_kwargs": {"temperature": 1.0, "do_sample": True, "n": 50},
+        "critic.optim.lr": 1e-2,
+    }
+    algorithm = small_grpo(tiny, steps=30, batch_size=4, group_size=16, validate_every=30, config=config)
+    fit(algorithm, tmp_path / "run", val_dataset=TASKS)
+    last = lines(tmp_path / "run")[-1]
+    assert last["val/rollouts"] == 200
+    assert last["val/reward_mean"] >= 0.95
+
+
+class BreakOff(Callback):
+    """Ends the process of training as a crash would."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_iter_end(self, loop: Any, trained: Any) -> None:
+        if loop.current_iter == self.at:
+            raise RuntimeError("broken off")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_resumed_comes_to_the_same_numbers(tiny: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    options: dict[str, Any] = {"store": "sqlite"}
+    fit(small_grpo(tiny, steps=6), whole, **options)
+    with pytest.raises(RuntimeError, match="broken off"):
+        fit(small_grpo(tiny, steps=6), broken, callbacks=[BreakOff(3)], **options)
+    fit(small_grpo(tiny, steps=6), broken, resume=broken, **options)
+    assert [row["step"] for row in lines(broken)] == [1, 2, 3, 4, 5, 6]
+    for ours, theirs in zip(lines(broken), lines(whole), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_asynchronous_training_is_bounded_in_staleness_and_prefers_no_rollout(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=25, max_staleness=1), tmp_path / "run")
+    rows = lines(tmp_path / "run")
+    assert all(0 <= row["train/staleness"] <= 1 for row in rows)
+    assert any(row["train/staleness"] > 0.5 for row in rows)
+    assert all(row["train/rollouts"] == 32 for row in rows)
+    assert sum(row["train/reward_mean"] for row in rows[-5:]) / 5 > 0.8
+
+
+@llm_rollout
+async def two_turns(task: str, llm: LLM) -> float:
+    """Two questions in one conversation, each answer with a reward of its own."""
+    messages = [{"role": "user", "content": task}]
+    total = 0.0
+    for _ in range(2):
+        answer = await ask(llm, messages, max_tokens=1)
+        reward = float(answer["choices"][0]["token_ids"][0] % 2 == 0)
+        emit_reward(reward)
+        total += reward
+        messages += [
+            {"role": "assistant", "content": answer["choices"][0]["message"]["content"]},
+            {"role": "user", "content": "once more"},
+        ]
+    return total
+
+
+@pytest.mark.slow
+def test_an_agent_of_two_turns_learns_from_turn_rewards(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=25), tmp_path / "run", two_turns)
+    rows = lines(tmp_path / "run")
+    assert rows[0]["train/turns_mean"] == 2
+    assert rows[0]["train/trained_tokens"] == 64
+    assert sum(row["train/reward_mean"] for row in rows[-5:]) / 5 > 1.6
+
+
+@rollout
+async def solver_and_critic(task: str, resources: Any, rollout: Any) -> float:
+    """Two roles with one model. The critic says three tokens, which nobody rewards."""
+    shared = resources["main_llm"]
+    assert isinstance(shared, ProxyLLM)
+    messages = [{"role": "user", "content": task}]
+    solver, critic = (shared.for_role(name).with_attempted_rollout(rollout) for name in ("solver", "critic"))
+    answer = await ask(solver, messages, max_tokens=1)
+    await ask(critic, messages, max_tokens=3, ignore_eos=True)
+    return float(answer["choices"][0]["token_ids"][0] % 2 == 0)
+
+
+def test_only_the_calls_of_the_matched_role_are_trained(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=1), tmp_path / "one", solver_and_critic, adapter={"agent_match": "solver"})
+    fit(small_grpo(tiny, steps=1), tmp_path / "both", solver_and_critic)
+    (one,), (both,) = lines(tmp_path / "one"), lines(tmp_path / "both")
+    assert (one["train/turns_mean"], both["train/turns_mean"]) == (1, 2)
+    assert one["train/trained_tokens"] == 32 * (1 - one["train/flat_groups"])
+    assert both["train/trained_tokens"] == 128 * (1 - both["train/flat_groups"])
+
+
+def test_a_config_in_the_shape_of_verl_is_taken_as_it_is(tiny: Path) -> None:
+    found = VERL({"data": {"train_batch_size": 2}, "actor_rollout_ref": {"model": {"path": str(tiny)}}})
+    assert found.config["data"]["train_batch_size"] == 2
+    assert found.needs_gateway

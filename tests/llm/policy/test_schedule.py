@@ -1,0 +1,32 @@
+"""Learning rates over the steps."""
+
+import pytest
+
+from sharpen.errors import ConfigError
+from sharpen.llm.policy.schedule import Schedule
+
+
+def test_the_warm_up_ends_at_the_whole_rate() -> None:
+    schedule = Schedule(1.0, warmup_steps=4)
+    assert [schedule.at(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_a_line_and_a_cosine_end_at_zero() -> None:
+    line = Schedule(2.0, "linear", warmup_steps=1, total_steps=5)
+    assert [line.at(step) for step in range(7)] == pytest.approx([2.0, 2.0, 1.5, 1.0, 0.5, 0.0, 0.0])
+    cosine = Schedule(2.0, "cosine", total_steps=4)
+    assert [cosine.at(step) for step in (0, 2, 4, 9)] == pytest.approx([2.0, 1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ((-1.0,), "learning_rate is -1"),
+        ((1.0, "step"), "lr_scheduler is 'step'"),
+        ((1.0, "linear"), "total_steps is None"),
+        ((1.0, "constant", -1), "warmup_steps is -1"),
+    ],
+)
+def test_what_cannot_work_is_refused(schedule: tuple[object, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Schedule(*schedule)  # type: ignore[arg-type]

@@ -1,0 +1,35 @@
+"""What a training sample refuses."""
+
+from typing import Any
+
+import pytest
+
+from sharpen.errors import InvalidInputError
+from sharpen.llm.policy.training_sample import TrainingSample
+
+GOOD: dict[str, Any] = {
+    "token_ids": [1, 2, 3],
+    "loss_mask": [True, False, True],
+    "advantages": [0.0, 0.0, 1.0],
+    "old_logprobs": [0.0, 0.0, -1.0],
+}
+
+
+def test_the_first_token_is_never_trained() -> None:
+    assert TrainingSample(**GOOD).num_trained == 1
+    assert len(TrainingSample(**GOOD)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"token_ids": [], "loss_mask": [], "advantages": [], "old_logprobs": []}, "token_ids is empty"),
+        ({"advantages": [1.0]}, "advantages has 1 entries for 3 tokens"),
+        ({"returns": [1.0]}, "returns has 1 entries for 3 tokens"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        TrainingSample(**{**GOOD, **change})
