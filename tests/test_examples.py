@@ -21,13 +21,14 @@ from sharpen.semconv import SHARPEN_LLM_CALL
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
+    "calculator_agent",  # in examples/test_calculator_agent.py
     "composite_strategy",
     "custom_algorithm",
     "custom_components",
     "custom_runner",
     "custom_store",
     "custom_tracer",
-    "demo",  # in test_docs.py
+    "demo",  # in examples/test_demo.py
     "dev_mode",
     "gateway_agents_sdk",
     "gateway_anthropic",
@@ -35,11 +36,14 @@ TESTED = {
     "gateway_openai",
     "hooks",
     "local_model",
+    "prompts_and_a_killed_runner",
     "rl_cartpole",  # in rl/test_rl_examples.py
     "rl_order_execution",
     "roles_apart",
     "sft_then_grpo",
     "shared_memory",
+    "sql_agent",  # in examples/test_sql_agent.py
+    "two_turn_calculator",  # in examples/test_two_turn_calculator.py
 }
 
 
@@ -132,6 +136,14 @@ def test_custom_algorithm(tmp_path: Path) -> None:
     lines = run("custom_algorithm", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["0.09", "0.09", "1.00", "best:"]
     assert "Answer with the word {word} and nothing else." in lines[-1]
+
+
+def test_prompts_and_a_killed_runner(tmp_path: Path) -> None:
+    done = run("prompts_and_a_killed_runner", tmp_path, "--tasks", "40", "--runners", "2")
+    printed = " ".join(done.stdout.split())
+    assert "killed with SIGKILL, with a rollout in hand" in printed
+    assert "120 of 120 rollouts succeeded in 121 attempts" in printed
+    assert (the_run(tmp_path) / "store.db").exists()
 
 
 def test_roles_apart(tmp_path: Path) -> None:

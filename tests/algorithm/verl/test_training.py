@@ -58,6 +58,20 @@ def test_a_run_trains_the_model_and_keeps_it(tiny: Path, tmp_path: Path) -> None
     assert is_trained
 
 
+class StopEarly(Callback):
+    """Asks for the end after the first iteration, as `EarlyStopping` does."""
+
+    def on_iter_end(self, loop: Any, trained: Any) -> None:
+        loop.should_stop = True
+
+
+def test_a_callback_can_end_the_run_and_the_model_is_kept(tiny: Path, tmp_path: Path) -> None:
+    algorithm = small_grpo(tiny, steps=5)
+    fit(algorithm, tmp_path / "run", callbacks=[StopEarly()])
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1]
+    assert load_model(algorithm.save_model(tmp_path / "kept")).model.config.hidden_size == 32
+
+
 def test_settings_that_cannot_work_are_refused_before_anything_runs(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train_dataset"):
         Trainer(algorithm=small_grpo(tiny), strategy="shm", store="memory", run_dir=tmp_path / "a").fit(pick_even)

@@ -105,8 +105,9 @@ def test_a_groups_prompt_is_computed_once(block_size: int, monkeypatch: pytest.M
     monkeypatch.setattr(
         engine._runner,
         "prefill",
-        lambda chunks, tables: computed.append(sum(each.end - each.start for each in chunks))
-        or prefill(chunks, tables),
+        lambda chunks, tables: (
+            computed.append(sum(each.end - each.start for each in chunks)) or prefill(chunks, tables)
+        ),
     )
     result = engine.sample([PROMPTS[3]], SamplingParams(max_new_tokens=12, n=8, seed=0))[0]
     assert sum(computed) == 50
@@ -124,8 +125,9 @@ def test_prompts_with_one_beginning_compute_it_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         engine._runner,
         "prefill",
-        lambda chunks, tables: computed.append(sum(each.end - each.start for each in chunks))
-        or prefill(chunks, tables),
+        lambda chunks, tables: (
+            computed.append(sum(each.end - each.start for each in chunks)) or prefill(chunks, tables)
+        ),
     )
     system = list(range(20, 60))
     results = engine.sample([[*system, last, 3] for last in range(4, 9)], SamplingParams(max_new_tokens=6, seed=1))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from sharpen.llm.engine import Engine, SamplingParams, fused_runner
 from sharpen.llm.engine.fused_runner import FusedRunner
@@ -94,7 +95,28 @@ def test_joined_weights_are_the_trainers_own(monkeypatch: pytest.MonkeyPatch) ->
         engine.update_weights(1)
     result = engine.sample([[5, 6, 7]], SamplingParams(max_new_tokens=8, seed=0, ignore_eos=True))[0].samples[0]
     assert result.model_logprobs == pytest.approx(logprobs_of(model, [5, 6, 7], result.token_ids), abs=1e-4)
-    assert not torch.equal(model.model.layers[0].self_attn.k_proj.weight, before["model.layers.0.self_attn.k_proj.weight"])
+    assert not torch.equal(
+        model.model.layers[0].self_attn.k_proj.weight, before["model.layers.0.self_attn.k_proj.weight"]
+    )
+
+
+def test_adapters_are_added_to_joined_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.3, target_modules=["q_proj", "v_proj", "up_proj", "o_proj"])
+    model: Any = get_peft_model(build(), config)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(each, std=0.3)
+    engine = engine_with("torch", model, monkeypatch)
+    for version in (1, 2):
+        result = engine.sample([[5, 6, 7]], SamplingParams(max_new_tokens=8, seed=0, ignore_eos=True))[0].samples[0]
+        expected = logprobs_of(model.eval(), [5, 6, 7], result.token_ids)
+        assert result.model_logprobs == pytest.approx(expected, abs=1e-4)
+        with engine.paused(), torch.no_grad():
+            for name, each in model.named_parameters():
+                if "lora_A" in name:
+                    each.mul_(1.5)
+            engine.update_weights(version)
 
 
 def test_weights_that_moved_are_joined_again(monkeypatch: pytest.MonkeyPatch) -> None:

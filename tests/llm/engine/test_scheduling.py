@@ -63,7 +63,15 @@ def test_many_random_arrivals_and_cancellations_change_nothing_for_anybody(seed:
 def run_randomly(*, seed: int, overlap: bool, num_requests: int) -> None:
     chance = random.Random(seed)
     # A cache of 14 blocks for at most 6 sequences of up to 12 blocks: they push each other out again and again.
-    engine = Engine(shared(), max_batch=6, max_tokens=56, block_size=4, prefill_tokens=9, overlap=overlap)
+    engine = Engine(
+        shared(),
+        max_batch=6,
+        max_tokens=56,
+        block_size=4,
+        prefill_tokens=9,
+        overlap=overlap,
+        static_shapes=overlap and seed % 2 == 0,
+    )
     requests: list[Request] = []
     cancelled: set[Request] = set()
     while len(requests) < num_requests or engine.step():

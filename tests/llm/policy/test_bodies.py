@@ -16,6 +16,7 @@ from sharpen.llm.policy.body import Body
 from sharpen.llm.policy.model_body import ModelBody
 from sharpen.llm.policy.token_batch import TokenBatch, places_of, token_batch
 
+from ..engine.tiny import build
 from .scenes import random_samples
 
 
@@ -49,6 +50,16 @@ def test_numbers_and_gradients_are_the_models_own(family: str, request: pytest.F
     assert_same(gradients(model, Body(model), batch(shares=False)), wanted)
 
 
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("Qwen2", {}), ("Mistral", {"sliding_window": None}), ("Llama", {"attention_bias": True, "mlp_bias": True})],
+)
+def test_every_family_has_our_own_pass(family: str, options: dict[str, Any]) -> None:
+    model = build(family, vocab=384, **options)
+    assert isinstance(body_of(model), Body)
+    assert_same(gradients(model, Body(model), batch()), gradients(model, ModelBody(model), batch()))
+
+
 def test_layers_computed_again_give_the_same_gradient(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(model_folder, device="cpu").model
     wanted = gradients(model, Body(model, checkpoints=False), batch())
@@ -71,7 +82,8 @@ def test_only_trained_layers_keep_what_a_gradient_needs(model_folder: Path) -> N
     model.requires_grad_(False)
     model.model.layers[2].requires_grad_(True)
     part = gradients(model, Body(model), batch())[1]
-    assert part and set(part) == {name for name in whole if ".layers.2." in name}
+    assert part
+    assert set(part) == {name for name in whole if ".layers.2." in name}
     for name, gradient in part.items():
         torch.testing.assert_close(gradient, whole[name], rtol=1e-3, atol=2e-4)
     seen = []

@@ -29,7 +29,11 @@ def in_one_piece(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
 
 @pytest.mark.parametrize("is_head_trained", [True, False])
 @pytest.mark.parametrize("entropy_gradient", [True, False])
-def test_values_and_gradients_are_those_of_one_piece(is_head_trained: bool, entropy_gradient: bool) -> None:
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_values_and_gradients_are_those_of_one_piece(
+    is_head_trained: bool, entropy_gradient: bool, is_fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "are_fused", lambda device: is_fused)
     ours, plain = (tensors(is_head_trained=is_head_trained) for _ in range(2))
     pull = torch.linspace(-1, 2, 5)
     for given, (logprobs, entropy) in (

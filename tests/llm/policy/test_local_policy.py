@@ -77,7 +77,6 @@ def test_equal_policies_sample_the_same_and_prompts_differ(model_folder: Path) -
 
 LOSS = LossSettings(kl_coef=0.1, entropy_coef=0.05, aggregation="seq-mean-token-mean")
 SPLITS: list[LocalOptions] = [
-    {"packs": False, "micro_batch_size": 1},
     {"packs": False, "micro_batch_size": 3},
     {"micro_batch_size": 2},
     {"token_budget": 30},
@@ -85,7 +84,7 @@ SPLITS: list[LocalOptions] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=WAY_NAMES)
+@pytest.mark.parametrize("way", WAYS[::2], ids=WAY_NAMES[::2])
 def test_packed_split_and_alone_have_the_same_gradient(model_folder: Path, way: LocalOptions) -> None:
     samples = random_samples(1, count=8)
     wanted: tuple[dict[str, float], dict[str, Tensor]] | None = None
@@ -121,9 +120,8 @@ def test_one_step_is_that_of_plain_torch(model_folder: Path) -> None:
     losses: list[Tensor] = []
     for sample in samples:
         rows = (model(torch.tensor([sample.token_ids])).logits[0] / sample.temperature).log_softmax(-1)
-        for t in range(1, len(sample)):
-            if sample.loss_mask[t]:
-                losses.append(_plain_loss(rows[t - 1, sample.token_ids[t]], sample, t))
+        trained = [t for t in range(1, len(sample)) if sample.loss_mask[t]]
+        losses += [_plain_loss(rows[t - 1, sample.token_ids[t]], sample, t) for t in trained]
     (sum(losses, torch.zeros(())) / len(losses)).backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimiser.step()
@@ -177,6 +175,21 @@ def test_the_importance_correction_needs_and_uses_the_samplers_log_probabilities
         each.sampler_logprobs = [value - 0.1 for value in each.old_logprobs]
     metrics = made.forward_backward(samples, LossSettings(importance_cap=2.0))
     assert metrics["importance_ratio"] == pytest.approx(1.105, abs=1e-3)
+
+
+def test_on_policy_what_the_sampler_rounds_differently_has_no_say(model_folder: Path) -> None:
+    made = policy(model_folder)
+    samples = random_samples(5)
+    now = made.logprobs([x.token_ids for x in samples], temperature=[x.temperature for x in samples])
+    metrics = made.forward_backward(samples, LossSettings(is_on_policy=True))
+    gradient = gradients(made)
+    assert metrics["ratio_max"] > 1.1  # it is measured all the same
+    made.zero_grad()
+    for each, logprobs in zip(samples, now, strict=True):
+        each.old_logprobs = logprobs.tolist()
+    made.forward_backward(samples, LossSettings())
+    for name, wanted in gradients(made).items():
+        torch.testing.assert_close(gradient[name], wanted, rtol=1e-3, atol=1e-5)
 
 
 # -- updates -----------------------------------------------------------------------------------------

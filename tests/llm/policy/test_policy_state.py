@@ -65,7 +65,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_run_goes_on_to_the_same_bits(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHILD, str(model_folder), str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False)
+    root = Path(__file__).parents[3]
+    child = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=root, check=False)
     assert (child.returncode, child.stdout) == (-signal.SIGKILL, b"saved")
     resumed, straight = policy(model_folder), policy(model_folder)
     resumed.load(tmp_path)

@@ -52,6 +52,7 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"presence_penalty": -1}, "presence_penalty", "cannot do"),
         ({"logit_bias": {"5": 100}}, "logit_bias", "leave it out"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "cannot do"),
+        ({"add_special_tokens": True}, "add_special_tokens", "cannot do"),
         ({"tool_choice": "required"}, "tool_choice", "cannot force a call"),
         ({"tools": [{"type": "web_search"}]}, "tools", "tools[0]"),
         ({"tools": "add"}, "tools", "no list of objects"),
@@ -102,7 +103,17 @@ def test_more_samples_than_are_allowed_together_are_refused(server: EngineServer
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [(b"{", "malformed_json"), (b"[]", "malformed_request"), (b"{}", "invalid_request"), (b"\xff", "malformed_json")],
+    [
+        (b"{", "malformed_json"),
+        (b"[]", "malformed_request"),
+        (b"{}", "invalid_request"),
+        (b"\xff", "malformed_json"),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "malformed_json"),
+        (b'{"messages": [{"role": "user", "content": "\xff"}]}', "malformed_json"),
+        (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "malformed_json"),
+        (b'{"messages": [], "tool_choice": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", "malformed_json"),
+        (b'{"messages": [], "logit_bias": "\\ud800"}', "malformed_json"),
+    ],
 )
 def test_a_body_that_is_no_request_is_a_400(server: EngineServer, body: bytes, code: str) -> None:
     url, headers = f"{server.base_url}/chat/completions", {"content-type": "application/json"}

@@ -105,61 +105,40 @@ def test_a_sample_ends_at_a_stop_string_a_stop_token_or_its_limit(client: OpenAI
     assert cut.message.content == whole.message.content.partition(word)[0]
 
 
-def test_an_answer_is_bounded_by_the_server_and_by_the_window(engine: Engine, tokenizer: Any) -> None:
+def test_an_answer_is_bounded_by_the_server_and_by_the_window(engine: Engine, model: Any, tokenizer: Any) -> None:
     with EngineServer(engine, tokenizer, name=NAME, max_response_tokens=3) as server, client_of(server) as client:
         for options in ({}, {"max_tokens": 100}, {"max_completion_tokens": 100, "max_tokens": None}):
             answer = chat(client, extra_body={"ignore_eos": True}, **options)
             assert answer.usage.completion_tokens == 3
-    with EngineServer(engine, tokenizer, name=NAME) as server, client_of(server) as client:
+    small = Engine(model, tokenizer, max_batch=2, max_tokens=48)
+    with EngineServer(small, tokenizer, name=NAME) as server, client_of(server) as client:
         long = chat(client, max_tokens=100_000, extra_body={"ignore_eos": True})
-        assert long.usage.total_tokens == engine.sizes.max_length
+        assert long.usage.total_tokens == 48
         assert long.choices[0].finish_reason == "length"
 
 
 # -- versions of the weights -------------------------------------------------------------------------
 
 
-def test_a_response_tells_the_version_of_its_weights_and_of_each_token_where_they_changed(tokenizer: Any) -> None:
-    model = build("Llama", vocab=len(tokenizer))
-    engine = Engine(model, tokenizer, max_batch=4, max_tokens=1024, weights_version=7)
-    with EngineServer(engine, tokenizer, name=NAME) as server, client_of(server) as client:
-        before = chat(client)
-        stream = chat(client, stream=True, max_tokens=120, extra_body={"ignore_eos": True} | IDS)
-        told = [next(stream)]
-        engine.update_weights(8)
-        told += list(stream)
-        with engine.paused():
-            engine.update_weights(9)
-        after = chat(client)
-    assert (before.weights_version, after.weights_version) == ("7", "9")
-    assert "weights_versions" not in before.choices[0].model_extra
-    versions = [
-        version
-        for chunk in told
-        for choice in chunk.choices
-        for version in choice.model_extra.get("weights_versions") or [chunk.weights_version] * len(choice.token_ids)
-    ]
-    assert len(versions) == 120
-    assert versions == sorted(versions)
-    assert set(versions) == {"7", "8"}
-
-
-def test_a_whole_answer_over_a_change_of_weights_has_a_version_for_each_token(
+def test_a_response_tells_the_version_of_its_weights_and_of_each_token_where_they_changed(
     long_engine: Engine, tokenizer: Any
 ) -> None:
-    with (
-        EngineServer(long_engine, tokenizer, name=NAME) as server,
-        client_of(server) as client,
-        ThreadPoolExecutor() as pool,
-    ):
-        asking = pool.submit(chat, client, max_tokens=200, extra_body={"ignore_eos": True} | IDS)
-        assert wait_until(lambda: long_engine.num_running)
-        long_engine.update_weights(1)
-        answer = asking.result()
-    (choice,) = answer.choices
-    assert len(choice.weights_versions) == len(choice.token_ids) == 200
-    assert (choice.weights_versions[0], choice.weights_versions[-1]) == ("0", "1")
-    assert answer.weights_version == "0"
+    with EngineServer(long_engine, tokenizer, name=NAME) as server, client_of(server) as client:
+        long_engine.update_weights(7)
+        before = chat(client)
+        told: list[str] = []
+        with chat(client, stream=True, max_tokens=None, extra_body={"ignore_eos": True} | IDS) as stream:
+            for chunk in stream:
+                (choice,) = chunk.choices
+                told += choice.model_extra.get("weights_versions") or [chunk.weights_version] * len(choice.token_ids)
+                if long_engine.weights_version == 7:
+                    long_engine.update_weights(8)
+                if told[-1] == "8":
+                    break
+        after = chat(client)
+    assert (before.weights_version, after.weights_version) == ("7", "8")
+    assert "weights_versions" not in before.choices[0].model_extra
+    assert (told[0], told) == ("7", sorted(told))
 
 
 # -- from start to stop ------------------------------------------------------------------------------
@@ -173,6 +152,13 @@ def test_the_server_starts_an_engine_that_does_not_run_and_leaves_one_that_does(
         with EngineServer(engine, tokenizer, name=NAME) as server:
             assert server.is_serving
         assert engine.is_started
+
+
+def test_an_engine_that_was_stopped_by_others_is_told_not_waited_for(engine: Engine, tokenizer: Any) -> None:
+    with EngineServer(engine, tokenizer, name=NAME) as server, client_of(server) as client:
+        engine.stop()
+        with pytest.raises(APIStatusError, match="is being stopped"):
+            chat(client)
 
 
 def test_it_can_be_started_again_and_stopped_twice(engine: Engine, tokenizer: Any) -> None:

@@ -163,6 +163,7 @@ class TrainerConfig(_Section, frozen=True):
     save_freq: int
     val_before_train: bool
     val_only: bool
+    n_gpus_per_node: int | None
     default_local_dir: str
     max_actor_ckpt_to_keep: int | None
     resume_mode: Literal["auto", "disable", "resume_path"]

@@ -42,7 +42,6 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "actor_rollout_ref.hybrid_engine",
         "actor_rollout_ref.nccl_timeout",
         "trainer.nnodes",
-        "trainer.n_gpus_per_node",
         "trainer.device",
         "trainer.balance_batch",
         "trainer.ray_wait_register_center_timeout",

@@ -172,6 +172,7 @@ _TRAINER_KEYS = _section(
     Key("save_freq", -1, FREQUENCY, "checkpoint every so many steps"),
     Key("val_before_train", True, TRUTH, "validate before the first step"),
     Key("val_only", False, TRUTH, "validate and train nothing"),
+    Key("n_gpus_per_node", None, whole(1), "GPUs that sample and train together; None: one", is_optional=True),
     Key("default_local_dir", "checkpoints/", PATH, "the folder of the checkpoints"),
     Key("max_actor_ckpt_to_keep", None, whole(1), "checkpoints to keep; None: all", is_optional=True),
     Key("resume_mode", "auto", choice("auto", "disable", "resume_path"), "go on: from the last checkpoint, not, from…"),

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...llm.errors import TrainingError
 from ...llm.policy.loss_settings import LossSettings
+from ...llm.policy.samples import Sample
 from ...llm.policy.training_sample import TrainingSample
 from .collected import CollectedRollout
 from .config import ActorConfig, CriticConfig, VERLConfig
-from .credit import Credit, assign_credit
+from .credit import Credit, PerToken, assign_credit
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ...llm.policy.critic import LocalCritic
     from ...llm.policy.local_policy import LocalPolicy
 
@@ -55,13 +58,12 @@ class Learner:
     def _credit(self, rollouts: Sequence[CollectedRollout]) -> Credit:
         algorithm, actor = self._config.algorithm, self._config.actor
         sequences = [sample for rollout in rollouts if not rollout.is_lost for sample in rollout.samples]
-        ids = [sample.token_ids for sample in sequences]
-        temperatures = [each for rollout in rollouts if not rollout.is_lost for each in rollout.temperatures]
-        ref = self._logprobs(ids, temperatures, reference=True) if self._needs_reference else None
-        values = None if self.critic is None else [each.tolist() for each in self.critic.values(ids)]
+        default = self._config.rollout.temperature
+        temperatures = [each or default for rollout in rollouts if not rollout.is_lost for each in rollout.temperatures]
+        ref = self._logprobs(sequences, temperatures, reference=True) if self._needs_reference else None
         old = None
         if self.corrects and not self._is_single_update(len({sample.group for sample in sequences})):
-            old = self._logprobs(ids, temperatures, reference=False)
+            old = self._logprobs(sequences, temperatures, reference=False)
         return assign_credit(
             rollouts,
             estimator=algorithm.adv_estimator,
@@ -72,28 +74,31 @@ class Learner:
             kl_kind=algorithm.kl_penalty,
             ref_logprobs=ref,
             old_logprobs=old,
-            values=values,
-            temperature=self._config.rollout.temperature,
+            values=None if self.critic is None else self._values(sequences),
+            temperature=default,
             keeps_flat_groups=actor.use_kl_loss or actor.entropy_coeff != 0,
         )
+
+    def _values(self, samples: Sequence[Sample]) -> PerToken:
+        assert self.critic is not None
+        rows = self.critic.values(
+            [sample.token_ids for sample in samples], masks=[sample.loss_mask for sample in samples]
+        )
+        return [row.tolist() for row in rows]
 
     @property
     def _needs_reference(self) -> bool:
         return self._config.actor.use_kl_loss or self._config.algorithm.use_kl_in_reward
 
-    def _logprobs(
-        self, ids: Sequence[Sequence[int]], temperatures: Sequence[float | None], *, reference: bool
-    ) -> list[list[float]]:
-        """Of every token, at the temperature at which it was sampled."""
-        default = self._config.rollout.temperature
-        chosen = [default if each is None or each <= 0 else each for each in temperatures]
-        found: list[list[float]] = [[] for _ in ids]
-        for temperature in sorted(set(chosen)):
-            places = [place for place, each in enumerate(chosen) if each == temperature]
-            rows = self.policy.logprobs([ids[place] for place in places], temperature=temperature, reference=reference)
-            for place, row in zip(places, rows, strict=True):
-                found[place] = row.tolist()
-        return found
+    def _logprobs(self, samples: Sequence[Sample], temperatures: Sequence[float], *, reference: bool) -> PerToken:
+        """Of every sampled token, at the temperature at which it was sampled; 0 elsewhere."""
+        rows = self.policy.logprobs(
+            [sample.token_ids for sample in samples],
+            masks=[sample.loss_mask for sample in samples],
+            temperature=temperatures,
+            reference=reference,
+        )
+        return [row.tolist() for row in rows]
 
     # -- updates -------------------------------------------------------------------------------------
 
@@ -167,14 +172,13 @@ class Learner:
     def _moved(self, samples: Sequence[TrainingSample]) -> float:
         """By how many nats the update moved the log-probabilities of sampled tokens, on average of a few sequences."""
         watched = _watched(samples)
-        total, count = 0.0, 0
-        for sample in watched:
-            (now,) = self.policy.logprobs([sample.token_ids], temperature=sample.temperature)
-            for place, is_trained in enumerate(sample.loss_mask):
-                if is_trained:
-                    total += abs(float(now[place]) - sample.old_logprobs[place])
-                    count += 1
-        return total / count if count else 0.0
+        rows = self.policy.logprobs(
+            [sample.token_ids for sample in watched],
+            masks=[sample.loss_mask for sample in watched],
+            temperature=[sample.temperature for sample in watched],
+        )
+        pairs = zip(rows, watched, strict=True)
+        return _distance([(row, sample.old_logprobs, sample.loss_mask) for row, sample in pairs]) or 0.0
 
     def _check_moved(self, nats: float, *, step: int) -> None:
         if self._config.trainer.stop_when_diverged and not nats <= DIVERGED_NATS:
@@ -188,16 +192,24 @@ class Learner:
 
 def mismatch(policy: "LocalPolicy", rollouts: Sequence[CollectedRollout], *, temperature: float) -> float | None:
     """How far sampler and trainer disagree about sampled tokens, in nats on average; None without any."""
-    total, count = 0.0, 0
-    for rollout in rollouts:
-        for sample, own in list(zip(rollout.samples, rollout.temperatures, strict=True))[:1]:
-            at = own or temperature
-            (now,) = policy.logprobs([sample.token_ids], temperature=at)
-            for place, is_sampled in enumerate(sample.loss_mask):
-                if is_sampled:
-                    total += abs(float(now[place]) - sample.logprobs[place])
-                    count += 1
-    return total / count if count else None
+    first = [(each.samples[0], each.temperatures[0] or temperature) for each in rollouts if each.samples]
+    rows = policy.logprobs(
+        [sample.token_ids for sample, _ in first],
+        masks=[sample.loss_mask for sample, _ in first],
+        temperature=[own for _, own in first],
+    )
+    return _distance([(row, sample.logprobs, sample.loss_mask) for row, (sample, _) in zip(rows, first, strict=True)])
+
+
+def _distance(rows: "Sequence[tuple[Tensor, Sequence[float], Sequence[bool]]]") -> float | None:
+    """The mean distance of log-probabilities, computed now and known before, where a mask is set; None without any."""
+    found = [
+        abs(value - before)
+        for now, known, mask in rows
+        for value, before, counts in zip(now.tolist(), known, mask, strict=True)
+        if counts
+    ]
+    return sum(found) / len(found) if found else None
 
 
 def _corrects(config: VERLConfig) -> bool:

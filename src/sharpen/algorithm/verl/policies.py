@@ -1,26 +1,53 @@
 """The policy and the critic of a run, as the settings want them."""
 
+import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from ...errors import ConfigError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
+from ...llm.policy.local_settings import LocalOptions
+from ...llm.policy.ranks.ranked_policy import RankedPolicy
 from .config import ActorConfig, CriticConfig, CriticModelConfig, ModelConfig, VERLConfig
 
 
-def make_policy(config: VERLConfig, *, total_steps: int) -> LocalPolicy:
+log = logging.getLogger(__name__)
+
+
+def make_policy(config: VERLConfig, *, total_steps: int, devices: Sequence[str] | None = None) -> LocalPolicy:
+    """On `devices`; None: on as many GPUs as the settings say."""
     model, rollout = config.model, config.rollout
     engine = {"max_batch": rollout.max_num_seqs, "seed": rollout.seed}
-    return LocalPolicy(
-        model.path,
-        trainable=model.trainable,
-        lora_rank=model.lora_rank,
-        lora_alpha=model.lora_alpha,
-        target_modules=model.target_modules,
-        keeps_reference=config.actor.use_kl_loss or config.algorithm.use_kl_in_reward,
-        engine_options={name: value for name, value in engine.items() if value is not None},
-        **_shared(config, config.actor, model, total_steps=total_steps),
-    )
+    options: LocalOptions = {
+        "trainable": model.trainable,
+        "lora_rank": model.lora_rank,
+        "lora_alpha": model.lora_alpha,
+        "target_modules": model.target_modules,
+        "keeps_reference": config.actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "engine_options": {name: value for name, value in engine.items() if value is not None},
+        **_shared(config, config.actor, model, total_steps=total_steps),  # type: ignore[typeddict-item]
+    }
+    devices = gpus(config.trainer.n_gpus_per_node) if devices is None else devices
+    if len(devices) < 2:
+        return LocalPolicy(model.path, **options)
+    return RankedPolicy(model.path, devices=devices, **options)
+
+
+def gpus(wanted: int | None) -> list[str]:
+    """The devices that train together; none where the best device here does it alone."""
+    if wanted is None or wanted == 1:
+        return []
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        log.info("trainer.n_gpus_per_node is %d, but this machine has no GPUs: one process does the work", wanted)
+        return []
+    if wanted > count:
+        raise ConfigError(f"trainer.n_gpus_per_node is {wanted}, but this machine has {count}: use {count} or fewer")
+    return [f"cuda:{number}" for number in range(wanted)]
 
 
 def make_critic(config: VERLConfig, *, total_steps: int) -> LocalCritic | None:

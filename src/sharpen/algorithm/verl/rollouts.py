@@ -7,12 +7,15 @@ run that is resumed finds what was finished before, and asks for the rest.
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import FinishedError
 from ...store import LightningStore
-from ...types import EnqueueRolloutRequest, Rollout, RolloutMode
+from ...types import EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus
 from ..rewards import with_last_attempt
 from .collected import CollectedRollout
 
@@ -21,6 +24,7 @@ log = logging.getLogger(__name__)
 PAGE = 500
 POLL_SECONDS = 10.0
 READS_AT_ONCE = 16
+OPEN: tuple[RolloutStatus, ...] = ("queuing", "preparing", "running", "requeuing")
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,31 @@ Reader = Callable[[Rollout, Sequence[Any]], CollectedRollout]
 """Makes what is learned from of a finished rollout and its spans."""
 
 
+def has_died(worker: str) -> bool:
+    """Whether the process of a worker, which its name tells, ran on this machine and is gone."""
+    name, _, _ = worker.rpartition("-")
+    host, _, pid = name.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's, so it lives
+        return False
+    return False
+
+
+def _prefix(key: str) -> str:
+    return f"ro-{key}-"
+
+
 class Rollouts:
     """Asks for rollouts and follows which of them are finished."""
 
     def __init__(self, store: LightningStore, key: str, read: Reader) -> None:
         self._store, self._read = store, read
-        self.prefix = f"ro-{key}-"
+        self.prefix = _prefix(key)
         self._open: dict[str, asyncio.Future[CollectedRollout]] = {}
         self._reads: dict[str, asyncio.Task[None]] = {}
         self._reading = asyncio.Semaphore(READS_AT_ONCE)
@@ -91,7 +114,16 @@ class Rollouts:
         for rollout in await self._store.enqueue_many_rollouts(requests):
             if rollout.is_finished:  # in an earlier life of this run
                 self._take(rollout)
+            elif rollout.status in ("preparing", "running"):
+                await self._requeue_if_orphaned(rollout.rollout_id)
         return Batch(name, ids)
+
+    async def _requeue_if_orphaned(self, rollout_id: str) -> None:
+        """A runner that was killed with an earlier life of this run keeps its lease, which nobody need wait for."""
+        attempt = await self._store.get_latest_attempt(rollout_id)
+        if attempt is not None and attempt.worker_id is not None and has_died(attempt.worker_id):
+            with contextlib.suppress(FinishedError):  # the store has found out meanwhile
+                await self._store.update_rollout(rollout_id, status="requeuing")
 
     async def results(self, batch: Batch) -> list[CollectedRollout]:
         """Those of a batch, in the order in which they were asked for, when all are finished."""
@@ -99,6 +131,11 @@ class Rollouts:
         for rollout_id in batch.ids:
             del self._open[rollout_id]
         return found
+
+    async def cancel(self, key: str) -> None:
+        """Cancel what was asked for under another key and is not finished: nobody waits for it."""
+        waiting = await self._store.query_rollouts(status_in=OPEN, rollout_id_contains=_prefix(key))
+        await self._store.cancel_rollouts([each.rollout_id for each in waiting.items])
 
     def num_finished(self, batch: Batch) -> int:
         return sum(rollout_id not in self._open or self._open[rollout_id].done() for rollout_id in batch.ids)

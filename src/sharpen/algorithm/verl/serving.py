@@ -5,15 +5,18 @@ set itself is then right, whether it reads `sampling_parameters` or not.
 """
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from ...errors import ConfigError
-from ...types import NamedResources
+from ...errors import ConfigError, RunError
+from ...types import LLM, NamedResources
 from ..base import Gateway
 from .config import VERLConfig
+
+log = logging.getLogger(__name__)
 
 MAIN_LLM = "main_llm"
 
@@ -43,41 +46,50 @@ class Sampling:
 class PublishedModel:
     """The names under which agents find the policy, and the resources that lead them there."""
 
-    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str, base_url: str) -> None:
+    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str, base_urls: Sequence[str]) -> None:
         self._gateway = _checked(gateway)
         self._sampling = {
             name: training_sampling(config),
             f"{name}:val": validation_sampling(config),
         }
-        self.name, self._base_url = name, base_url
+        self.name, self._base_urls = name, base_urls
+        self._llms: dict[str, LLM] = {}
 
     @contextlib.contextmanager
     def listed(self) -> Iterator[None]:
         """The gateway answers for the policy, beside the models that it had before."""
         before = self._gateway.model_list
-        ours = [self._entry(name, sampling) for name, sampling in self._sampling.items()]
+        ours = [self._entry(name, url) for name in self._sampling for url in self._base_urls]
         others = [each for each in before if each.get("model_name", each.get("name")) not in self._sampling]
         self._gateway.update_model_list([*ours, *others])
+        # Kept, as a gateway that has died has no address until it is back, where it was.
+        self._llms = {name: self._llm(name) for name in self._sampling}
         try:
             yield
         finally:
-            if self._gateway.is_running():
+            try:
                 self._gateway.update_model_list(before)
+            except RunError as error:
+                log.debug("the gateway keeps the models of the run: %s", error)
+
+    def _llm(self, name: str) -> LLM:
+        gateway: Any = self._gateway
+        found: LLM = gateway.as_resource(model=name, sampling_parameters=self._sampling[name].parameters())
+        return found
 
     def resources(self, others: NamedResources | None, *, is_validation: bool = False) -> NamedResources:
         """The policy first, then what agents are given besides."""
         name = f"{self.name}:val" if is_validation else self.name
-        gateway: Any = self._gateway
-        llm = gateway.as_resource(model=name, sampling_parameters=self._sampling[name].parameters())
-        return {MAIN_LLM: llm} | {key: value for key, value in (others or {}).items() if key != MAIN_LLM}
+        return {MAIN_LLM: self._llms[name]} | {key: value for key, value in (others or {}).items() if key != MAIN_LLM}
 
-    def _entry(self, name: str, sampling: Sampling) -> dict[str, Any]:
+    def _entry(self, name: str, base_url: str) -> dict[str, Any]:
+        """One of the servers; the gateway keeps a conversation at one of them."""
         return {
             "model_name": name,
             "model": self.name,
-            "base_url": self._base_url,
+            "base_url": base_url,
             "engine": "sharpen",
-            "defaults": sampling.parameters(),
+            "defaults": self._sampling[name].parameters(),
         }
 
 

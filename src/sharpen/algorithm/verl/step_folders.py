@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 STATE = "state.json"
 MODEL = "model"
 _NAME = re.compile(r"step_(\d+)")
-_ASIDE = re.compile(r"\.(step_\d+)\.(new|old)")
+_ASIDE = re.compile(r"\.(step_\d+)\.(new|old|gone)")
 SHARE_OF_TIME = 0.05  # that checkpoints only for resuming may take
 
 
@@ -93,10 +93,15 @@ class StepFolders:
         kept = [step for step in self.steps() if step != newest and self._has_model(step)]
         for step in self.steps():
             if step != newest and step not in kept:
-                shutil.rmtree(self.path(step), ignore_errors=True)
+                self._remove(step)
         if self._keep is not None:
             for step in kept[: max(0, len(kept) + 1 - self._keep)]:
-                shutil.rmtree(self.path(step), ignore_errors=True)
+                self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        """Under another name: what is half removed is no checkpoint any more."""
+        gone = self.path(step).rename(self.folder / f".step_{step}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
 
     def steps(self) -> list[int]:
         """Of the folders that are whole, in ascending order."""

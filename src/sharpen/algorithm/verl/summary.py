@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import SharpenError
 from ...runs.screen import show
+from .selection import Selection
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,16 +36,20 @@ class Summary:
         self.validations: list[dict[str, float]] = []
         self.checks: list[str] = []
         """What the preflight found, other than that all is well."""
+        self.selection = Selection()
 
     @classmethod
     def of(cls, state: Mapping[str, Any] | None) -> "Summary":
         found = cls()
         for name in ("steps", "validations", "checks"):
             setattr(found, name, list((state or {}).get(name, [])))
+        found.selection = Selection((state or {}).get("selection"))
         return found
 
     def state(self) -> dict[str, Any]:
-        return {"steps": list(self.steps), "validations": list(self.validations), "checks": list(self.checks)}
+        return {"steps": list(self.steps), "validations": list(self.validations), "checks": list(self.checks)} | {
+            "selection": self.selection.state()
+        }
 
     def add_step(self, step: int, metrics: Metrics) -> None:
         names = ("reward_mean", "flat_groups", "entropy", "seconds/step")
@@ -57,6 +62,7 @@ class Summary:
         """To the screen, and as a picture into the folder of the run where there is one and matplotlib."""
         if self.steps or self.validations:
             show(self.table())
+            log.info("%s", self.selection.in_words())
         if run_dir is not None and self.steps:
             self._draw(run_dir)
 

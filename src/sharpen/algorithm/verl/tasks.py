@@ -23,6 +23,9 @@ class TaskOrder:
             raise ConfigError("the training set is empty: give at least one task")
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     @property
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self._tasks) / self._batch_size)

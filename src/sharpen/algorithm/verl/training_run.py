@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
+from ...llm.errors import ModelError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
-from ...llm.server import EngineServer
+from ...llm.policy.ranks.servers import PolicyServers
 from ...stats import mean_interval, wilson_interval
 from ...types import Dataset, Rollout, Span, Triplet
 from ..base import State
+from .changed_settings import changes, settings_of
 from .collected import CollectedRollout, collect
+from .computing import compute, finish
 from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
@@ -46,19 +49,36 @@ class TrainingRun:
     def __init__(self, verl: "VERL", train: Dataset[Any] | None, val: Dataset[Any] | None, saved: State | None) -> None:
         self._verl, self._config = verl, verl.settings
         self._folders = verl.step_folders()
+        self._folders.mend()
+        self._is_resumed = saved is not None
         self._loads_from: Path | None = None
-        saved = saved or self._state_on_disk()
-        self._key: str = saved["key"] if saved else secrets.token_hex(6)
+        if saved is None:
+            saved = self._state_on_disk()
+        elif saved.get("folder"):
+            self._loads_from = Path(saved["folder"])
         self.step: int = saved["step"] if saved else 0
         self._saved = saved
         self._val_tasks = all_tasks(val)
         self._tasks = None if train is None else self._task_order(train)
         self._total = self._total_steps()
+        self._settings = settings_of(
+            self._config, num_tasks=0 if self._tasks is None else len(self._tasks), num_val_tasks=len(self._val_tasks)
+        )
+        self._key = self._key_of(saved)
         self._batches: dict[int, list[Batch]] = {}
         self._first: list[CollectedRollout] = []
         self._scorer: RewardModel | None = None
         self._conversations: dict[str, Conversation | None] = {}
         self.summary = Summary.of(saved["summary"] if saved else None)
+
+    def _key_of(self, saved: State | None) -> str:
+        """What the ids of its rollouts begin with. The run that is gone on with has another where other rollouts are
+        asked for now: those of before are not met again."""
+        found = changes(saved.get("settings", {}), self._settings) if saved else []
+        for change in found:
+            log.warning("the run goes on with another setting: %s", change)
+        is_same = self._is_resumed and not any(change.is_of_rollouts for change in found)
+        return str(saved["key"]) if saved and is_same else secrets.token_hex(6)
 
     def _task_order(self, train: Dataset[Any]) -> TaskOrder:
         data = self._config.data
@@ -82,7 +102,7 @@ class TrainingRun:
         if trainer.resume_mode == "resume_path":
             path = Path(trainer.resume_from_path or "").expanduser().absolute()
             self._loads_from = path
-            return _anew(read_state(path))
+            return read_state(path)
         is_given = self._config.origin("trainer.default_local_dir") == "given"
         steps = self._folders.steps() if is_given and trainer.resume_mode == "auto" else []
         if not steps:
@@ -90,31 +110,47 @@ class TrainingRun:
         log.info(
             "going on from step %d in %s (trainer.resume_mode=disable starts anew)", steps[-1], self._folders.folder
         )
-        return _anew(self._folders.read(steps[-1]))
+        return self._folders.read(steps[-1])
 
     # -- the whole -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        policy, critic = await asyncio.to_thread(self._load)
+        self._verl.checkpoint()  # a run that is killed in its first step finds its rollouts again
+        policy, critic = await compute(self._load)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, policy.close)
+            await self._run_with(policy, critic, stack)
+        self.summary.show(self._verl.run_dir)
+
+    async def _run_with(
+        self, policy: LocalPolicy, critic: LocalCritic | None, stack: contextlib.AsyncExitStack
+    ) -> None:
+        self._make_place()
         self._policy, self._critic = policy, critic
         self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed)
         store = self._verl.get_store()
         name = model_name(self._config.model.path)
         self._rollouts = Rollouts(store, self._key, self._read)
-        async with contextlib.AsyncExitStack() as stack:
-            server = self._server(policy, name)
-            await asyncio.to_thread(server.start)
-            stack.push_async_callback(asyncio.to_thread, server.stop)
-            self._model = PublishedModel(self._verl.get_llm_proxy(), self._config, name=name, base_url=server.base_url)
-            stack.enter_context(self._model.listed())
-            await stack.enter_async_context(self._rollouts.following())
-            await self._train()
-        self.summary.show(self._verl.run_dir)
+        if self._saved is not None and self._saved["key"] != self._key:
+            await self._rollouts.cancel(self._saved["key"])
+        servers = self._servers(policy, name)
+        await asyncio.to_thread(servers.start)
+        stack.push_async_callback(asyncio.to_thread, servers.stop)
+        gateway = self._verl.get_llm_proxy()
+        self._model = PublishedModel(gateway, self._config, name=name, base_urls=servers.base_urls)
+        stack.enter_context(self._model.listed())
+        await stack.enter_async_context(self._rollouts.following())
+        await self._train()
 
-    def _server(self, policy: LocalPolicy, name: str) -> EngineServer:
-        return EngineServer(
-            policy.engine,
-            policy.tokenizer,
+    def _make_place(self) -> None:
+        """Later steps in the folder are another run's, and would be taken for this one's."""
+        aside = None if self._is_resumed else self._folders.set_aside(later_than=self.step)
+        if aside is not None:
+            log.warning("checkpoints of an earlier run were moved to %s, as this run begins before them", aside)
+
+    def _servers(self, policy: LocalPolicy, name: str) -> PolicyServers:
+        return PolicyServers(
+            policy,
             name=name,
             seed=self._config.rollout.seed,
             rollout_prefix=self._rollouts.prefix,
@@ -122,18 +158,31 @@ class TrainingRun:
         )
 
     def _load(self) -> tuple[LocalPolicy, LocalCritic | None]:
-        policy = make_policy(self._config, total_steps=self._total)
+        with contextlib.ExitStack() as undo:
+            policy = make_policy(self._config, total_steps=self._total)
+            undo.callback(policy.close)
+            critic = self._load_into(policy)
+            undo.pop_all()
+        return policy, critic
+
+    def _load_into(self, policy: LocalPolicy) -> LocalCritic | None:
         critic = make_critic(self._config, total_steps=self._total)
         if self._saved is not None and self._saved["step"]:
             folder = self._loads_from or self._folders.path(self._saved["step"])
             read_state(folder)  # which says what is wrong with it
-            policy.load(folder / "policy")
-            if critic is not None:
-                critic.load(folder / "critic")
+            try:
+                policy.load(folder / "policy")
+                if critic is not None:
+                    critic.load(folder / "critic")
+            except ModelError as error:
+                raise ConfigError(
+                    f"the run cannot go on from {str(folder)!r}: {error}. To begin anew, give another "
+                    "trainer.default_local_dir, or trainer.resume_mode=disable"
+                ) from error
             log.info("step %d is loaded from %s", self._saved["step"], folder)
         if self._config.reward_model.enable and self._config.reward_model.path is not None:
             self._scorer = RewardModel(self._config.reward_model.path)
-        return policy, critic
+        return critic
 
     async def _train(self) -> None:
         trainer = self._config.trainer
@@ -152,7 +201,7 @@ class TrainingRun:
             self._verl.report_iteration(metrics, val_metrics=val)
             self._checkpoint()
         if self.step and self._folders.latest_model() != self._folders.path(self.step) / MODEL:
-            await asyncio.to_thread(self._write, True)  # a callback ended the run
+            await finish(self._write, True)  # a callback ended the run
             self._checkpoint()
 
     def _is_due(self, frequency: int, also: bool = False) -> bool:
@@ -164,7 +213,8 @@ class TrainingRun:
         began = time.perf_counter()
         rollouts = await self._rollouts_of(step)
         sampled = time.perf_counter()
-        metrics = await asyncio.to_thread(self._learner.learn, rollouts, step=step)
+        self.summary.selection.add(rollouts)
+        metrics = await compute(self._learner.learn, rollouts, step=step)
         ended = time.perf_counter()
         tokens = sum(len(sample) for rollout in rollouts for sample in rollout.samples)
         metrics |= {
@@ -173,7 +223,7 @@ class TrainingRun:
             "tokens_per_second": tokens / (ended - began),
             "weights_version": float(self._policy.weights_version),
             "staleness": self._staleness(rollouts),
-        }
+        } | self.summary.selection.metrics()
         log.info("step %d of %d: %s", step + 1, self._total, _in_words(metrics))
         return metrics
 
@@ -195,7 +245,7 @@ class TrainingRun:
         if self._scorer is None:
             return rollouts
         conversations = {each.rollout_id: self._conversations.pop(each.rollout_id, None) for each in rollouts}
-        return await asyncio.to_thread(self._scorer.rate, rollouts, conversations)
+        return await compute(self._scorer.rate, rollouts, conversations)
 
     async def _ask(self, step: int) -> None:
         assert self._tasks is not None
@@ -232,7 +282,7 @@ class TrainingRun:
         batch = await self._ask_for(0, tasks, first=0)
         rollouts = await self._results(batch)
         temperature = self._config.rollout.temperature
-        nats = await asyncio.to_thread(mismatch, self._policy, rollouts, temperature=temperature)
+        nats = await compute(mismatch, self._policy, rollouts, temperature=temperature)
         checks = run_checks(self._policy.tokenizer, rollouts, nats=nats)
         self.summary.checks = [str(check) for check in checks if check.level != "passed"]
         conclude(checks, is_strict=self._config.trainer.preflight == "strict")
@@ -289,7 +339,7 @@ class TrainingRun:
         frequency = self._config.trainer.save_freq
         has_model = is_last or (frequency > 0 and self.step % frequency == 0)
         if has_model or self._folders.is_due():
-            await asyncio.to_thread(self._write, has_model)
+            await finish(self._write, has_model)
 
     def _write(self, has_model: bool) -> None:
         def save(folder: Path) -> None:
@@ -299,11 +349,18 @@ class TrainingRun:
             if has_model:
                 self._policy.save_model(folder / MODEL)
 
+        self._loads_from = None
         self._folders.write(self.step, self._state(), save, has_model=has_model)
         self._saved = self._state()
 
     def _state(self) -> State:
-        return {"key": self._key, "step": self.step, "summary": self.summary.state()}
+        return {
+            "key": self._key,
+            "step": self.step,
+            "folder": None if self._loads_from is None else str(self._loads_from),
+            "settings": self._settings,
+            "summary": self.summary.state(),
+        }
 
     def keep_state(self) -> State:
         """The state of this moment; its folder is written first where it is not there."""
@@ -316,11 +373,6 @@ class TrainingRun:
         if self._saved is not None and self._saved["step"] == self.step:
             self._verl.checkpoint()
             self._folders.tidy(self.step)
-
-
-def _anew(state: State) -> State:
-    """To go on in another store: the rollouts of before are not met again."""
-    return {**state, "key": secrets.token_hex(6)}
 
 
 def validation_metrics(rollouts: Sequence[CollectedRollout]) -> Metrics:

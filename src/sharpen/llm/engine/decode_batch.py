@@ -39,7 +39,7 @@ class DecodeBatch:
 
     @property
     def width(self) -> int:
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
     @property
     def max_position(self) -> int:
@@ -90,6 +90,6 @@ def _fill(table: Integers, place: int, sequence: Sequence) -> None:
     floats, params = table.view(np.float64), sequence.params
     table[ID, place] = sequence.tokens[-1]
     table[POSITION, place] = sequence.num_launched - 1
-    table[SLOT, place] = sequence.slot
+    table[SLOT, place] = -1 if sequence.slot is None else sequence.slot
     table[TOP_K, place] = params.top_k
     floats[TEMPERATURE, place], floats[TOP_P, place] = params.temperature, params.top_p

@@ -77,6 +77,7 @@ class Engine:
                 is_static=self.sizes.is_cuda if static_shapes is None else static_shapes,
                 use_graphs=use_graphs,
             )
+            self._weights.have_moved()  # the runner may have laid some side by side
         self._stepper = Stepper(
             self._runner,
             self.sizes,
@@ -163,7 +164,8 @@ class Engine:
         """
         with self._lock, torch.no_grad(), self.sizes.device_context():
             try:
-                self._stepper.advance(has_news=self._take_news())
+                self._take_news()
+                self._stepper.advance()
             except Exception as error:
                 self._stepper.fail(error)
                 raise
@@ -262,16 +264,14 @@ class Engine:
     def _has_work(self) -> bool:
         return bool(self._new or self._cancelled or not self._stepper.is_idle)
 
-    def _take_news(self) -> bool:
-        """Let in what was submitted, end what was cancelled; return whether there was any."""
-        has_news = bool(self._new or self._cancelled)
-        if has_news:
-            self._stepper.settle()
+    def _take_news(self) -> None:
+        """Let in what was submitted, end what was cancelled."""
         while self._new:
             self._stepper.add(self._new.popleft())
+        if self._cancelled:
+            self._stepper.settle()
         while self._cancelled:
             self._stepper.cancel(self._cancelled.popleft())
-        return has_news
 
     def _sequences_of(self, request: Request, limit: int) -> list[Sequence]:
         params, arrival = request.params, next(self._arrivals)

@@ -41,8 +41,8 @@ class FusedDecoder:
     def refresh(self) -> None:
         """Look at the model's modules again; call it after weights moved or an adapter was added."""
         inner = self._inner
-        following = [*(each.input_layernorm for each in inner.layers[1:]), inner.norm]
-        self._layers = [_layer(each, after, n) for n, (each, after) in enumerate(zip(inner.layers, following))]
+        norms = [*(each.input_layernorm for each in inner.layers), inner.norm]
+        self._layers = [_layer(each, norms[number + 1], number) for number, each in enumerate(inner.layers)]
         self._head = linear_function(self._model.get_output_embeddings(), "lm_head")
 
     def hidden(

@@ -49,7 +49,7 @@ class PagedRunner:
             dtype=model.get_input_embeddings().weight.dtype,
             device=self._device,
         )
-        self._last_ids = torch.zeros(sizes.max_batch, dtype=torch.int64, device=self._device)
+        self._last_ids = torch.zeros(2 * sizes.max_batch, dtype=torch.int64, device=self._device)
 
     def refresh(self, *, have_moved: bool) -> None:
         """The weights are others now; modules may be too."""
@@ -81,7 +81,12 @@ class PagedRunner:
         table: Integers = np.zeros((NUM_LINES, len(samples)), dtype=np.int64)
         sampling_lines(table, samples)
         mode = mode_of(samples)
-        _, packed = draw(logits.index_select(0, rows), settings_of(self._to_device(table)), mode)
+        drawn, packed = draw(logits.index_select(0, rows), settings_of(self._to_device(table)), mode)
+        # Behind those of the decode step, where the next one finds them if it does not wait for the host.
+        first = len(self._last_ids) // 2
+        self._last_ids[first : first + len(drawn)] = drawn
+        for number, sequence in enumerate(samples):
+            sequence.row = first + number
         return Ticket(samples, packed, mode)
 
     def decode(self, sequences: list[Sequence], tables: BlockTables) -> Ticket:
@@ -90,7 +95,7 @@ class PagedRunner:
         mode = mode_of(sequences)
         table = self._to_device(decode_table(sequences, tables, self.cache.block_size))
         num_blocks = max(span.num_blocks for span in spans)
-        blocks = self._to_device(tables.array[[each.slot for each in sequences], :num_blocks])
+        blocks = self._to_device(tables.array[np.array([each.slot for each in sequences]), :num_blocks])
         for row, sequence in enumerate(sequences):
             sequence.row = row
             sequence.in_flight += 1

@@ -11,8 +11,8 @@ def tiles_of(parts: Sequence[tuple[int, int, int]], tile_rows: int) -> npt.NDArr
     tiles: list[tuple[int, int, int, int]] = []
     row = 0
     for start, end, slot in parts:
-        for begin in range(start, end, tile_rows):
-            tiles.append((row + begin - start, min(tile_rows, end - begin), begin, slot))
+        begins = range(start, end, tile_rows)
+        tiles += [(row + begin - start, min(tile_rows, end - begin), begin, slot) for begin in begins]
         row += end - start
     # The last tiles of a long text read the most: they begin first.
     tiles.sort(key=lambda tile: -tile[2])

@@ -89,7 +89,8 @@ class Ticket:
         if packed.device.type == "cuda":
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             self._host.copy_(packed, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # The host sleeps until then: other threads and processes have its core meanwhile.
+            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self._event.record()
         else:
             self._host = packed

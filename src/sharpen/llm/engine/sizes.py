@@ -44,7 +44,7 @@ class Sizes:
         for name, value in (("max_batch", max_batch), ("block_size", block_size), ("prefill_tokens", prefill_tokens)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}: use 1 or more")
-        max_tokens = _default_tokens(model, device) if max_tokens is None else max_tokens
+        max_tokens = _default_tokens(model, device, max_batch) if max_tokens is None else max_tokens
         if max_tokens < block_size:
             raise ConfigError(f"max_tokens is {max_tokens}, less than one block of {block_size} tokens: use more")
         num_blocks = max_tokens // block_size
@@ -106,7 +106,7 @@ def _eos_ids(model: Any) -> frozenset[int]:
     return frozenset()
 
 
-def _default_tokens(model: Any, device: torch.device) -> int:
+def _default_tokens(model: Any, device: torch.device, max_batch: int) -> int:
     if device.type != "cuda":
         return _CPU_TOKENS
     config = model.config.get_text_config()
@@ -122,4 +122,6 @@ def _default_tokens(model: Any, device: torch.device) -> int:
             f"{free_bytes >> 20} MB are free on {device}, too little for a cache of {token_bytes >> 10} kB a token: "
             "free memory, or set max_tokens"
         )
-    return tokens
+    # More than all sequences at their full length would hold nothing but old texts.
+    window = getattr(config, "max_position_embeddings", None) or tokens
+    return min(tokens, max_batch * window)

@@ -1,9 +1,8 @@
 """The steps of the engine: admit, prefill, draw one token for every running sequence, hand out what is ready.
 
-Called by one thread at a time. Where steps overlap, a decode step is launched before the one before was read, as long
-as nothing else is to be decided: the device does not wait for the host. A sequence that ended meanwhile is then
-computed once too often; its surplus token is dropped, and its blocks are written by nobody before that step is over,
-because the device works in order.
+Called by one thread at a time. Where steps overlap, a step is launched before the one before was read, prefills and
+all: the device does not wait for the host. A sequence that ended meanwhile is then computed once too often; its surplus
+token is dropped, and its blocks are written by nobody before that step is over, because the device works in order.
 """
 
 import math
@@ -44,11 +43,11 @@ class Stepper:
         )
         self.version = version
         self._runner, self._overlaps, self._guard = runner, overlaps and runner.shares_prefixes, guard
-        self._in_flight: Ticket | None = None
+        self._in_flight: list[Ticket] = []
 
     @property
     def is_idle(self) -> bool:
-        return self.scheduler.is_idle and self._in_flight is None
+        return self.scheduler.is_idle and not self._in_flight
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -72,25 +71,25 @@ class Stepper:
         if left:
             self._resolve([request])
 
-    def advance(self, *, has_news: bool) -> None:
-        """One step. `has_news` says that requests came or went, so what is in flight is read before deciding."""
-        if not has_news and self._in_flight is not None and self._overlaps:
-            short = self.scheduler.short()
-            if self._can_overlap(short):
-                following = [x for x in self.scheduler.running if len(x.tokens) + x.in_flight < x.end]
-                before, self._in_flight = self._in_flight, self._launch(following, short)
-                self._collect(before)
-                return
-        self.settle()
-        self._prefill()
-        self._in_flight = self._launch(list(self.scheduler.running), self.scheduler.short())
+    def advance(self) -> None:
+        """One step: launch it, then read the one before."""
+        launched = self._prefill()
+        short = self.scheduler.short()
+        if len(short) > self.pool.num_available:
+            # Somebody has to step back, with all its tokens.
+            self._in_flight += launched
+            self.settle()
+            launched, short = [], self.scheduler.short()
+        launched += self._decode(short)
+        before, self._in_flight = self._in_flight, launched
+        self._collect(before)
         if not self._overlaps:
             self.settle()
 
     def settle(self) -> None:
         """Read what is in flight."""
-        ticket, self._in_flight = self._in_flight, None
-        self._collect(ticket)
+        tickets, self._in_flight = self._in_flight, []
+        self._collect(tickets)
 
     def swap(self, version: int, *, recompute: bool) -> None:
         """The weights are others now. Nothing may be in flight."""
@@ -105,7 +104,7 @@ class Stepper:
 
     def fail(self, error: Exception) -> None:
         """A step broke: end the requests that took part (all, if none did), and trust nothing in the cache."""
-        self._in_flight = None
+        self._in_flight = []
         held = [each for each in self.sequences if each.slot is not None] or self.sequences
         requests = dict.fromkeys(each.request for each in held)
         for request in requests:
@@ -125,54 +124,60 @@ class Stepper:
         if request.future.set_running_or_notify_cancel():
             request.future.set_exception(failure)
 
-    def _prefill(self) -> None:
+    def _prefill(self) -> list[Ticket]:
         chunks = self.scheduler.plan_prefill()
         if not chunks:
-            return
+            return []
         ticket = self._runner.prefill(chunks, self.scheduler.tables)
         for chunk in chunks:
             self.scheduler.finish_chunk(chunk)
-        self._collect(ticket)
-
-    def _launch(self, sequences: list[Sequence], short: list[Sequence]) -> Ticket | None:
-        self.scheduler.grow(short)
-        seated = [each for each in sequences if each.slot is not None]
-        if len(seated) < len(sequences):
-            self._release(each for each in sequences if each.slot is None)
-        return self._runner.decode(seated, self.scheduler.tables) if seated else None
-
-    def _can_overlap(self, short: list[Sequence]) -> bool:
-        """Whether the next step is what the last one was: nobody can join, and nobody has to step back."""
-        scheduler = self.scheduler
-        if scheduler.prefilling or (scheduler.waiting and scheduler.num_free_slots):
-            return False
-        return len(short) <= self.pool.num_available
-
-    def _collect(self, ticket: Ticket | None) -> None:
         if ticket is None:
-            return
-        drawn = ticket.read()
-        if drawn.is_broken:
-            self._give_up_broken(ticket, drawn)
+            return []
+        for sequence in ticket.sequences:
+            sequence.in_flight += 1
+        if self._overlaps:
+            return [ticket]
+        self._collect([ticket])
+        return []
+
+    def _decode(self, short: list[Sequence]) -> list[Ticket]:
+        is_tight = len(short) > self.pool.num_available
+        held = [each for each in self.sequences if each.slot is not None] if is_tight else []
+        self.scheduler.grow(short)
+        self._release(each for each in held if each.slot is None)
+        running = [each for each in self.scheduler.running if len(each.tokens) + each.in_flight < each.end]
+        return [self._runner.decode(running, self.scheduler.tables)] if running else []
+
+    def _collect(self, tickets: list[Ticket]) -> None:
+        """Read these steps, in their order."""
+        for ticket in tickets:
+            drawn = ticket.read()
+            if drawn.is_broken:
+                self._give_up_broken(ticket, drawn)
+            events: dict[Request, list[Token]] = {}
+            with self._guard:
+                finished = self._append_all(ticket.sequences, drawn, events)
+                for request, tokens in events.items():
+                    _tell(request, tokens)
+            self._resolve(finished)
+
+    def _append_all(self, sequences: list[Sequence], drawn: Drawn, events: dict[Request, list[Token]]) -> list[Request]:
+        """Give each sequence its token; return the requests of those that ended."""
         finished: list[Request] = []
-        events: dict[Request, list[Token]] = {}
-        with self._guard:
-            for row, sequence in enumerate(ticket.sequences):
-                if sequence.in_flight:
-                    sequence.in_flight -= 1
-                if sequence.finish_reason is not None:
-                    continue
-                numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row]
-                if sequence.is_watched:
-                    self._append_watched(sequence, *numbers, drawn.tops[row], events)
-                else:
-                    sequence.append(*numbers, self.version, ())
-                self._after_append(sequence)
-                if sequence.finish_reason is not None:
-                    finished.append(sequence.request)
-            for request, tokens in events.items():
-                _tell(request, tokens)
-        self._resolve(finished)
+        for row, sequence in enumerate(sequences):
+            if sequence.in_flight:
+                sequence.in_flight -= 1
+            if sequence.finish_reason is not None:
+                continue
+            numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row]
+            if sequence.is_watched:
+                self._append_watched(sequence, *numbers, drawn.tops[row], events)
+            else:
+                sequence.append(*numbers, self.version, ())
+            self._after_append(sequence)
+            if sequence.finish_reason is not None:
+                finished.append(sequence.request)
+        return finished
 
     def _append_watched(
         self,

@@ -3,7 +3,7 @@
 import torch
 
 _CPU_BYTES = 1 << 30
-_GPU_SHARE = 0.5  # of what is free; gradients, logits and the passing tensors of a layer need the rest
+_GPU_SHARE = 0.6  # of what is free; gradients, logits and the passing tensors of a layer need the rest
 
 
 def activation_room_bytes(device: torch.device) -> int:

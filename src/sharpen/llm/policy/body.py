@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..engine.decoder import shape_of
+from ..engine.kernels.training import gated, turned
 from ..engine.weights import unwrapped
 from .activation_room import activation_room_bytes
 from .head import head_logprobs, head_weights
@@ -104,11 +105,11 @@ class Body:
         return next(trained, len(layers))
 
     def _rotations(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines for each row and all heads."""
+        """Cosines and signed sines for each row."""
         cos, sin = self._inner.rotary_emb(x, positions[None])
         half = sin.shape[-1] // 2
         signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
-        return cos[0].unsqueeze(1), signed.unsqueeze(1)
+        return cos[0], signed
 
     def _num_computed_again(self, rows: int, trained: int) -> int:
         """How many of the trained layers must not keep their activations."""
@@ -133,7 +134,9 @@ def _after(layer: Any, x: Tensor, attended: Tensor) -> Tensor:
     x = x + layer.self_attn.o_proj(attended)
     h = _norm(layer.post_attention_layernorm, x)
     mlp = layer.mlp
-    out: Tensor = x + mlp.down_proj(mlp.act_fn(mlp.gate_proj(h)) * mlp.up_proj(h))
+    gate, up = mlp.gate_proj(h), mlp.up_proj(h)
+    is_fused = mlp.config.hidden_act == "silu" and not torch.compiler.is_compiling()
+    out: Tensor = x + mlp.down_proj(gated(gate, up) if is_fused else mlp.act_fn(gate) * up)
     return out
 
 
@@ -142,8 +145,10 @@ def _norm(module: Any, x: Tensor) -> Tensor:
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    # The sines carry the sign of the swapped half, so one roll does what the usual negate and join do.
-    return x * cos + torch.roll(x, x.shape[-1] // 2, dims=-1) * sin
+    if not torch.compiler.is_compiling():
+        return turned(x, cos, sin)
+    # torch fuses this itself.
+    return x * cos.unsqueeze(1) + torch.roll(x, x.shape[-1] // 2, dims=-1) * sin.unsqueeze(1)
 
 
 def _is_trained(module: nn.Module) -> bool:
@@ -155,4 +160,4 @@ def _kept_numbers(config: Any) -> int:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return int(6 * config.hidden_size + 3 * (heads + 2 * kv_heads) * size + 4 * config.intermediate_size)
+    return int(6 * config.hidden_size + 2 * (heads + 2 * kv_heads) * size + 3 * config.intermediate_size)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..engine.kernels.training import are_fused, scores, toward_logits
+
 # Logits of one chunk: few enough to stay near the processor, enough to keep a GPU busy.
 _CPU_NUMBERS, _GPU_NUMBERS = 1 << 24, 1 << 26
 
@@ -69,8 +71,9 @@ class _HeadLogprobs(torch.autograd.Function):
         entropy_slope_NH = torch.empty_like(hidden_NH) if is_ahead and entropy_gradient else None
         logprob_N = temperature_N.new_empty(len(hidden_NH))
         entropy_N = torch.empty_like(logprob_N)
+        kind = _chunk_kind(hidden_NH, entropy_gradient)
         for rows in _chunks(hidden_NH, weight_VH):
-            chunk = _Chunk(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
+            chunk = kind(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
             logprob_N[rows], entropy_N[rows] = chunk.logprob_C, chunk.entropy_C
             if entropy_slope_NH is not None:
                 entropy_slope_NH[rows] = chunk.entropy_slope()
@@ -107,12 +110,13 @@ def _computed_again(
     # Sums over chunks are kept in float32.
     grad_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if ctx.needs_input_grad[1] else None
     grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+    kind = _chunk_kind(hidden_NH, ctx.entropy_gradient)
     for rows in _chunks(hidden_NH, weight_VH):
-        chunk = _Chunk(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
+        chunk = kind(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
         toward_entropy_C = None if toward_entropy_N is None else toward_entropy_N[rows]
         grad_CV = chunk.toward_logits(toward_logprob_N[rows], toward_entropy_C)
         if grad_V is not None:
-            grad_V += grad_CV.sum(dim=0)
+            grad_V += grad_CV.sum(dim=0, dtype=torch.float32)
         grad_CV = grad_CV.to(hidden_NH.dtype)
         grad_NH[rows] = grad_CV @ weight_VH
         if grad_VH is not None:
@@ -124,8 +128,11 @@ def _computed_again(
     )
 
 
+# -- the distributions of some tokens ----------------------------------------------------------------
+
+
 class _Chunk:
-    """The distributions of some tokens."""
+    """In plain torch. What gives a gradient may use the logits up, so it is asked for last."""
 
     def __init__(
         self, hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_C: Tensor, temperature_C: Tensor
@@ -135,7 +142,7 @@ class _Chunk:
         self._logprobs_CV = logits_CV.div_(temperature_C[:, None]).log_softmax(dim=-1)
         self._probs_CV = torch.exp(self._logprobs_CV, out=logits_CV)
         self.logprob_C = self._logprobs_CV.gather(1, targets_C[:, None])[:, 0]
-        self.entropy_C = -torch.linalg.vecdot(self._probs_CV, self._logprobs_CV)
+        self.entropy_C: Tensor = -torch.linalg.vecdot(self._probs_CV, self._logprobs_CV)
 
     def slope(self) -> Tensor:
         """How the log-probability changes with the hidden state."""
@@ -147,7 +154,7 @@ class _Chunk:
         return self._toward_entropy().to(self._weight_VH.dtype) @ self._weight_VH / self._temperature_C[:, None]
 
     def toward_logits(self, toward_logprob_C: Tensor, toward_entropy_C: Tensor | None) -> Tensor:
-        """The gradient of the logits, in float32."""
+        """The gradient of the logits."""
         grad_CV = self._probs_CV * -toward_logprob_C[:, None]
         grad_CV.scatter_add_(1, self._targets_C[:, None], toward_logprob_C[:, None])
         if toward_entropy_C is not None:
@@ -156,8 +163,28 @@ class _Chunk:
 
     def _toward_entropy(self) -> Tensor:
         """By the logits over the temperature: -p (log p + entropy)."""
-        grad_CV: Tensor = -self._probs_CV * (self._logprobs_CV + self.entropy_C[:, None])
-        return grad_CV
+        return -self._probs_CV * (self._logprobs_CV + self.entropy_C[:, None])
+
+
+class _FusedChunk(_Chunk):
+    """In kernels that read the logits once, as they come out of the product. It gives no gradient of the entropy."""
+
+    def __init__(
+        self, hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_C: Tensor, temperature_C: Tensor
+    ) -> None:
+        self._weight_VH, self._targets_C, self._temperature_C = weight_VH, targets_C, temperature_C
+        self._logits_CV = nn.functional.linear(hidden_CH, weight_VH, bias_V)
+        self.logprob_C, self.entropy_C, self._log_total_C = scores(self._logits_CV, targets_C, temperature_C)
+
+    def slope(self) -> Tensor:
+        return self.toward_logits(torch.ones_like(self.logprob_C), None) @ self._weight_VH
+
+    def toward_logits(self, toward_logprob_C: Tensor, toward_entropy_C: Tensor | None) -> Tensor:
+        return toward_logits(self._logits_CV, self._targets_C, self._temperature_C, self._log_total_C, toward_logprob_C)
+
+
+def _chunk_kind(hidden_NH: Tensor, entropy_gradient: bool) -> type[_Chunk]:
+    return _FusedChunk if are_fused(hidden_NH.device) and not entropy_gradient else _Chunk
 
 
 def _chunks(hidden_NH: Tensor, weight_VH: Tensor) -> list[slice]:

@@ -24,7 +24,7 @@ from .bodies import AnyBody, body_of
 from .fingerprint import fingerprint
 from .local_settings import LocalSettings
 from .objective import merged
-from .optimiser import Optimiser
+from .optimiser import AnyOptimiser, Optimiser
 from .packing import micro_batches
 from .sample_rows import SampleRows, sample_rows, totals_of
 from .state_file import ModelState, read_state, write_state
@@ -55,13 +55,7 @@ class LocalModel:
         self._load(model_name)
         self._body: AnyBody = self._body_of(self.model)
         self._vocab_size: int = self.model.get_input_embeddings().weight.shape[0]
-        self._optimiser = Optimiser(
-            self._trained(),
-            settings.schedule,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            grad_clip=settings.grad_clip,
-        )
+        self._optimiser: AnyOptimiser = self._made_optimiser(self._trained())
 
     @property
     def num_updates(self) -> int:
@@ -94,6 +88,16 @@ class LocalModel:
 
     def _step(self) -> dict[str, float]:
         return self._optimiser.step()
+
+    def _made_optimiser(self, weights: dict[str, nn.Parameter]) -> AnyOptimiser:
+        settings = self.settings
+        return Optimiser(
+            weights,
+            settings.schedule,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            grad_clip=settings.grad_clip,
+        )
 
     def _trained(self) -> dict[str, nn.Parameter]:
         return trained_weights(self.model)

@@ -62,6 +62,11 @@ class LocalPolicy(LocalModel):
     def _seeded(self, params: SamplingParams) -> SamplingParams:
         return params if params.seed is not None else replace(params, seed=self._random.getrandbits(63))
 
+    def close(self) -> None:
+        """End what the policy has started: its engine, where it runs. It can be used again."""
+        if self._engine is not None:
+            self._engine.stop()
+
     # -- scoring -------------------------------------------------------------------------------------
 
     def logprobs(
@@ -80,7 +85,7 @@ class LocalPolicy(LocalModel):
         body = self._reference if reference else self._body
         if body is None:
             raise ConfigError("the policy has no reference: make it with keeps_reference=True")
-        temperatures = _temperatures(temperature, len(sequences))
+        temperatures = temperatures_of(temperature, len(sequences))
         return self._scored(sequences, masks, temperatures, lambda batch: body.logprobs(batch)[0])
 
     # -- learning ------------------------------------------------------------------------------------
@@ -133,7 +138,8 @@ class LocalPolicy(LocalModel):
             self._take_over(state.counters["weights_version"])
 
 
-def _temperatures(temperature: float | Sequence[float], count: int) -> Sequence[float]:
+def temperatures_of(temperature: float | Sequence[float], count: int) -> Sequence[float]:
+    """One for each sequence."""
     temperatures = [temperature] * count if isinstance(temperature, int | float) else list(temperature)
     if len(temperatures) != count:
         raise InvalidInputError(f"there are {len(temperatures)} temperatures for {count} sequences: give one for each")

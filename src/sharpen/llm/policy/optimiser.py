@@ -6,6 +6,7 @@ gradients of all micro-batches, takes the step, and is rounded back into the wei
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,21 @@ from ...errors import ConfigError
 from ..errors import TrainingError
 from .schedule import Schedule
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What Adam keeps of each element."""
+
+
+class AnyOptimiser(Protocol):
+    """One that a model is trained with: `Optimiser`, or one that several processes share."""
+
+    num_steps: int
+
+    @property
+    def has_gradient(self) -> bool: ...
+    def zero(self) -> None: ...
+    def step(self) -> dict[str, float]: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load_state(self, tensors: Mapping[str, Tensor], num_steps: int) -> None: ...
 
 
 class Optimiser:
@@ -29,7 +44,7 @@ class Optimiser:
         betas: tuple[float, float] = (0.9, 0.999),
         grad_clip: float | None = 1.0,
     ) -> None:
-        _check(parameters, weight_decay, betas, grad_clip)
+        check_settings(parameters, weight_decay, betas, grad_clip)
         self.num_steps = 0
         self._schedule = schedule
         self._grad_clip = math.inf if grad_clip is None else grad_clip
@@ -97,7 +112,7 @@ class Optimiser:
         self.zero()
 
     def _moments(self, tensors: Mapping[str, Tensor], name: str, master: Tensor) -> dict[str, Tensor]:
-        moments = {key: tensors[f"{key}.{name}"].to(master.device, copy=True) for key in _MOMENTS}
+        moments = {key: tensors[f"{key}.{name}"].to(master.device, copy=True) for key in MOMENTS}
         # The fused kernel wants its count beside the weights, the other one on the CPU.
         device = master.device if self._way().get("fused") else torch.device("cpu")
         return {"step": tensors[f"step.{name}"].to(device, copy=True), **moments}
@@ -142,9 +157,10 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.detach().float())
 
 
-def _check(
+def check_settings(
     parameters: Mapping[str, nn.Parameter], weight_decay: float, betas: tuple[float, float], grad_clip: float | None
 ) -> None:
+    """There is something to train, and the numbers can work."""
     if not parameters:
         raise ConfigError("no weight is to be trained: choose some (trainable 'all', 'lora' or 'top:N')")
     if not 0 <= weight_decay < math.inf:

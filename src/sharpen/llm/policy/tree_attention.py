@@ -19,7 +19,7 @@ class TreeAttention:
     def __init__(self, tree: TokenTree) -> None:
         self._branches = tree.branches
         device = tree.input_ids_R.device
-        self._flash = _FlashLayout(tree) if device.type == "cuda" else None
+        self._flash = FlashLayout(tree) if device.type == "cuda" else None
         self._spans: list[_Span] | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _of_span(span: _Span, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out[0].transpose(0, 1)
 
 
-class _FlashLayout:
+class FlashLayout:
     """All branches in one call of the flash kernel, which knows lengths instead of masks.
 
     Where there are more keys than queries, its causal order lines up their ends, as it must be here.
@@ -69,17 +69,20 @@ class _FlashLayout:
         device = tree.input_ids_R.device
         queries = [branch.last - branch.first for branch in tree.branches]
         keys = [branch.length for branch in tree.branches]
-        self._ends_q, self._ends_k = _ends(queries, device), _ends(keys, device)
-        self._max_q, self._max_k = max(queries), max(keys)
+        self.ends_q, self.ends_k = _ends(queries, device), _ends(keys, device)
+        self.max_q, self.max_k = max(queries), max(keys)
         paths = np.concatenate([each.path_T for each in tree.branches])
         self._paths = moved(torch.from_numpy(paths), device) if tree.is_shared else None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self._paths is not None:
-            k, v = k.index_select(0, self._paths), v.index_select(0, self._paths)
-        lengths = self._ends_q, self._ends_k, self._max_q, self._max_k
-        out: Tensor = torch.ops.aten._flash_attention_forward(q, k, v, *lengths, 0.0, True, False)[0]
+        lengths = self.ends_q, self.ends_k, self.max_q, self.max_k
+        keys, values = self.gathered(k), self.gathered(v)
+        out: Tensor = torch.ops.aten._flash_attention_forward(q, keys, values, *lengths, 0.0, True, False)[0]
         return out
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Keys or values of all branches, one after the other, each from the beginning of its sequence."""
+        return rows if self._paths is None else rows.index_select(0, self._paths)
 
 
 def _suits_flash(q: Tensor) -> bool:

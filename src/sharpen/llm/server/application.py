@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
@@ -52,7 +51,7 @@ class EngineApplication:
             await self._fail(answer, Refusal(500, "the server failed; its log has the details", code="internal_error"))
 
     async def _serve(self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer") -> None:
-        verb, path = scope["method"], unquote(scope["path"]).rstrip("/")
+        verb, path = scope["method"], scope["path"].rstrip("/")
         self._check_origin(headers)
         if path == "/health":
             _check_verb(verb, "GET", path)

@@ -36,6 +36,8 @@ class Call:
 
     def submit(self, prompt: Prompt, params: SamplingParams) -> None:
         """Queue one prompt; what the engine refuses is a refusal in its words."""
+        if not self._engine.is_started:
+            raise stopping()
         try:
             request = self._engine.submit(prompt.ids, params)
         except InvalidInputError as error:

@@ -17,6 +17,8 @@ def read_messages(raw: bytes) -> list[dict[str, Any]]:
         messages = _decode_messages(raw)
     except msgspec.ValidationError:
         raise wrong("messages", "messages is no list of objects: give [{'role': 'user', 'content': '…'}]") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise wrong("messages", f"messages is no JSON: {error}", code="malformed_json") from None
     if not messages:
         raise wrong("messages", "messages is empty: give at least one message")
     return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
@@ -28,6 +30,8 @@ def read_tools(raw: bytes) -> list[dict[str, Any]] | None:
         tools = _decode_tools(raw)
     except msgspec.ValidationError:
         raise wrong("tools", "tools is no list of objects: give [{'type': 'function', 'function': {…}}]") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise wrong("tools", f"tools is no JSON: {error}", code="malformed_json") from None
     for place, tool in enumerate(tools or ()):
         function = tool.get("function")
         if tool.get("type", "function") != "function" or not isinstance(function, dict) or not function.get("name"):

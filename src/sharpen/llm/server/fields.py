@@ -98,6 +98,7 @@ class CompletionFields(Fields, kw_only=True):
 
     prompt: str | list[Any]
     logprobs: int | None = None
+    add_special_tokens: bool | None = None
 
     @property
     def num_top(self) -> int | None:
@@ -112,6 +113,7 @@ AnyFields = TypeVar("AnyFields", ChatFields, CompletionFields)
 
 # Fields that change what is sampled and are not done here, each with the values that ask for nothing.
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
+    "add_special_tokens": (None, False),  # of chat, whose template writes them
     "allowed_token_ids": (None,),
     "audio": (None,),
     "bad_words": (None, []),
@@ -148,7 +150,7 @@ _NOT_DONE: dict[str, tuple[Any, ...]] = {
 _WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
      "reasoning_effort", "verbosity", "request_id", "priority", "cache_salt", "spaces_between_special_tokens",
-     "include_reasoning", "add_special_tokens"}
+     "include_reasoning"}
 )  # fmt: skip
 _MOST_TOLD = 100
 
@@ -185,7 +187,7 @@ class FieldReader:
         for name in given.keys() - kind.__struct_fields__ - _WITHOUT_EFFECT:
             if name not in _NOT_DONE:
                 self._tell(name)
-            elif (value := msgspec.json.decode(given[name])) not in _NOT_DONE[name]:
+            elif (value := _decoded(given[name])) not in _NOT_DONE[name]:
                 raise wrong(
                     name,
                     f"{name} is {value!r:.80}, which this server cannot do: leave it out",
@@ -198,6 +200,13 @@ class FieldReader:
             log.warning("a request has the field %r, which is not known and is ignored (told once)", name[:80])
 
 
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None
+
+
 def _checked(decode: Callable[[bytes], AnyFields], body: bytes) -> AnyFields:
     """The fields, or what is wrong with one of them by its name."""
     try:
@@ -208,3 +217,5 @@ def _checked(decode: Callable[[bytes], AnyFields], body: bytes) -> AnyFields:
         if name:
             raise wrong(name, f"{path.rstrip('`')} is of the wrong kind: {what.lower()}", code="invalid_type") from None
         raise Refusal(400, f"the request is malformed: {what.lower()}", code="invalid_request") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None

@@ -67,18 +67,18 @@ class PromptWriter:
         """One prompt, or several."""
         prompt = fields.prompt
         if isinstance(prompt, str):
-            return [self._of_text(prompt)]
+            return [self._of_text(prompt, fields)]
         if not prompt:
             raise wrong("prompt", "prompt is an empty list: give a text or token ids")
         if _are_ids(prompt):
             return [self._of_ids(prompt)]
         if len(prompt) > MAX_PROMPTS:
             raise wrong("prompt", f"prompt holds {len(prompt)} prompts: give at most {MAX_PROMPTS}")
-        return [self._of_one(each, place) for place, each in enumerate(prompt)]
+        return [self._of_one(each, place, fields) for place, each in enumerate(prompt)]
 
-    def _of_one(self, prompt: Any, place: int) -> Prompt:
+    def _of_one(self, prompt: Any, place: int, fields: CompletionFields) -> Prompt:
         if isinstance(prompt, str):
-            return self._of_text(prompt)
+            return self._of_text(prompt, fields)
         if isinstance(prompt, list) and prompt and _are_ids(prompt):
             return self._of_ids(prompt)
         raise wrong("prompt", f"prompt[{place}] is {prompt!r:.80}: give a text, token ids, or a list of either")
@@ -89,10 +89,11 @@ class PromptWriter:
             raise wrong("prompt", f"prompt holds the token id {bad}, but the model's are 0 to {self._vocab_size - 1}")
         return Prompt(ids)
 
-    def _of_text(self, text: str) -> Prompt:
+    def _of_text(self, text: str, fields: CompletionFields) -> Prompt:
         if not text:
             raise wrong("prompt", "prompt is an empty text: there is nothing to go on from")
-        return self._kept_or(text, lambda: list(self._tokenizer(text)["input_ids"]))
+        adds = fields.add_special_tokens is not False
+        return self._kept_or((text, adds), lambda: list(self._tokenizer(text, add_special_tokens=adds)["input_ids"]))
 
     def _chat_ids(self, fields: ChatFields, raw_tools: bytes) -> list[int]:
         if not getattr(self._tokenizer, "chat_template", None):

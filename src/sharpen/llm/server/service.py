@@ -1,5 +1,6 @@
 """`Service`: from the body of a request to the bytes of its answer, whole or piece by piece."""
 
+import copy
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,8 @@ class Service:
         max_response_tokens: int | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        # A tokenizer must not be used by two threads at once, and the trainer may have this one.
+        tokenizer = copy.deepcopy(tokenizer)
         self.engine, self.name = engine, name
         self._window, self._max_response_tokens = engine.sizes.max_length, max_response_tokens
         self._end_id: int | None = tokenizer.eos_token_id

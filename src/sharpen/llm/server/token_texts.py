@@ -15,6 +15,7 @@ from ..engine.outputs import TopLogprobs
 
 _encode = msgspec.json.Encoder().encode
 _BROKEN = "\ufffd"
+_NOTHING = msgspec.Raw(b'{"content":[],"refusal":null}')
 
 
 class TokenTexts:
@@ -52,8 +53,10 @@ class TokenTexts:
     def chat_logprobs(self, ids: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopLogprobs]) -> msgspec.Raw:
         """`logprobs` of a choice of chat."""
         heads = map(self.head, ids, tops) if tops else map(self._heads.__getitem__, ids)
-        tokens = map(operator.add, heads, _numbers(logprobs))
-        return msgspec.Raw(b'{"content":[%s],"refusal":null}' % b",".join(tokens))
+        if not logprobs:
+            return _NOTHING
+        tokens = map(operator.add, heads, _encode(logprobs)[1:-1].split(b","))
+        return msgspec.Raw(b'{"content":[%s}],"refusal":null}' % b"},".join(tokens))
 
     def completion_logprobs(
         self, ids: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopLogprobs], *, offset: int = 0
@@ -96,11 +99,6 @@ class _Heads(dict[int, bytes]):
     def __missing__(self, token_id: int) -> bytes:
         head = self[token_id] = self._texts.head(token_id)
         return head
-
-
-def _numbers(logprobs: Sequence[float]) -> list[bytes]:
-    """Each with the brace that closes its token."""
-    return [each + b"}" for each in _encode(logprobs)[1:-1].split(b",")] if logprobs else []
 
 
 @functools.cache

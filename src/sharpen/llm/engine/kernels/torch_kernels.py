@@ -44,13 +44,14 @@ def _turned_and_stored(
 ) -> Tensor:
     """Store keys and values where they belong; the queries (rows, heads, head size)."""
     size, count = heads.head_size, heads.num_kv_heads
-    q, k, v = qkv.view(len(qkv), -1, size).split([heads.num_heads, count, count], dim=1)
+    q, k, v = torch.split(qkv.view(len(qkv), -1, size), [heads.num_heads, count, count], dim=1)
     if layer.q_norm is not None:
         q = F.rms_norm(q, (size,), layer.q_norm, layer.eps)
     if layer.k_norm is not None:
         k = F.rms_norm(k, (size,), layer.k_norm, layer.eps)
     cos, sin = turn.cos[rows.positions].unsqueeze(1), turn.sin[rows.positions].unsqueeze(1)
-    q, k = (each * cos + torch.roll(each, size // 2, dims=-1) * sin for each in (q, k))
+    q = q * cos + torch.roll(q, size // 2, dims=-1) * sin
+    k = k * cos + torch.roll(k, size // 2, dims=-1) * sin
     blocks = rows.tables[rows.slots, rows.positions // heads.block_size].long()
     places = blocks * heads.block_size + rows.positions % heads.block_size
     layer.keys.index_copy_(1, places, k.transpose(0, 1))

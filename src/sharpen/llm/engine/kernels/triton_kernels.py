@@ -8,7 +8,8 @@ from ..sampler import Mode, Settings
 from . import triton_decode, triton_norms, triton_prefill, triton_sampling
 from .kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations
 
-_DECODE_TILE, _DECODE_WARPS, _DECODE_STAGES = 64, 4, 3
+_DECODE_TILE, _DECODE_STAGES = 64, 2
+_MANY_PROGRAMS = 1024  # from here on a program of attention needs no more than two warps to keep the device busy
 _PREFILL_TILE = 64
 _CHUNK = 2048  # logits that one program of the sampler looks at
 _GATE_WIDTH = 1024
@@ -60,7 +61,7 @@ class TritonKernels:
             KV_HEADS=heads.num_kv_heads, GROUP=group, SIZE=size, BLOCK=heads.block_size, SPLITS=splits,
             GROUP_PAD=max(16, _power(group)), SIZE_PAD=max(16, _power(size)), TILE=_DECODE_TILE,
             HAS_NORM=layer.q_norm is not None, PRECISION=_precision(qkv),
-            num_warps=_DECODE_WARPS, num_stages=_DECODE_STAGES,
+            num_warps=2 if count * heads.num_kv_heads * splits >= _MANY_PROGRAMS else 4, num_stages=_DECODE_STAGES,
         )  # fmt: skip
         if splits > 1:
             triton_decode.join[(count * heads.num_heads,)](

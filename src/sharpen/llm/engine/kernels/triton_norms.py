@@ -1,5 +1,4 @@
-# mypy: allow-untyped-decorators, allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913, PLR0915
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Row by row: embedding and norm, residual and norm, the gate of the feed-forward part.
 
 Numbers are rounded to the model's dtype where the model's own code rounds them.

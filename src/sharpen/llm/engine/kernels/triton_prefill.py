@@ -1,5 +1,4 @@
-# mypy: allow-untyped-decorators, allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913, PLR0915
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Attention of many new tokens a text: first all keys and values are stored, then each tile of queries reads them."""
 
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -1,5 +1,4 @@
-# mypy: allow-untyped-decorators, allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: ANN001, ANN201, ANN202, PLR0913, PLR0915
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """One token a row by inverting its distribution at one uniform number, in the order of the token ids.
 
 The first kernel looks at all logits once, chunk by chunk; the second finds the chunk in which the number falls and

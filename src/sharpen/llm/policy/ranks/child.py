@@ -1,0 +1,147 @@
+"""The program of a rank other than 0: `python -m sharpen.llm.policy.ranks.child FD`.
+
+It does one order after the other. It never runs the user's script. When rank 0 has gone, it is killed at once, with
+whatever it has started: it holds nothing that is not lost anyway.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+import torch
+
+from sharpen.llm.errors import TrainingError
+from sharpen.llm.policy.local_settings import LocalOptions
+from sharpen.llm.policy.ranks import messages
+from sharpen.llm.policy.ranks.group import Group
+from sharpen.llm.policy.ranks.link import Link, LinkClosed
+from sharpen.llm.policy.ranks.rank_policy import RankPolicy
+from sharpen.llm.policy.state_file import ModelState
+
+
+class Rank:
+    """Does what it is told."""
+
+    policy: RankPolicy
+
+    def __init__(self) -> None:
+        self._server: Any = None
+
+    def do(self, order: messages.AnyOrder) -> Any:
+        match order:
+            case messages.Begin():
+                return self._begin(order)
+            case messages.Meet():
+                self.policy.meet()
+            case messages.Train():
+                return self.policy.forward_backward(order.samples, order.loss, totals=order.totals)
+            case messages.Forget():
+                self.policy.zero_grad()
+            case messages.Step():
+                self.policy._step()
+                return self.policy.fingerprint_now if order.is_checked else None
+            case messages.Score():
+                return self._score(order)
+            case messages.Draw():
+                return self._draw(order)
+            case messages.Gather():
+                self.policy._state()
+            case messages.Take():
+                self._take(order)
+            case messages.Serve():
+                return self._serve(order)
+            case messages.StopServing() | messages.Stop():
+                self._stop_serving()
+        return None
+
+    def _begin(self, order: messages.Begin) -> str:
+        torch.set_num_threads(order.num_threads)
+        device = order.devices[order.rank]
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        group = Group(order.rank, order.devices, order.port)
+        options: LocalOptions = {**order.options, "device": device}
+        self.policy = RankPolicy(order.model_name, group, **options)
+        return self.policy.outline().fingerprint
+
+    def _score(self, order: messages.Score) -> list[bytes]:
+        found = self.policy.logprobs(
+            order.sequences, masks=order.masks, temperature=order.temperatures, reference=order.reference
+        )
+        return [each.numpy().tobytes() for each in found]
+
+    def _draw(self, order: messages.Draw) -> messages.Generations:
+        engine = self.policy.engine
+        requests = [engine.submit(prompt, params) for prompt, params in zip(order.prompts, order.params, strict=True)]
+        return [request.result() for request in requests]
+
+    def _take(self, order: messages.Take) -> None:
+        like = self.policy.outline()
+        counts = {f"step.{name}": torch.tensor(count) for name, count in order.counts.items()}
+        self.policy._take(ModelState(like.fingerprint, like.trainable, order.num_updates, counts, order.counters))
+
+    def _serve(self, order: messages.Serve) -> str:
+        from sharpen.llm.server import EngineServer
+
+        self._stop_serving()
+        self._server = EngineServer(
+            self.policy.engine,
+            self.policy.tokenizer,
+            name=order.name,
+            seed=order.seed,
+            rollout_prefix=order.rollout_prefix,
+            chat_template_kwargs=order.chat_template_kwargs,
+        )
+        return str(self._server.start().base_url)
+
+    def _stop_serving(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+def main() -> None:
+    link = Link(socket.socket(fileno=int(sys.argv[1])))
+    orders: queue.SimpleQueue[messages.Asked] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(link, orders), name="sharpen-rank-0", daemon=True).start()
+    rank, is_lost = Rank(), False
+    while not is_lost:
+        asked = orders.get()
+        is_lost = _answer(rank, asked, link)
+        if isinstance(asked.order, messages.Stop):
+            break
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(int(is_lost))  # threads of the engine and of torch have nothing to finish
+
+
+def _listen(link: Link, orders: "queue.SimpleQueue[messages.Asked]") -> None:
+    with contextlib.suppress(LinkClosed):
+        while (frame := link.receive()) is not None:
+            orders.put(messages.decode_asked(frame))
+    os.killpg(0, signal.SIGKILL)
+
+
+def _answer(rank: Rank, asked: messages.Asked, link: Link) -> bool:
+    """Whether this rank cannot go on: it has left the others alone in what they do together."""
+    try:
+        reply, is_lost = messages.encode_reply(asked.number, rank.do(asked.order)), False
+    except Exception as error:  # noqa: BLE001 - raised again by rank 0
+        failure = messages.Failure(type(error).__name__, str(error), traceback.format_exc())
+        reply = messages.encode_reply(asked.number, failure=failure)
+        # A gradient that is no number is one on every rank.
+        is_lost = isinstance(asked.order, messages.TOGETHER) and not isinstance(error, TrainingError)
+    with contextlib.suppress(LinkClosed):  # the thread that listens notices, too
+        link.send(reply)
+    return is_lost
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What rank 0 and another rank say to each other: MessagePack in frames, on a socket that only they have.
+
+Every order has a number, and its reply has the same one: the reply to an order that nobody waits for any more is
+passed over.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ...engine import Generation, SamplingParams
+from ..aggregation import Totals
+from ..local_settings import LocalOptions
+from ..loss_settings import LossSettings
+from ..training_sample import TrainingSample
+
+
+class Order(msgspec.Struct, frozen=True, tag=True):
+    """What a rank is to do."""
+
+
+class Begin(Order, frozen=True):
+    """Load the model. The reply is its fingerprint."""
+
+    rank: int
+    devices: list[str]
+    port: int
+    model_name: str
+    options: LocalOptions
+    num_threads: int
+
+
+class Meet(Order, frozen=True):
+    """Together: join the group."""
+
+
+class Train(Order, frozen=True):
+    """Add up gradients. The reply is the metrics."""
+
+    samples: list[TrainingSample]
+    loss: LossSettings
+    totals: Totals
+
+
+class Forget(Order, frozen=True):
+    """Forget the gradients."""
+
+
+class Step(Order, frozen=True):
+    """Together: change the weights. The reply is their fingerprint, if `is_checked`."""
+
+    is_checked: bool
+
+
+class Score(Order, frozen=True):
+    """The reply is the log-probabilities of each sequence, as the bytes of float32 numbers."""
+
+    sequences: list[list[int]]
+    masks: list[list[bool]] | None
+    temperatures: list[float]
+    reference: bool
+
+
+class Draw(Order, frozen=True):
+    """The reply is a generation for each prompt."""
+
+    prompts: list[list[int]]
+    params: list[SamplingParams]
+
+
+class Gather(Order, frozen=True):
+    """Together: give rank 0 the state."""
+
+
+class Take(Order, frozen=True):
+    """Together: take a state from rank 0."""
+
+    num_updates: int
+    counters: dict[str, Any]
+    counts: dict[str, float]
+
+
+class Serve(Order, frozen=True):
+    """Answer agents. The reply is the address."""
+
+    name: str
+    seed: int | None
+    rollout_prefix: str
+    chat_template_kwargs: dict[str, Any] | None
+
+
+class StopServing(Order, frozen=True):
+    """Take no more requests."""
+
+
+class Stop(Order, frozen=True):
+    """End."""
+
+
+TOGETHER = (Meet, Step, Gather, Take)
+"""Orders that all ranks do at the same time. One that fails alone cannot go on."""
+
+AnyOrder = Begin | Meet | Train | Forget | Step | Score | Draw | Gather | Take | Serve | StopServing | Stop
+
+
+class Asked(msgspec.Struct, frozen=True):
+    number: int
+    order: AnyOrder
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error of a rank."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    number: int
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+    failure: Failure | None = None
+
+
+Generations = list[Generation]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch, and arrays of them, as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} cannot be sent to another rank")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_asked_decoder = msgspec.msgpack.Decoder(Asked, strict=False)  # a mask may hold 0 and 1
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+
+def encode_asked(number: int, order: AnyOrder) -> bytes:
+    return _encoder.encode(Asked(number, order))
+
+
+def decode_asked(data: bytes) -> Asked:
+    return _asked_decoder.decode(data)
+
+
+def encode_reply(number: int, value: Any = None, failure: Failure | None = None) -> bytes:
+    return _encoder.encode(Reply(number, msgspec.Raw(_encoder.encode(value)), failure))
+
+
+def decode_reply(data: bytes) -> Reply:
+    return _reply_decoder.decode(data)

@@ -1,0 +1,47 @@
+"""One rank of a policy: the whole model on one device, with a share of the optimiser."""
+
+import os
+from typing import Unpack
+
+from torch import nn
+
+from ..fingerprint import fingerprint
+from ..local_policy import LocalPolicy
+from ..local_settings import LocalOptions
+from ..state_file import ModelState
+from .group import Group
+from .sharded_optimiser import ShardedOptimiser
+
+
+class RankPolicy(LocalPolicy):
+    """Computes by itself. What changes or gathers weights (`_step`, `_state`, `_take`) is done by all ranks at once."""
+
+    def __init__(self, model_name: str | os.PathLike[str], group: Group, **options: Unpack[LocalOptions]) -> None:
+        self.group = group
+        super().__init__(model_name, **options)
+
+    def meet(self) -> None:
+        """Wait for the other ranks, and begin with the same weights."""
+        self.group.join()
+        self._sharded.spread()
+
+    @property
+    def fingerprint_now(self) -> str:
+        """What tells these weights from others."""
+        return fingerprint(self.model)
+
+    def outline(self) -> ModelState:
+        """What a state of this policy looks like."""
+        return ModelState(self._fingerprint, self.trainable.name, self.num_updates, self._sharded.outline())
+
+    def _made_optimiser(self, weights: dict[str, nn.Parameter]) -> ShardedOptimiser:
+        settings = self.settings
+        self._sharded = ShardedOptimiser(
+            weights,
+            settings.schedule,
+            self.group,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            grad_clip=settings.grad_clip,
+        )
+        return self._sharded

@@ -1,0 +1,296 @@
+"""`RankedPolicy`: a policy on several devices of this machine, with the face of one on a single device."""
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any, Self, TypeVar, Unpack
+
+import torch
+from torch import Tensor
+
+from ....errors import ConfigError, InvalidInputError, in_words
+from ...engine import Generation, SamplingParams
+from ...errors import ModelError, TrainingError
+from ..aggregation import Totals, merge_metrics
+from ..local_policy import temperatures_of
+from ..local_settings import LocalOptions
+from ..loss_settings import LossSettings
+from ..sample_rows import totals_of
+from ..state_file import read_state, write_state
+from ..token_batch import check_ids
+from ..training_sample import TrainingSample
+from .crew import Crew, Posted
+from .dealing import deal
+from .group import Group
+from .messages import (
+    AnyOrder,
+    Begin,
+    Draw,
+    Forget,
+    Gather,
+    Generations,
+    Meet,
+    Score,
+    Serve,
+    Step,
+    StopServing,
+    Take,
+    Train,
+)
+from .rank_policy import RankPolicy
+
+T = TypeVar("T")
+
+CHECK_EVERY = 16
+"""Updates from one comparison of all ranks' weights to the next."""
+_WAKE_SECONDS = 0.2
+_NOTHING = type(None)
+
+
+class RankedPolicy(RankPolicy):
+    """A policy with one process for each device; this process is rank 0, with the first of them.
+
+    Each rank holds the whole model and computes its part of the sequences. The optimiser's state is divided between
+    them (see the package for what is not). The numbers are those of `LocalPolicy`, to rounding, and so are its states:
+    one that was saved with other devices, or with one alone, can be loaded. The other ranks end with `close`, or with
+    this process. When one of them dies, the next call is a TrainingError with its last words.
+    """
+
+    def __init__(
+        self, model_name: str | os.PathLike[str], *, devices: Sequence[str], **options: Unpack[LocalOptions]
+    ) -> None:
+        _check(devices, options)
+        group = Group.open(devices)
+        self._crew = Crew(len(devices) - 1, on_loss=group.abort)
+        self._turn = threading.RLock()
+        self._has_gradient = False
+        self._let_go = weakref.finalize(self, self._crew.kill)
+        try:
+            posted = self._post_begin(model_name, devices, group.port, options)
+            own: LocalOptions = {**options, "device": devices[0]}
+            super().__init__(model_name, group, **own)
+            self._meet_others(posted)
+        except BaseException:
+            self._crew.kill()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the other ranks."""
+        return self._crew.pids
+
+    def close(self) -> None:
+        """End the other ranks, for good. A second call changes nothing."""
+        super().close()
+        self._crew.end()
+        self.group.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _post_begin(
+        self, model_name: str | os.PathLike[str], devices: Sequence[str], port: int, options: LocalOptions
+    ) -> Posted:
+        threads = torch.get_num_threads()
+        if devices[0] == "cpu":
+            threads = max(1, threads // len(devices))
+        name = os.fspath(model_name)
+        begins = [Begin(rank, list(devices), port, name, options, threads) for rank in range(1, len(devices))]
+        try:
+            return self._crew.post(begins)
+        except TypeError as error:
+            raise ConfigError(f"an option of the policy cannot be used with several devices: {error}") from error
+
+    def _meet_others(self, posted: Posted) -> None:
+        for rank, theirs in enumerate(self._crew.collect(posted, str), 1):
+            if theirs != self.outline().fingerprint:
+                raise ModelError(f"rank {rank} has loaded other weights than this process: is the model being changed?")
+        self._together(Meet(), self.meet)
+
+    # -- sampling and scoring ------------------------------------------------------------------------
+
+    def sample(self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None) -> list[Generation]:
+        """The samples of many prompts, in their order. Without a seed in `params`, each prompt gets one of its own."""
+        seeded = [self._seeded(params or SamplingParams()) for _ in prompts]
+        parts = deal(prompts, self.group.size)
+        with self._turn:
+            posted = self._crew.post(
+                [
+                    Draw([list(prompts[n]) for n in part], [seeded[n] for n in part]) if part else None
+                    for part in parts[1:]
+                ]
+            )
+            requests = [self.engine.submit(prompts[number], seeded[number]) for number in parts[0]]
+            own = [request.result() for request in requests]
+            return _in_order(parts, [own, *self._crew.collect(posted, Generations)])
+
+    def logprobs(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        masks: Sequence[Sequence[bool]] | None = None,
+        temperature: float | Sequence[float] = 1.0,
+        reference: bool = False,
+    ) -> list[Tensor]:
+        """As those of `LocalPolicy`; each rank computes a part."""
+        check_ids(sequences, self._vocab_size)
+        if masks is not None and len(masks) != len(sequences):
+            raise InvalidInputError(f"there are {len(masks)} masks for {len(sequences)} sequences: give one for each")
+        temperatures = temperatures_of(temperature, len(sequences))
+        parts = self._parts(sequences)
+
+        def score(part: list[int]) -> Score:
+            own = None if masks is None else [list(masks[number]) for number in part]
+            return Score([list(sequences[n]) for n in part], own, [temperatures[n] for n in part], reference)
+
+        with self._turn:
+            posted = self._crew.post([score(part) if part else None for part in parts[1:]])
+            mine = score(parts[0])
+            own = super().logprobs(mine.sequences, masks=mine.masks, temperature=mine.temperatures, reference=reference)
+            others = self._crew.collect(posted, list[bytes])
+        return _in_order(parts, [own, *([_numbers(each) for each in theirs] for theirs in others)])
+
+    def _parts(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+        return deal(sequences, self.group.size, shares=self.settings.packs and self._body.shares_prefixes)
+
+    # -- learning ------------------------------------------------------------------------------------
+
+    def forward_backward(
+        self, samples: Sequence[TrainingSample], loss: LossSettings, *, totals: Totals | None = None
+    ) -> dict[str, float]:
+        """As that of `LocalPolicy`; each rank keeps the gradients of a part until `optim_step` adds them up."""
+        check_ids([each.token_ids for each in samples], self._vocab_size)
+        totals = totals or totals_of(samples, loss.width)
+        trained = [each for each in samples if each.num_trained]
+        parts = [[trained[number] for number in part] for part in self._parts([each.token_ids for each in trained])]
+        with self._turn, self._whole_gradients_everywhere():
+            posted = self._crew.post([Train(part, loss, totals) if part else None for part in parts[1:]])
+            own = super().forward_backward(parts[0], loss, totals=totals)
+            others = self._crew.collect(posted, dict[str, float])
+            self._has_gradient = self._has_gradient or bool(trained)
+        return _summed([own, *others])
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that have added up, on all ranks."""
+        super().zero_grad()
+        self._has_gradient = False
+        self._crew.post(Forget())
+
+    @contextlib.contextmanager
+    def _whole_gradients_everywhere(self) -> Iterator[None]:
+        """After an error on one rank no rank has a gradient left: a part of them would pull one way."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(TrainingError):  # of ranks that are lost, which is being raised already
+                self.zero_grad()
+            raise
+
+    def optim_step(self) -> dict[str, float]:
+        """As that of `LocalPolicy`, by all ranks. Now and then their weights are compared."""
+        if not self._has_gradient:
+            return {"grad_norm": 0.0, "learning_rate": self.settings.schedule.at(self.num_updates)}
+        self._has_gradient = False
+        order = Step(is_checked=self.num_updates % CHECK_EVERY == 0)
+        metrics, prints = self._together(order, self._step, str | None)
+        if order.is_checked:
+            self._check_same(prints)
+        return metrics
+
+    def _check_same(self, prints: Sequence[str | None]) -> None:
+        own = self.fingerprint_now
+        for rank, theirs in enumerate(prints, 1):
+            if theirs != own:
+                self._crew.lose(
+                    f"the weights of rank {rank} are not those of rank 0 after update {self.num_updates}: a device or "
+                    "the connection between devices is faulty"
+                )
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the state into a folder, whole and as `LocalPolicy` does; a state that is there is replaced at once."""
+        state, _ = self._together(Gather(), self._state)
+        return write_state(Path(folder), self.kind, state)
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Go on from a state, whatever devices it was saved with. One of another model is refused."""
+        state = read_state(Path(folder), self.kind, like=self.outline())
+        marks = {name: each for name, each in state.tensors.items() if name.startswith("step.")}
+        counts = {name.removeprefix("step."): float(each) for name, each in marks.items()}
+        self._together(Take(state.num_updates, state.counters, counts), lambda: self._take(state))
+        self._has_gradient = False
+
+    # -- serving -------------------------------------------------------------------------------------
+
+    def serve(self, order: Serve) -> list[str]:
+        """The other ranks answer agents, at these addresses. `PolicyServers` does the same for rank 0."""
+        with self._turn:
+            return self._crew.collect(self._crew.post(order), str)
+
+    def stop_serving(self) -> None:
+        """The other ranks take no more requests."""
+        with self._turn, contextlib.suppress(TrainingError):  # ranks that have gone do not serve either
+            self._crew.collect(self._crew.post(StopServing()), _NOTHING)
+
+    # -- all at once ---------------------------------------------------------------------------------
+
+    def _together(self, order: AnyOrder, work: Callable[[], T], kind: Any = _NOTHING) -> tuple[T, list[Any]]:
+        """What all ranks do at the same time. Whoever breaks off the caller does not break off the work: the ranks
+        would part for good."""
+        outcome: Future[tuple[T, list[Any]]] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(self._done_together(order, work, kind))
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+                outcome.set_exception(error)
+
+        threading.Thread(target=run, name="sharpen-ranks", daemon=True).start()
+        while not outcome.done():
+            wait([outcome], timeout=_WAKE_SECONDS)
+        return outcome.result()
+
+    def _done_together(self, order: AnyOrder, work: Callable[[], T], kind: Any) -> tuple[T, list[Any]]:
+        with self._turn:
+            posted = self._crew.post(order)
+            try:
+                found = work()
+            except TrainingError:
+                raise  # the others have it as well
+            except BaseException as error:
+                self._crew.mourn()
+                self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
+                raise
+            return found, self._crew.collect(posted, kind)
+
+
+def _check(devices: Sequence[str], options: LocalOptions) -> None:
+    if isinstance(devices, str) or len(devices) < 2:
+        raise ConfigError(f"devices is {devices!r}: give two or more, such as ['cuda:0', 'cuda:1'], or use LocalPolicy")
+    if options.get("device") is not None:
+        raise ConfigError(f"device is {options['device']!r}, but there are several: give devices alone")
+
+
+def _in_order(parts: Sequence[Sequence[int]], found: Sequence[Sequence[T]]) -> list[T]:
+    """What ranks have found, in the order of the sequences. Ranks without a part have not replied."""
+    asked = [part for rank, part in enumerate(parts) if part or not rank]
+    by_number = {n: each for part, own in zip(asked, found, strict=True) for n, each in zip(part, own, strict=True)}
+    return [by_number[number] for number in range(len(by_number))]
+
+
+def _numbers(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.float32) if data else torch.zeros(0)
+
+
+def _summed(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return merge_metrics(
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in part.items()} for part in parts
+    )
