@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -155,18 +156,18 @@ def of_trl(job: Job) -> Figures:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
+    trl: Any = import_module("trl")
     options, clock = job.options, Clock(job.is_cuda)
 
-    class Steps(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    class Steps(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             self.began = clock.now()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             clock.note("step", self.began)
 
-    class Timed(GRPOTrainer):  # type: ignore[misc,unused-ignore]
+    class Timed(trl.GRPOTrainer):  # type: ignore[misc]
         def _generate_single_turn(self, *given: Any, **named: Any) -> Any:
             began = clock.now()
             answer = super()._generate_single_turn(*given, **named)
@@ -175,7 +176,7 @@ def of_trl(job: Job) -> Figures:
 
     model = AutoModelForCausalLM.from_pretrained(job.model(), dtype=torch.bfloat16 if job.is_cuda else torch.float32)
     count = options.steps * job.completions // options.group
-    config = GRPOConfig(
+    config = trl.GRPOConfig(
         output_dir=str(job.folder / "trl"),
         max_steps=options.steps,
         per_device_train_batch_size=job.completions,

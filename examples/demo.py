@@ -148,7 +148,7 @@ def scores_table(outcomes: Sequence[Outcome], last: int) -> Table:
 
 
 def draw(path: Path, training: Sequence[Outcome], outcomes: Sequence[Outcome], last: int) -> None:
-    """The mean reward of every step, and the exact match before and after."""
+    """The mean reward of every step, at the number of updates before it, and the exact match before and after."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -157,7 +157,7 @@ def draw(path: Path, training: Sequence[Outcome], outcomes: Sequence[Outcome], l
     figure, axes = pyplot.subplots(figsize=(7, 4))
     steps = sorted({each.step for each in training})
     means = [fmean(each.reward for each in training if each.step == step) for step in steps]
-    axes.plot([step + 1 for step in steps], means, marker="o", label="reward in training, mean of a step")
+    axes.plot(steps, means, marker="o", label="reward in training, mean of a step")
     for kind, title in KINDS.items():
         found = [(step, score(outcomes, kind, step=step)) for step in (0, last)]
         points = [(step, each.share, *each.interval) for step, each in found if each.count]
@@ -168,9 +168,9 @@ def draw(path: Path, training: Sequence[Outcome], outcomes: Sequence[Outcome], l
                 [h - y for y, h in zip(ys, highs, strict=True)],
             ]
             axes.errorbar(xs, ys, yerr=reach, fmt="s", capsize=4, label=f"{title}, exact match with 95% interval")
-    axes.set(xlabel="step", ylabel="share of right answers", ylim=(0, 1.02))
+    axes.set(xlabel="updates of the weights", ylabel="share of right answers", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="center right", fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -182,7 +182,8 @@ async def report(store: LightningStore, run_dir: Path, last: int) -> None:
     console.print(scores_table(outcomes, last))
     draw(run_dir / "reward.png", training, outcomes, last)
     console.print(f"the curve: {run_dir / 'reward.png'}", soft_wrap=True)
-    console.print(f"the model: {run_dir}/checkpoints/step_{last}/model", soft_wrap=True)
+    model = run_dir / "checkpoints" / f"step_{last}" / "model"
+    console.print(f"ask the model: python examples/calculator_agent.py {model}", soft_wrap=True)
     print(last_line(outcomes, last), flush=True)
 
 

@@ -1,6 +1,6 @@
 """An agent that answers questions about a table with SQL, trained on what its queries find.
 
-    python examples/sql_agent.py [--steps 10] [--seed 1]
+    python examples/sql_agent.py [--steps 15] [--seed 1]
 
 Every task brings a small table of its own, made up from the seed. The model, SmolLM2-135M-Instruct, reads the columns
 and a question and writes one query, which runs on an SQLite database in memory. Nobody shows it the right query: the
@@ -12,16 +12,15 @@ import argparse
 import asyncio
 import random
 import sqlite3
-from functools import cache
 from statistics import fmean
 from typing import Any, TypedDict
 
-from openai import AsyncOpenAI
+from calculator_agent import open_client
 
 from sharpen import GRPO, LLM, LightningStore, Trainer, rollout
 from sharpen.llm import demo_model
 
-Row = tuple[str, int, str]
+Row = list[Any]  # name, age, city
 
 NAMES = ("Anna", "Ben", "Carla", "David", "Eva", "Frank", "Greta", "Hugo", "Ida", "Jonas", "Klara", "Leo")
 CITIES = ("Rome", "Oslo", "Lima", "Cairo")
@@ -55,7 +54,7 @@ def make_tasks(count: int, *, seed: int) -> list[Task]:
 
 
 def make_task(chance: random.Random) -> Task:
-    people = [(name, chance.randrange(18, 80), chance.choice(CITIES)) for name in chance.sample(NAMES, 8)]
+    people: list[Row] = [[name, chance.randrange(18, 80), chance.choice(CITIES)] for name in chance.sample(NAMES, 8)]
     name, age, city = chance.choice(people)
     question = chance.choice(list(QUESTIONS))
     words: dict[str, Any] = {"name": name, "age": age, "city": city}
@@ -83,20 +82,13 @@ def run_query(people: list[Row], query: str) -> list[tuple[Any, ...]] | None:
 
 
 def reward(task: Task, query: str) -> float:
-    people = [(name, age, city) for name, age, city in task["people"]]
-    found = run_query(people, query)
+    found = run_query(task["people"], query)
     if found is None:
         return 0.0
-    return 1.0 if found == run_query(people, task["query"]) else 0.1
+    return 1.0 if found == run_query(task["people"], task["query"]) else 0.1
 
 
 # -- the agent ---------------------------------------------------------------------------------------
-
-
-@cache
-def open_client() -> AsyncOpenAI:
-    """One for a process: to make one costs as much as thirty calls with it."""
-    return AsyncOpenAI(base_url="http://nowhere.invalid/v1", api_key="none")
 
 
 def messages(question: str) -> list[Any]:
@@ -130,7 +122,7 @@ async def held_out_reward(store: LightningStore, step: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--tasks-per-step", type=int, default=8)
     parser.add_argument("--group-size", type=int, default=6)
     parser.add_argument("--questions", type=int, default=60, help="held-out questions, asked before and after")

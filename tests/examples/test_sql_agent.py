@@ -9,7 +9,7 @@ from sql_agent import QUESTIONS, Row, make_tasks, messages, reward, run_query
 
 from .programs import run_program, the_run
 
-PEOPLE: list[Row] = [("Anna", 30, "Rome"), ("Ben", 41, "Oslo"), ("Carla", 25, "Rome")]
+PEOPLE: list[Row] = [["Anna", 30, "Rome"], ["Ben", 41, "Oslo"], ["Carla", 25, "Rome"]]
 
 
 def test_tasks_are_made_from_the_seed_and_their_own_query_is_right() -> None:

@@ -227,6 +227,9 @@ def test_versions_of_the_weights_are_told_by_token_where_they_changed():
     ]
     assert read_events("chat", [*events, "[DONE]"]).response_weights_versions == [["7", "7", "8", "8"]]
     assert read_events("chat", [events[0], "[DONE]"]).response_weights_versions == []
+    later = {**choice, "index": 1, "weights_versions": ["8", "8", "8"]}
+    both = read_whole("chat", {**body, "choices": [choice, later]})
+    assert both.response_weights_versions == [["7", "7", "7"], ["8", "8", "8"]]
     broken = read_whole("chat", {**body, "choices": [{**choice, "weights_versions": ["7"]}]})
     assert broken.response_weights_versions == []
 

@@ -84,6 +84,7 @@ def _recorded(call: LLMCall) -> dict[str, Any]:
     """How the response was sampled, as far as the trace tells."""
     reasons = call.read("gen_ai.response.finish_reasons")
     found = {
+        "model": call.written("gen_ai.request.model"),
         "weights_version": call.written(LightningLLMAttributes.WEIGHTS_VERSION.value),
         "weights_versions": call.numbers(LightningLLMAttributes.WEIGHTS_VERSIONS.value) or None,
         "finish_reason": reasons[0] if isinstance(reasons, list | tuple) else reasons,

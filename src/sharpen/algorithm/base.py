@@ -42,8 +42,10 @@ class IterationLoop(Protocol):
     """What an algorithm reports its iterations to."""
 
     should_stop: bool
+    current_iter: int
 
     def begin_iteration(self) -> None: ...
+    def report_validation(self, metrics: Mapping[str, float], /) -> None: ...
     def report_iteration(self, metrics: Mapping[str, float], val_metrics: Mapping[str, float] | None, /) -> bool: ...
 
 
@@ -151,6 +153,16 @@ class Algorithm(Generic[T]):
         They see the metrics as `train/…` and `val/…`. Without `val_metrics`, the iteration had no validation.
         """
         return self._loop is not None and self._loop.report_iteration(metrics, val_metrics)
+
+    def report_validation(self, metrics: Mapping[str, float]) -> None:
+        """Tell loggers what came of a validation between iterations, such as one before the first."""
+        if self._loop is not None:
+            self._loop.report_validation(metrics)
+
+    def go_on_after(self, iteration: int) -> None:
+        """Count on from this iteration, where the state was not the run's own but was read from elsewhere."""
+        if self._loop is not None:
+            self._loop.current_iter = max(self._loop.current_iter, iteration)
 
     @property
     def should_stop(self) -> bool:

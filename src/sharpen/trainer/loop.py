@@ -133,9 +133,13 @@ class TrainingLoop:
             self._validate(val)
         self.current_iter += 1
         self._is_in_iteration = False
-        self._log_metrics()
+        self._log(self.metrics)
         self._call("on_iter_end")
         return self.should_stop
+
+    def report_validation(self, metrics: Metrics) -> None:
+        """Between iterations: loggers are told, and nothing else happens."""
+        self._log(_in_namespace("val", metrics))
 
     def _validate(self, metrics: Metrics) -> None:
         self.current_stage = "val"
@@ -143,10 +147,10 @@ class TrainingLoop:
         self.metrics.update(metrics)
         self._call("on_validate_end")
 
-    def _log_metrics(self) -> None:
+    def _log(self, metrics: Metrics) -> None:
         with self._noting_errors():
             for logger in [*([] if self._records is None else [self._records]), *filter(self._hears, self.loggers)]:
-                logger.log_metrics(self.metrics, self.current_iter)
+                logger.log_metrics(metrics, self.current_iter)
 
     def _hears(self, logger: Logger) -> bool:
         """Metrics of iterations are periodic. The records of the run are kept whatever level somebody asked for."""

@@ -212,13 +212,13 @@ class Run:
         return result
 
     def _metrics(self) -> dict[str, Any]:
-        """The last iteration, and over it the counts of all rollouts, less what passes with the run."""
+        """The counts of all rollouts, and over them the last iteration, less what passes with the run."""
         if self._folder is None:
             return {}
         iteration = self._folder.last_metrics(_is_iteration)
         counts = self._folder.last_metrics(lambda line: "step" not in line)
         passing = ("step", "time", "queued", "running", "done")
-        return {name: value for name, value in (iteration | counts).items() if name not in passing}
+        return {name: value for name, value in (counts | iteration).items() if name not in passing}
 
     def _end(self, error: BaseException | None) -> RunEnd:
         if self._is_stopped and self._algorithm is not None:

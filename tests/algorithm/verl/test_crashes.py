@@ -1,5 +1,6 @@
 """Training runs that are killed, interrupted, starved, and started again."""
 
+import json
 import os
 import random
 import re
@@ -47,6 +48,10 @@ def whole(programs: TrainingPrograms) -> Rows:
     return lines(program.run)
 
 
+def _lines(run: Path) -> Rows:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def same(found: Rows, wanted: Rows) -> bool:
     return len(found) == len(wanted) and all(
         ours == pytest.approx(theirs, rel=1e-5, abs=1e-6) for ours, theirs in zip(found, wanted, strict=True)
@@ -60,9 +65,9 @@ def same(found: Rows, wanted: Rows) -> bool:
 def test_a_run_that_is_killed_again_and_again_comes_to_the_same_numbers(
     programs: TrainingPrograms, whole: Rows
 ) -> None:
-    chance = random.Random(3)
+    chance, narrow = random.Random(3), {"runner": {"type": "Runner", "concurrency": 2}}  # so that some are queued
     for _ in range(2):
-        with programs.started("killed") as program:
+        with programs.started("killed", trainer=narrow) as program:
             target = len(program.notes) + chance.randint(10, 70)
             eventually(lambda: len(program.notes) >= target, "some rollouts")  # noqa: B023 - used at once
         began = program.count("began")
@@ -156,7 +161,7 @@ def test_a_run_outlives_agents_that_fail_hang_or_take_their_runner_along(program
     rule = {"timeout_seconds": 4, "max_attempts": 1, "retry_condition": []}
     with programs.started("naughty", agent="naughty", trainer={"rollout_config": rule}) as program:
         assert program.wait() == 0, program.output
-    rows = lines(program.run)
+    rows = [row for row in _lines(program.run) if "train/rollouts" in row and "step" in row]
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["train/failed"] for row in rows] == [0, 4, 0, 4, 0, 0]
     assert [row["train/lost"] for row in rows] == [0, 0, 16, 0, 3, 0]
@@ -171,10 +176,9 @@ def test_a_run_outlives_agents_that_fail_hang_or_take_their_runner_along(program
 def test_a_full_disk_ends_the_run_clearly_and_the_earlier_checkpoint_is_good(
     programs: TrainingPrograms, whole: Rows
 ) -> None:
-    with programs.started("full", trainer=HERE, grpo={"save_every": 1}, largest_file=20_000) as program:
+    with programs.started("full", grpo={"save_every": 1}, largest_file=200_000) as program:
         assert program.wait() == 1
-    (told,) = set(re.findall(r"TrainingError: (.*)", program.output))
-    assert "the checkpoint of step 2 cannot be written" in told
+    assert re.search(r"TrainingError: the checkpoint of step 2 cannot be written .* make room there", program.output)
     assert program.result["status"] == "failed"
     assert _leftovers(program.run) == []
     with programs.started("full", trainer=HERE) as program:

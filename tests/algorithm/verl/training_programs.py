@@ -85,8 +85,8 @@ class TrainingProgram:
         return self._notes.read_text().splitlines()
 
     def count(self, what: str) -> Counter[str]:
-        """How often each rollout began or ended."""
-        return Counter(line.split()[1] for line in self.notes if line.startswith(what))
+        """How often each rollout began or ended, by its place in the run."""
+        return Counter(_place(line.split()[1]) for line in self.notes if line.startswith(what))
 
     @property
     def result(self) -> dict[str, Any]:
@@ -120,17 +120,22 @@ class TrainingProgram:
         self.wait()
 
     def finished(self) -> set[str]:
-        """The rollouts that the store knows as finished."""
+        """The places of the rollouts that the store knows as finished."""
 
         async def read() -> set[str]:
             store = SQLiteStore(self.run / "store.db")
             try:
-                found = await store.query_rollouts(status_in=["succeeded", "failed", "cancelled"])
-                return {each.rollout_id for each in found}
+                found = await store.query_rollouts(status_in=["succeeded", "failed"])
+                return {_place(each.rollout_id) for each in found}
             finally:
                 await store.close()
 
         return asyncio.run(read())
+
+
+def _place(rollout_id: str) -> str:
+    """Without the key, which every start of a run has its own of."""
+    return rollout_id.split("-", 2)[2]
 
 
 def _living() -> Iterator[int]:

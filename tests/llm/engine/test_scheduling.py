@@ -2,6 +2,7 @@
 
 import functools
 import random
+from collections.abc import Sequence
 
 import pytest
 from torch import Tensor
@@ -90,7 +91,9 @@ def run_randomly(*, seed: int, overlap: bool, num_requests: int) -> None:
     assert engine._stepper.scheduler.num_free_slots == 6
 
 
-def run_three_times(graphs: StepGraphs, key: object, step: Step, *, changes: list[Tensor]) -> Tensor:
+def run_three_times(
+    graphs: StepGraphs, key: object, step: Step, *, changes: Sequence[Tensor] = (), free_uses: int = 0
+) -> Tensor:
     for _ in range(2):
         before = [each.clone() for each in changes]
         step()

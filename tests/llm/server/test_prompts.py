@@ -10,6 +10,7 @@ from sharpen.llm.server.fields import ChatFields, CompletionFields
 from sharpen.llm.server.prompts import Prompt, PromptWriter
 from sharpen.llm.server.refusals import Refusal
 
+from ..tiny_models import tiny_tokenizer
 from .models import TOOLS
 
 USER = {"role": "user", "content": "hi"}
@@ -85,6 +86,14 @@ def test_what_the_template_refuses_is_a_refusal_in_its_words(tokenizer: Any) -> 
     strict.chat_template = None
     with pytest.raises(Refusal, match="no chat template"):
         PromptWriter(strict, vocab_size=len(strict)).of_chat(fields([USER]))
+
+
+def test_tools_that_the_template_leaves_out_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    plain = tiny_tokenizer()
+    writer = PromptWriter(plain, vocab_size=len(plain))
+    for text in ("one", "two"):
+        writer.of_chat(fields([{"role": "user", "content": text}], tools=TOOLS))
+    assert caplog.text.count("the model never sees them") == 1
 
 
 def test_calls_in_the_history_must_be_calls(writer: PromptWriter) -> None:

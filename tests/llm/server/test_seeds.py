@@ -35,6 +35,21 @@ def test_seeds_differ_by_server_rollout_prompt_and_turn() -> None:
     assert all(0 <= each < 2**64 for each in told)
 
 
+def test_the_name_of_a_run_has_no_say_where_it_is_known() -> None:
+    first, second = CallSeeds(1, "run1-"), CallSeeds(1, "run2-")
+    assert seed_of(first, "run1-s0-t0-0") == seed_of(second, "run2-s0-t0-0") == seed_of(CallSeeds(1), "s0-t0-0")
+
+
+def test_rollout_ids_of_any_letters_arrive(model: Any, tokenizer: Any) -> None:
+    """The gateway quotes them, since headers hold few letters."""
+    told = []
+    for prefix, header in (("l\u00e4uf-", "l%C3%A4uf-0"), ("", "0")):
+        engine = Engine(model, tokenizer, max_batch=8, max_tokens=1024)
+        with EngineServer(engine, tokenizer, name=NAME, seed=3, rollout_prefix=prefix) as server:
+            told.append(_said(server, {"x-sharpen-rollout-id": header, "x-sharpen-attempt-id": "a"}))
+    assert told[0] == told[1]
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds, "MAX_COUNTS", 2)
     book = CallSeeds(1)

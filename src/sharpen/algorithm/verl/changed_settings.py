@@ -1,7 +1,7 @@
 """Settings that differ from those of the run that is gone on with. No torch.
 
 Most may change: the run goes on with the new ones, and the log says which. What the kept weights and optimiser would
-have no meaning with is refused. What rollouts depend on makes those that were asked for before useless.
+have no meaning with is refused. What rollouts depend on makes those of steps that are done again useless.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,7 @@ _SILENT = (
     "trainer.max_actor_ckpt_to_keep",
     "trainer.preflight",
 )
-_SAMPLING = ("data.", "actor_rollout_ref.rollout.")
-_NOT_SAMPLING = ("data.max_prompt_length", "actor_rollout_ref.rollout.max_num_seqs")
+_HARMLESS = ("trainer.test_freq", "trainer.save_freq", "trainer.val_", "trainer.stop_when_diverged")
 _COUNTS = ("the number of tasks", "the number of validation tasks")
 
 
@@ -42,8 +41,8 @@ class Change:
 
     @property
     def is_of_rollouts(self) -> bool:
-        """Whether other rollouts come of it, other tasks or other tokens."""
-        return self.name in _COUNTS or (self.name.startswith(_SAMPLING) and self.name not in _NOT_SAMPLING)
+        """Whether other rollouts may come of it: other tasks, other tokens, or the same from other weights."""
+        return not self.name.startswith(_HARMLESS)
 
 
 def settings_of(config: VERLConfig, *, num_tasks: int, num_val_tasks: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 AGAIN_SECONDS = 0.5
-PATIENCE_SECONDS = 8.0
+PATIENCE_SECONDS = 5.0
 
 
 class BrokenOff(BaseException):

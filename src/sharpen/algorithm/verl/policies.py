@@ -14,7 +14,6 @@ from ...llm.policy.local_settings import LocalOptions
 from ...llm.policy.ranks.ranked_policy import RankedPolicy
 from .config import ActorConfig, CriticConfig, CriticModelConfig, ModelConfig, VERLConfig
 
-
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +73,7 @@ def _shared(
         "gradient_checkpointing": model.enable_gradient_checkpointing,
         "packs": model.use_remove_padding,
         "micro_batch_size": None if part.use_dynamic_bsz else part.ppo_micro_batch_size_per_gpu,
-        "token_budget": part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz else None,
+        "token_budget": _token_budget(config, part),
         "learning_rate": part.optim.lr,
         "weight_decay": part.optim.weight_decay,
         "betas": part.optim.betas,
@@ -86,6 +85,13 @@ def _shared(
         "attn_implementation": config.model.attn_implementation,
         "trust_remote_code": model.trust_remote_code,
     }
+
+
+def _token_budget(config: VERLConfig, part: ActorConfig | CriticConfig) -> int | None:
+    """The one that was asked for; None leaves it to the device."""
+    section = "critic" if isinstance(part, CriticConfig) else "actor_rollout_ref.actor"
+    is_given = config.origin(f"{section}.ppo_max_token_len_per_gpu") == "given"
+    return part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz and is_given else None
 
 
 def num_updates(config: VERLConfig, part: ActorConfig | CriticConfig) -> int:

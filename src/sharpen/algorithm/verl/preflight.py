@@ -32,14 +32,17 @@ class Check:
         return f"{self.name}: {self.message}"
 
 
-def run_checks(tokenizer: Any, rollouts: Sequence[CollectedRollout], *, nats: float | None) -> list[Check]:
-    """All checks. `nats` is how far sampler and trainer disagree about a token on average."""
+def run_checks(
+    tokenizer: Any, rollouts: Sequence[CollectedRollout], *, nats: float | None, corrects: bool = False
+) -> list[Check]:
+    """All checks. `nats` is how far sampler and trainer disagree about a token on average; `corrects` says that the
+    loss makes up for it."""
     return [
         check_template(tokenizer),
         check_outcomes(rollouts),
         check_tokens(rollouts),
         check_temperature(rollouts),
-        check_agreement(nats),
+        check_agreement(nats, corrects=corrects),
         check_rewards(rollouts),
         check_spread(rollouts),
         check_length(rollouts),
@@ -148,15 +151,18 @@ def check_temperature(rollouts: Sequence[CollectedRollout]) -> Check:
     return Check(name, "passed", "calls are sampled")
 
 
-def check_agreement(nats: float | None) -> Check:
+def check_agreement(nats: float | None, *, corrects: bool = False) -> Check:
     name = "log-probabilities"
     if nats is None:
         return Check(name, "warning", "no sampled token to compare sampler and trainer by")
     if nats <= AGREES_NATS:
         return Check(name, "passed", f"sampler and trainer agree to {nats:.2g} nats a token")
+    if corrects:
+        told = f"sampler and trainer differ by {nats:.2g} nats a token, for which importance_correction makes up"
+        return Check(name, "passed" if nats <= DISAGREES_NATS else "warning", told)
     way_out = (
-        "set algorithm.importance_correction=True, or actor_rollout_ref.model.precision=fp32; does the agent ask for "
-        "logit changes such as top_p?"
+        "is a top_p below 1 or a top_k asked for? Leave it out, set algorithm.importance_correction=True, or "
+        "actor_rollout_ref.model.precision=fp32"
     )
     level: Level = "warning" if nats <= DISAGREES_NATS else "error"
     return Check(name, level, f"sampler and trainer differ by {nats:.2g} nats a token: {way_out}")

@@ -1,19 +1,17 @@
 """The rollouts of a step: asked for in groups, taken as they finish.
 
-The id of each is made from the run, the step and the place of its task. The store knows an id that comes twice, so a
-run that is resumed finds what was finished before, and asks for the rest.
+The id of each is made from a key, the step and the place of its task. A run that is resumed takes what was finished
+under its earlier keys, and asks for the rest under a new one: what waits in the queue may be of later steps, and would
+be run with older weights than it was asked for with.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import FinishedError
 from ...store import LightningStore
 from ...types import EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus
 from ..rewards import with_last_attempt
@@ -25,6 +23,7 @@ PAGE = 500
 POLL_SECONDS = 10.0
 READS_AT_ONCE = 16
 OPEN: tuple[RolloutStatus, ...] = ("queuing", "preparing", "running", "requeuing")
+UNCERTAIN_SECONDS = 10.0  # before the calls of agents are held, when they may find no model
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,6 @@ Reader = Callable[[Rollout, Sequence[Any]], CollectedRollout]
 """Makes what is learned from of a finished rollout and its spans."""
 
 
-def has_died(worker: str) -> bool:
-    """Whether the process of a worker, which its name tells, ran on this machine and is gone."""
-    name, _, _ = worker.rpartition("-")
-    host, _, pid = name.rpartition("-")[0].rpartition("-")
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # somebody else's, so it lives
-        return False
-    return False
-
-
 def _prefix(key: str) -> str:
     return f"ro-{key}-"
 
@@ -61,8 +45,12 @@ def _prefix(key: str) -> str:
 class Rollouts:
     """Asks for rollouts and follows which of them are finished."""
 
-    def __init__(self, store: LightningStore, key: str, read: Reader) -> None:
+    def __init__(
+        self, store: LightningStore, key: str, read: Reader, *, earlier: Sequence[str] = (), began: float = 0.0
+    ) -> None:
+        """`earlier` are the keys before, and `began` is when calls of agents were held in this life of the run."""
         self._store, self._read = store, read
+        self._earlier, self._began = tuple(map(_prefix, earlier)), began
         self.prefix = _prefix(key)
         self._open: dict[str, asyncio.Future[CollectedRollout]] = {}
         self._reads: dict[str, asyncio.Task[None]] = {}
@@ -94,8 +82,8 @@ class Rollouts:
         metadata: dict[str, Any] | None = None,
     ) -> Batch:
         """Enqueue `n` rollouts of every task; `first` is the number of the first task."""
-        requests = [
-            EnqueueRolloutRequest(
+        requests = {
+            f"{name}-t{number}-{sample}": EnqueueRolloutRequest(
                 task,
                 mode,
                 resources_id,
@@ -104,26 +92,37 @@ class Rollouts:
             )
             for number, task in enumerate(tasks, first)
             for sample in range(n)
-        ]
+        }
         if self._error is not None:
             raise self._error
-        ids = tuple(str(each.rollout_id) for each in requests)
+        known = await self._finished_before(requests, is_training=mode == "train")
+        ids = tuple(f"{self.prefix}{place}" if place not in known else known[place].rollout_id for place in requests)
         loop = asyncio.get_running_loop()
         for rollout_id in ids:  # before the call: one of them may be finished before it returns
             self._open.setdefault(rollout_id, loop.create_future())
-        for rollout in await self._store.enqueue_many_rollouts(requests):
-            if rollout.is_finished:  # in an earlier life of this run
+        missing = [request for place, request in requests.items() if place not in known]
+        new = await self._store.enqueue_many_rollouts(missing) if missing else []
+        for rollout in (*known.values(), *new):
+            if rollout.is_finished:
                 self._take(rollout)
-            elif rollout.status in ("preparing", "running"):
-                await self._requeue_if_orphaned(rollout.rollout_id)
         return Batch(name, ids)
 
-    async def _requeue_if_orphaned(self, rollout_id: str) -> None:
-        """A runner that was killed with an earlier life of this run keeps its lease, which nobody need wait for."""
-        attempt = await self._store.get_latest_attempt(rollout_id)
-        if attempt is not None and attempt.worker_id is not None and has_died(attempt.worker_id):
-            with contextlib.suppress(FinishedError):  # the store has found out meanwhile
-                await self._store.update_rollout(rollout_id, status="requeuing")
+    async def _finished_before(self, places: Iterable[str], *, is_training: bool) -> dict[str, Rollout]:
+        """What earlier lives of this run finished, by the place in the step."""
+        ids = {f"{prefix}{place}": place for place in places for prefix in self._earlier}
+        if not ids:
+            return {}
+        found = await self._store.query_rollouts(rollout_id_in=list(ids))
+        known = {ids[each.rollout_id]: each for each in found.items if self._can_be_taken(each)}
+        if is_training and not found.items:
+            self._earlier = ()  # steps are asked for in their order: there is nothing of later ones either
+        return known
+
+    def _can_be_taken(self, rollout: Rollout) -> bool:
+        """One that failed while there was no model for it has not failed by its agent's fault."""
+        if rollout.status != "failed" or rollout.end_time is None:
+            return rollout.status in ("succeeded", "failed")
+        return rollout.end_time < self._began - UNCERTAIN_SECONDS
 
     async def results(self, batch: Batch) -> list[CollectedRollout]:
         """Those of a batch, in the order in which they were asked for, when all are finished."""
@@ -132,10 +131,11 @@ class Rollouts:
             del self._open[rollout_id]
         return found
 
-    async def cancel(self, key: str) -> None:
-        """Cancel what was asked for under another key and is not finished: nobody waits for it."""
-        waiting = await self._store.query_rollouts(status_in=OPEN, rollout_id_contains=_prefix(key))
-        await self._store.cancel_rollouts([each.rollout_id for each in waiting.items])
+    async def cancel(self, *keys: str) -> None:
+        """Cancel what was asked for under these keys and is not finished: nobody waits for it."""
+        for key in keys:
+            waiting = await self._store.query_rollouts(status_in=OPEN, rollout_id_contains=_prefix(key))
+            await self._store.cancel_rollouts([each.rollout_id for each in waiting.items])
 
     def num_finished(self, batch: Batch) -> int:
         return sum(rollout_id not in self._open or self._open[rollout_id].done() for rollout_id in batch.ids)

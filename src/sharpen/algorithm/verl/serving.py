@@ -52,6 +52,8 @@ class PublishedModel:
             name: training_sampling(config),
             f"{name}:val": validation_sampling(config),
         }
+        self.names = frozenset(self._sampling)
+        """As agents ask for it, in training and in validation."""
         self.name, self._base_urls = name, base_urls
         self._llms: dict[str, LLM] = {}
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, in_words
+from ...errors import ConfigError
 from ...files import sync
-from ...llm.errors import TrainingError
+from ...llm.errors import ModelError, TrainingError
 from ...runs.files import read_json, write_json
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ class StepFolders:
             save(new)
             write_json(new / STATE, {**state, "has_model": has_model})
             _put(new, target)
-        except OSError as error:
+        except (OSError, TrainingError, ModelError) as error:
             shutil.rmtree(new, ignore_errors=True)
             raise TrainingError(
-                f"the checkpoint of step {step} cannot be written to {str(self.folder)!r}: {in_words(error)}. Earlier "
-                "ones are as they were: make room there, and resume the run"
+                f"the checkpoint of step {step} cannot be written to {str(self.folder)!r}: {error}. The "
+                "earlier ones are as they were: make room there, and resume the run"
             ) from error
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
-from ...llm.errors import ModelError
+from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
 from ...llm.policy.ranks.servers import PolicyServers
 from ...stats import mean_interval, wilson_interval
-from ...types import Dataset, Rollout, Span, Triplet
+from ...types import Dataset, Rollout, Span
 from ..base import State
 from .changed_settings import changes, settings_of
 from .collected import CollectedRollout, collect
 from .computing import compute, finish
+from .held_calls import HeldCalls
 from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
@@ -42,12 +43,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_BARREN = 3  # steps of which every rollout failed, before the run ends
+
 
 class TrainingRun:
     """`saved` is the state that it goes on from."""
 
-    def __init__(self, verl: "VERL", train: Dataset[Any] | None, val: Dataset[Any] | None, saved: State | None) -> None:
-        self._verl, self._config = verl, verl.settings
+    def __init__(
+        self, verl: "VERL", train: Dataset[Any] | None, val: Dataset[Any] | None, saved: State | None, calls: HeldCalls
+    ) -> None:
+        self._verl, self._config, self._calls = verl, verl.settings, calls
         self._folders = verl.step_folders()
         self._folders.mend()
         self._is_resumed = saved is not None
@@ -64,21 +69,22 @@ class TrainingRun:
         self._settings = settings_of(
             self._config, num_tasks=0 if self._tasks is None else len(self._tasks), num_val_tasks=len(self._val_tasks)
         )
-        self._key = self._key_of(saved)
+        self._key = secrets.token_hex(6)
+        self._earlier_keys = self._keys_of(saved)
         self._batches: dict[int, list[Batch]] = {}
         self._first: list[CollectedRollout] = []
+        self._num_barren = 0
         self._scorer: RewardModel | None = None
         self._conversations: dict[str, Conversation | None] = {}
         self.summary = Summary.of(saved["summary"] if saved else None)
 
-    def _key_of(self, saved: State | None) -> str:
-        """What the ids of its rollouts begin with. The run that is gone on with has another where other rollouts are
-        asked for now: those of before are not met again."""
+    def _keys_of(self, saved: State | None) -> list[str]:
+        """What the ids of rollouts begin with that can be taken from earlier lives of this run."""
         found = changes(saved.get("settings", {}), self._settings) if saved else []
         for change in found:
             log.warning("the run goes on with another setting: %s", change)
         is_same = self._is_resumed and not any(change.is_of_rollouts for change in found)
-        return str(saved["key"]) if saved and is_same else secrets.token_hex(6)
+        return [saved["key"], *saved.get("earlier_keys", [])] if saved and is_same else []
 
     def _task_order(self, train: Dataset[Any]) -> TaskOrder:
         data = self._config.data
@@ -115,6 +121,11 @@ class TrainingRun:
     # -- the whole -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        self._rollouts = Rollouts(
+            self._verl.get_store(), self._key, self._read, earlier=self._earlier_keys, began=self._calls.held_at
+        )
+        if self._saved is not None:
+            await self._rollouts.cancel(self._saved["key"])
         self._verl.checkpoint()  # a run that is killed in its first step finds its rollouts again
         policy, critic = await compute(self._load)
         async with contextlib.AsyncExitStack() as stack:
@@ -128,17 +139,14 @@ class TrainingRun:
         self._make_place()
         self._policy, self._critic = policy, critic
         self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed)
-        store = self._verl.get_store()
         name = model_name(self._config.model.path)
-        self._rollouts = Rollouts(store, self._key, self._read)
-        if self._saved is not None and self._saved["key"] != self._key:
-            await self._rollouts.cancel(self._saved["key"])
         servers = self._servers(policy, name)
         await asyncio.to_thread(servers.start)
         stack.push_async_callback(asyncio.to_thread, servers.stop)
         gateway = self._verl.get_llm_proxy()
         self._model = PublishedModel(gateway, self._config, name=name, base_urls=servers.base_urls)
         stack.enter_context(self._model.listed())
+        await stack.enter_async_context(self._calls.let_through())
         await stack.enter_async_context(self._rollouts.following())
         await self._train()
 
@@ -186,8 +194,11 @@ class TrainingRun:
 
     async def _train(self) -> None:
         trainer = self._config.trainer
+        self._verl.go_on_after(self.step)
         if self.step == 0 and self._val_tasks and (trainer.val_before_train or trainer.val_only):
-            self.summary.add_validation(0, await self._validate())
+            first = await self._validate()
+            self.summary.add_validation(0, first)
+            self._verl.report_validation(first)
         while self.step < self._total and not self._verl.should_stop:
             self._verl.begin_iteration()
             metrics = await self._one_step(self.step)
@@ -200,6 +211,8 @@ class TrainingRun:
             await self._keep(is_last)
             self._verl.report_iteration(metrics, val_metrics=val)
             self._checkpoint()
+        if self._batches:  # asked for ahead of a run that a callback ended
+            await self._rollouts.cancel(self._key)
         if self.step and self._folders.latest_model() != self._folders.path(self.step) / MODEL:
             await finish(self._write, True)  # a callback ended the run
             self._checkpoint()
@@ -212,8 +225,10 @@ class TrainingRun:
     async def _one_step(self, step: int) -> Metrics:
         began = time.perf_counter()
         rollouts = await self._rollouts_of(step)
+        self._check_outcomes(rollouts, step)
         sampled = time.perf_counter()
         self.summary.selection.add(rollouts)
+        staleness = _staleness(rollouts, self._policy.weights_version)
         metrics = await compute(self._learner.learn, rollouts, step=step)
         ended = time.perf_counter()
         tokens = sum(len(sample) for rollout in rollouts for sample in rollout.samples)
@@ -222,10 +237,24 @@ class TrainingRun:
             "seconds/step": ended - began,
             "tokens_per_second": tokens / (ended - began),
             "weights_version": float(self._policy.weights_version),
-            "staleness": self._staleness(rollouts),
+            "staleness": staleness,
         } | self.summary.selection.metrics()
         log.info("step %d of %d: %s", step + 1, self._total, _in_words(metrics))
         return metrics
+
+    def _check_outcomes(self, rollouts: Sequence[CollectedRollout], step: int) -> None:
+        """A step may go wrong as a whole; when it is one after the other, nothing is learned any more."""
+        if not rollouts or any(not each.is_lost and (each.reward or not each.is_failed) for each in rollouts):
+            self._num_barren = 0
+            return
+        self._num_barren += 1
+        told = f"all {len(rollouts)} rollouts of step {step + 1} failed or were lost"
+        if self._num_barren == MOST_BARREN:
+            raise TrainingError(
+                f"{told}, as in the {MOST_BARREN - 1} steps before: run.log in the folder of the run says why. Mend "
+                "that, and resume the run"
+            )
+        log.warning("%s: nothing is learned in it", told)
 
     async def _rollouts_of(self, step: int) -> list[CollectedRollout]:
         """Those of this step when all are finished; those of later ones are asked for as far as staleness allows."""
@@ -283,7 +312,7 @@ class TrainingRun:
         rollouts = await self._results(batch)
         temperature = self._config.rollout.temperature
         nats = await compute(mismatch, self._policy, rollouts, temperature=temperature)
-        checks = run_checks(self._policy.tokenizer, rollouts, nats=nats)
+        checks = run_checks(self._policy.tokenizer, rollouts, nats=nats, corrects=self._learner.corrects)
         self.summary.checks = [str(check) for check in checks if check.level != "passed"]
         conclude(checks, is_strict=self._config.trainer.preflight == "strict")
         return rollouts
@@ -291,7 +320,7 @@ class TrainingRun:
     def _read(self, rollout: Rollout, spans: Sequence[Span]) -> CollectedRollout:
         data = self._config.data
         triplets = self._verl.get_adapter().adapt(spans)
-        ours = [each for each in triplets if _is_ours(each)]
+        ours = [each for each in triplets if each.metadata.get("model") in self._model.names]
         found = collect(
             rollout,
             ours,
@@ -303,17 +332,6 @@ class TrainingRun:
         if self._scorer is not None and found.is_unrewarded:
             self._conversations[found.rollout_id] = conversation_of(spans)
         return found
-
-    def _staleness(self, rollouts: Sequence[CollectedRollout]) -> float:
-        """How many versions old the sampled tokens were on average when they were trained."""
-        now = self._policy.weights_version - 1
-        counts: Counter[str | None] = Counter()
-        for rollout in rollouts:
-            for sample in rollout.samples:
-                counts.update(sample.weights_versions)
-        counts.pop(None, None)
-        behind = sum(max(0, now - int(version)) * count for version, count in counts.items() if version is not None)
-        return behind / counts.total() if counts else 0.0
 
     # -- validation ----------------------------------------------------------------------------------
 
@@ -356,6 +374,7 @@ class TrainingRun:
     def _state(self) -> State:
         return {
             "key": self._key,
+            "earlier_keys": self._earlier_keys,
             "step": self.step,
             "folder": None if self._loads_from is None else str(self._loads_from),
             "settings": self._settings,
@@ -401,9 +420,15 @@ def _interval(rewards: Sequence[float]) -> tuple[float, float]:
     return mean_interval(rewards)
 
 
-def _is_ours(triplet: Triplet) -> bool:
-    """Calls of other models, a judge say, have no version of the weights that are trained."""
-    return triplet.metadata.get("weights_version") is not None
+def _staleness(rollouts: Sequence[CollectedRollout], version: int) -> float:
+    """How many versions old the sampled tokens are on average."""
+    counts: Counter[str | None] = Counter()
+    for rollout in rollouts:
+        for sample in rollout.samples:
+            counts.update(sample.weights_versions)
+    counts.pop(None, None)
+    behind = sum(max(0, version - int(each)) * count for each, count in counts.items() if each is not None)
+    return behind / counts.total() if counts else 0.0
 
 
 def _in_words(metrics: Metrics) -> str:
@@ -414,7 +439,7 @@ def _in_words(metrics: Metrics) -> str:
 
 _TOLD = (
     ("flat_groups", "flat groups"),
-    ("response_length", "tokens"),
+    ("response_length_mean", "tokens"),
     ("entropy", "entropy"),
     ("kl", "KL"),
     ("grad_norm", "gradient"),

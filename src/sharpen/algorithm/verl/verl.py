@@ -13,6 +13,7 @@ from ...errors import ConfigError, MissingExtraError
 from ...types import Dataset
 from ..base import Algorithm, State
 from .config import VERLConfig, read_config
+from .held_calls import HeldCalls
 from .step_folders import StepFolders
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ class VERL(Algorithm[Any]):
         return tuple(name for name in self.settings.trainer.logger if name != "console")
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        calls = HeldCalls(self.get_llm_proxy(), self.run_dir)
+        await calls.hold()  # first of all: runners are at work already
         _check_packages()
         from .training_run import TrainingRun
 
         self._folders = self.step_folders()
-        self._run = TrainingRun(self, train_dataset, val_dataset, self._loaded)
+        self._run = TrainingRun(self, train_dataset, val_dataset, self._loaded, calls)
         self._loaded = None  # a second run is a new one
         try:
             await self._run.run()

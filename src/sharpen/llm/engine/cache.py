@@ -25,8 +25,8 @@ class PagedCache:
         self.block_size, self.num_heads, self.head_size = block_size, num_heads, head_size
         shape = (num_layers, num_heads, (num_blocks + 1) * block_size, head_size)
         # Zeros, not empty memory: what lies behind the live part is masked, but a NaN there would spread.
-        self.keys = list(torch.zeros(shape, dtype=dtype, device=device).unbind())
-        self.values = list(torch.zeros(shape, dtype=dtype, device=device).unbind())
+        self._all = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)]
+        self.keys, self.values = (list(each.unbind()) for each in self._all)
 
     def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values (tokens, heads, head size) at these places (block x block size + offset)."""
@@ -46,10 +46,9 @@ class PagedCache:
         """Copy whole blocks, (from, to)."""
         if not pairs:
             return
-        device = self.keys[0].device
-        sources, targets = torch.tensor(pairs, device=device).unbind(1)
-        for tensor in (*self.keys, *self.values):
-            blocks = self._blocks(tensor)
+        sources, targets = torch.tensor(pairs).to(self.keys[0].device, non_blocking=True).unbind(1)
+        for layers in self._all:
+            blocks = layers.view(-1, layers.shape[2] // self.block_size, self.block_size * self.head_size)
             blocks.index_copy_(1, targets, blocks.index_select(1, sources))
 
     def _blocks(self, tensor: Tensor) -> Tensor:

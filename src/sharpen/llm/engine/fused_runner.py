@@ -18,13 +18,14 @@ from .decode_batch import DecodeBatch, next_batch
 from .fused_decoder import FusedDecoder
 from .graphs import StepGraphs, bucket
 from .kernels import DecodeRows, Kernels, PromptRows, kernels_for
-from .prompt_tiles import tiles_of
+from .prompt_rows import prompt_rows, tiles_of
 from .rows import ID, NUM_LINES, POSITION, SLOT, SOURCE, Integers, Ticket, mode_of, sampling_lines, settings_of
 from .sampler import Mode
 from .scheduler import Chunk
 from .sequence import Sequence
 from .sizes import Sizes
 
+_MAX_RECORDED_ROWS = 2_048  # a larger prefill keeps the device busy for longer than its launches take
 _MAX_SPLITS = 16
 _SPLIT_TOKENS = 256  # fewer are not worth a program of their own
 
@@ -45,6 +46,8 @@ class FusedRunner:
         # The line behind the last slot names the block of nobody: rows that only fill up a batch use it.
         shape = (self._num_slots + 1, sizes.max_blocks)
         self._tables = torch.zeros(shape, dtype=torch.int32, device=self._device)
+        self._prompt_lines = torch.zeros((3, _MAX_RECORDED_ROWS), dtype=torch.int64, device=self._device)
+        self._prompt_tiles = torch.zeros((_MAX_RECORDED_ROWS, 4), dtype=torch.int32, device=self._device)
         self._last_ids = torch.zeros(2 * self._num_slots, dtype=torch.int64, device=self._device)
         self._batch: DecodeBatch | None = None
         self._full_programs = _programs_of(self._device)
@@ -118,17 +121,26 @@ class FusedRunner:
         return packed
 
     def _prefilled(self, chunks: list[Chunk]) -> Tensor:
-        ids = [token for chunk in chunks for token in chunk.sequence.tokens[chunk.start : chunk.end]]
-        positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
-        parts = [(chunk.start, chunk.end, chunk.sequence.slot or 0) for chunk in chunks]
-        slots = np.repeat([slot for _, _, slot in parts], [end - start for start, end, _ in parts])
-        rows = PromptRows(
-            slots=self._to_device(slots),
-            positions=self._to_device(positions),
-            tables=self._tables,
-            tiles=self._to_device(tiles_of(parts, self._decoder.heads.tile_rows)),
+        """The last hidden states of the chunks' tokens; rows behind them belong to nobody."""
+        table, tiles = prompt_rows(chunks, self._decoder.heads.tile_rows)
+        if table.shape[1] > _MAX_RECORDED_ROWS:
+            return self._hidden_of_prompts(self._to_device(table), self._to_device(tiles))
+        width = bucket(table.shape[1], most=_MAX_RECORDED_ROWS)
+        num_tiles = bucket(len(tiles), most=_MAX_RECORDED_ROWS)
+        table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
+        table[2, sum(chunk.end - chunk.start for chunk in chunks) :] = self._num_slots
+        fixed = self._prompt_lines.view(-1)[: table.size].view(table.shape)
+        fixed.copy_(self._pinned(table), non_blocking=True)
+        fixed_tiles = self._prompt_tiles[:num_tiles]
+        tiles = np.pad(tiles, ((0, num_tiles - len(tiles)), (0, 0)))
+        fixed_tiles.copy_(self._pinned(tiles), non_blocking=True)
+        return self._graphs.run(
+            ("prefill", width, num_tiles), lambda: self._hidden_of_prompts(fixed, fixed_tiles), free_uses=2
         )
-        return self._decoder.hidden(self._to_device(np.array(ids)), self.cache, rows)
+
+    def _hidden_of_prompts(self, lines: Tensor, tiles: Tensor) -> Tensor:
+        ids, positions, slots = lines.unbind()
+        return self._decoder.hidden(ids, self.cache, PromptRows(slots, positions, self._tables, tiles))
 
     def _num_splits(self, width: int, max_position: int) -> int:
         """How many programs read one text, so that few rows fill the device too; a power of two, for few graphs."""

@@ -1,5 +1,6 @@
 """Decode steps recorded once as CUDA graphs and replayed; elsewhere they simply run."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,21 @@ class StepGraphs:
         self._device = device
         self._is_enabled = is_enabled and device.type == "cuda"
         self._graphs: dict[Hashable, tuple[CUDAGraph, Tensor]] = {}
+        self._uses: Counter[Hashable] = Counter()
         self._pool: Any = None
         self._stream: Any = None
 
-    def run(self, key: Hashable, step: Step, *, changes: Sequence[Tensor] = ()) -> Tensor:
-        """The step's result; a recorded step gives it in the same tensor each time."""
+    def run(self, key: Hashable, step: Step, *, changes: Sequence[Tensor] = (), free_uses: int = 0) -> Tensor:
+        """The step's result; a recorded step gives it in the same tensor each time.
+
+        The first `free_uses` of a key are not recorded: that pays only for what comes again.
+        """
         if not self._is_enabled:
             return step()
         if key not in self._graphs:
+            self._uses[key] += 1
+            if self._uses[key] <= free_uses:
+                return step()
             self._graphs[key] = self._record(step, changes)
         graph, result = self._graphs[key]
         graph.replay()

@@ -1,7 +1,9 @@
 """What comes out of the engine: tokens while they are sampled, and the finished samples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from .text import TextStream
 
 FinishReason = Literal["stop", "length", "cancelled"]
 TopLogprobs = tuple[tuple[int, float], ...]
@@ -32,7 +34,8 @@ class Sample:
     """One finished sample: its tokens, and beside each its log-probabilities and its weights version.
 
     `token_ids` hold everything that was sampled, also an end-of-text token and the tokens of a stop string; `text`
-    leaves those out (None without a tokenizer). `stop` is the id or string that ended it.
+    leaves those out (None without a tokenizer), and is made of the tokens when it is first asked for. `stop` is the id
+    or string that ended it.
     """
 
     index: int
@@ -41,9 +44,14 @@ class Sample:
     model_logprobs: list[float]
     versions: list[int]
     top_logprobs: list[TopLogprobs]
-    text: str | None
+    text_source: str | TextStream | None = field(repr=False, compare=False)
     finish_reason: FinishReason
     stop: int | str | None
+
+    @property
+    def text(self) -> str | None:
+        source = self.text_source
+        return source.text if isinstance(source, TextStream) else source
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Sequence:
             model_logprobs=self.model_logprobs,
             versions=self.versions,
             top_logprobs=self.top_logprobs,
-            text=None if self.text is None else self.text.text,
+            text_source=self.text,
             finish_reason=self.finish_reason or "cancelled",
             stop=self.stop,
         )

@@ -4,6 +4,7 @@ A token may hold part of a character, so text is only let out once it can no lon
 beginning of a stop string is held back until that is decided.
 """
 
+import threading
 from typing import Protocol
 
 _BROKEN = "\ufffd"  # what a decoder writes for bytes that are no whole character yet
@@ -27,13 +28,15 @@ class TextStream:
         self._text = ""
         self._num_out = 0
         self._is_finished = False
+        self._lock = threading.Lock()
         self.stopped_by: str | None = None
 
     @property
     def text(self) -> str:
-        """The whole text, without the stop string."""
-        self._read_rest()
-        return self._text
+        """The whole text, without the stop string; of a finished sample any thread may ask for it."""
+        with self._lock:
+            self._read_rest()
+            return self._text
 
     def append(self, token_id: int) -> str:
         """Take a token; return the text that is certain now."""

@@ -1,8 +1,7 @@
 """Whole answers, as JSON in the shape of OpenAI's APIs with vLLM's names for token ids."""
 
 import os
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -19,7 +18,11 @@ encode = msgspec.json.Encoder().encode
 _PREFIXES: dict[Api, str] = {"chat": "chatcmpl-", "completions": "cmpl-"}
 
 
-@dataclass(frozen=True)
+def new_id(api: Api) -> str:
+    return _PREFIXES[api] + os.urandom(12).hex()
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """One request that is being answered: its fields, its prompts, and the name that its answer gets."""
 
@@ -27,11 +30,8 @@ class Asked:
     fields: Fields
     prompts: list[Prompt]
     model: str
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", _PREFIXES[self.api] + os.urandom(12).hex())
+    id: str
+    created: int
 
     @property
     def reads_tool_calls(self) -> bool:
@@ -77,10 +77,10 @@ class AnswerWriter:
         self.texts = texts
 
     def write(self, asked: Asked, generations: list[Generation]) -> bytes:
-        is_chat = asked.api == "chat"
-        body = asked.head("chat.completion" if is_chat else "text_completion", generations[0].samples[0].versions[0])
+        is_chat, version = asked.api == "chat", generations[0].samples[0].versions[0]
+        body = asked.head("chat.completion" if is_chat else "text_completion", version)
         body["choices"] = [
-            self._choice(asked, prompt, sample, number * len(generation.samples) + sample.index)
+            self._choice(asked, prompt, sample, number * len(generation.samples) + sample.index, version)
             for number, (prompt, generation) in enumerate(zip(asked.prompts, generations, strict=True))
             for sample in generation.samples
         ]
@@ -89,7 +89,7 @@ class AnswerWriter:
             body["prompt_token_ids"] = asked.prompts[0].json
         return encode(body)
 
-    def _choice(self, asked: Asked, prompt: Prompt, sample: Sample, index: int) -> dict[str, Any]:
+    def _choice(self, asked: Asked, prompt: Prompt, sample: Sample, index: int, version: int) -> dict[str, Any]:
         fields, reason = asked.fields, finish_reason(sample.finish_reason)
         choice: dict[str, Any] = {"index": index}
         if isinstance(fields, ChatFields):
@@ -104,7 +104,7 @@ class AnswerWriter:
             choice["token_ids"] = sample.token_ids
             if isinstance(fields, CompletionFields):
                 choice["prompt_token_ids"] = prompt.json
-        if sample.versions[0] != sample.versions[-1]:
+        if (sample.versions[0], sample.versions[-1]) != (version, version):
             choice["weights_versions"] = list(map(str, sample.versions))
         return choice
 

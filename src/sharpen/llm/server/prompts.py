@@ -5,6 +5,7 @@ same one. So prompts are kept by the bytes that asked for them.
 """
 
 import functools
+import logging
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from ...errors import ConfigError, in_words
 from .chat_messages import read_messages, read_tools
 from .fields import ChatFields, CompletionFields
 from .refusals import Refusal, wrong
+
+log = logging.getLogger(__name__)
 
 MAX_KEPT_TOKENS = 500_000
 MAX_PROMPTS = 1024
@@ -55,6 +58,7 @@ class PromptWriter:
             raise ConfigError(f"chat_template_kwargs has {reserved[0]!r}, which the server itself sets: leave it out")
         self._kept: OrderedDict[object, Prompt] = OrderedDict()
         self._num_kept_tokens = 0
+        self._has_told_of_tools = False
 
     def of_chat(self, fields: ChatFields) -> Prompt:
         """The prompt of chat messages, up to where the assistant begins to speak."""
@@ -104,6 +108,8 @@ class PromptWriter:
                 code="no_chat_template",
             )
         messages, tools = read_messages(fields.messages), read_tools(raw_tools)
+        if tools is not None:
+            self._check_writes_tools()
         goes_on = bool(fields.continue_final_message)
         begins = not goes_on if fields.add_generation_prompt is None else fields.add_generation_prompt
         if goes_on and begins:
@@ -124,6 +130,14 @@ class PromptWriter:
             raise
         except Exception as error:  # A template is a program of the model's maker: it may raise anything.
             raise wrong("messages", f"the chat template cannot write these messages: {in_words(error)}") from error
+
+    def _check_writes_tools(self) -> None:
+        if not self._has_told_of_tools and "tools" not in str(self._tokenizer.chat_template):
+            self._has_told_of_tools = True
+            log.warning(
+                "a request has tools, but the model's chat template does not write them: the model never sees them "
+                "(told once)"
+            )
 
     def _kwargs_of(self, fields: ChatFields) -> dict[str, Any]:
         given = fields.chat_template_kwargs or {}

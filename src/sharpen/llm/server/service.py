@@ -1,13 +1,15 @@
 """`Service`: from the body of a request to the bytes of its answer, whole or piece by piece."""
 
 import copy
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from ...http.asgi import Receive
 from ..engine import Engine
-from .answers import AnswerWriter, Api, Asked
+from .answers import AnswerWriter, Api, Asked, new_id
 from .call import Call
 from .fields import ChatFields, FieldReader, Fields
 from .prompts import Prompt, PromptWriter
@@ -40,7 +42,7 @@ class Service:
         tokenizer = copy.deepcopy(tokenizer)
         self.engine, self.name = engine, name
         self._window, self._max_response_tokens = engine.sizes.max_length, max_response_tokens
-        self._end_id: int | None = tokenizer.eos_token_id
+        self._end_id: int | None = getattr(tokenizer, "eos_token_id", None)
         self._reader = FieldReader()
         self._prompts = PromptWriter(
             tokenizer, vocab_size=engine.sizes.vocab_size, template_kwargs=chat_template_kwargs
@@ -70,7 +72,7 @@ class Service:
             raise wrong(
                 "n", f"{len(prompts)} prompts with n={fields.n} are more than {MAX_SAMPLES} samples: ask in parts"
             )
-        return Asked(api, fields, prompts, self.name)
+        return Asked(api, fields, prompts, self.name, id=new_id(api), created=int(time.time()))
 
     async def answer(self, asked: Asked, headers: Headers, receive: Receive) -> bytes:
         """The whole answer. `HungUp` where nobody is left to hear it."""
@@ -143,8 +145,8 @@ class Service:
         if fields.seed is not None or self._seeds is None:
             return fields.seed
         return self._seeds.next(
-            rollout_id=headers.get(ROLLOUT_HEADER, b"").decode("latin-1"),
-            attempt_id=headers.get(ATTEMPT_HEADER, b"").decode("latin-1"),
+            rollout_id=unquote(headers.get(ROLLOUT_HEADER, b"").decode("latin-1")),
+            attempt_id=unquote(headers.get(ATTEMPT_HEADER, b"").decode("latin-1")),
             prompt_digest=prompt.digest,
         )
 

@@ -50,7 +50,7 @@ class ToolCallReader:
             if not found:
                 break
             self._text = rest
-            yield from self._call(before, END) if self._is_inside else self._plain(before, is_before_call=True)
+            yield from self._call(before, END) if self._is_inside else self._plain(before)
             self._is_inside = not self._is_inside
         if not self._is_inside:
             certain = len(self._text) - _overlap(self._text, BEGIN)
@@ -67,12 +67,10 @@ class ToolCallReader:
         if self._space and not self.num_calls:
             yield self._space
 
-    def _plain(self, text: str, *, is_before_call: bool = False) -> Iterator[str]:
+    def _plain(self, text: str) -> Iterator[str]:
         text = self._space + text
         shown = text.rstrip()
         self._space = text[len(shown) :]
-        if is_before_call and not shown:
-            return
         if shown:
             yield shown
 

@@ -277,7 +277,7 @@ class ChatReader:
             said.response_token_ids = [told.token_ids for told in choices]
         if any(told.logprobs for told in choices):
             said.response_logprobs = [_of_response(told) for told in choices]
-        if any(len({version for version, _ in told.versions}) > 1 for told in choices):
+        if any(version != said.weights_version for told in choices for version, _ in told.versions):
             said.response_weights_versions = [_of_each_token(told) for told in choices]
         if said.usage is None and said.response_token_ids:
             # Not every stream tells its usage; the ids are as good.

@@ -63,3 +63,10 @@ def test_scores(way: bool, vocab: int) -> None:
     torch.testing.assert_close(found_entropy, entropy.detach(), atol=1e-4, rtol=1e-5)
     grad = training.toward_logits(plain, targets, temperature, log_total, toward)
     torch.testing.assert_close(grad, expected_grad, atol=1e-6, rtol=1e-4)
+
+
+def test_a_sum_of_gradients(way: bool) -> None:
+    total, part = random(40, 33), random(40, 33, seed=1).to(torch.float16)
+    expected = total + part.float()
+    training.add_to(total, part)
+    torch.testing.assert_close(total, expected)

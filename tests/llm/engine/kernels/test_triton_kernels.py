@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sharpen.llm.engine.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations, is_triton_there
 from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
-from sharpen.llm.engine.prompt_tiles import tiles_of
+from sharpen.llm.engine.prompt_rows import tiles_of
 from sharpen.llm.engine.sampler import Mode, Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -75,6 +75,17 @@ def toward_logits(
     return logits_CV
 
 
+def add_to(total: Tensor, part: Tensor) -> None:
+    """Add a gradient to its sum in float32, in place."""
+    if not are_fused(total.device) or not (total.is_contiguous() and part.is_contiguous()):
+        total += part
+        return
+    from . import triton_training
+
+    count = total.numel()
+    triton_training.add[(-(-count // _WIDTH),)](total, part, count, WIDTH=_WIDTH, num_warps=4)
+
+
 class _Turn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RHD: Tensor, cos_RD: Tensor, sin_RD: Tensor) -> Tensor:

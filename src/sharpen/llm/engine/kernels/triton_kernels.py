@@ -72,7 +72,8 @@ class TritonKernels:
     def prefill(self, qkv: Tensor, heads: Heads, layer: LayerHeads, turn: Rotations, rows: PromptRows) -> Tensor:
         size, tables, num_places = heads.head_size, rows.tables, layer.keys.shape[1]
         group = heads.num_heads // heads.num_kv_heads
-        out = torch.empty((len(qkv), heads.num_heads * size), dtype=qkv.dtype, device=qkv.device)
+        # Zeros, for rows that are in no tile: they go on to be keys of the block of nobody, where no NaN may be.
+        out = torch.zeros((len(qkv), heads.num_heads * size), dtype=qkv.dtype, device=qkv.device)
         triton_prefill.turn_and_store[(len(qkv),)](
             qkv, layer.keys, layer.values, turn.cos, turn.sin, tables, rows.slots, rows.positions,
             layer.q_norm, layer.k_norm, qkv.stride(0), tables.stride(0), num_places, layer.eps,

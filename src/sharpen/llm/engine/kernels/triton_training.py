@@ -95,3 +95,11 @@ def score_back(logits, targets, temperatures, tops, toward, vocab, WIDTH: tl.con
     is_target = place == tl.load(targets + row)
     slope = tl.load(toward + row).to(tl.float32) * heat * (tl.where(is_target, 1.0, 0.0) - share)
     tl.store(logits + place, slope.to(logits.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add(total, part, count, WIDTH: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    inside = place < count
+    new = tl.load(part + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(total + place, tl.load(total + place, mask=inside, other=0.0) + new, mask=inside)

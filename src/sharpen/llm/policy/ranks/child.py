@@ -19,6 +19,7 @@ import torch
 from sharpen.llm.errors import TrainingError
 from sharpen.llm.policy.local_settings import LocalOptions
 from sharpen.llm.policy.ranks import messages
+from sharpen.llm.policy.ranks.drawn import Drawn
 from sharpen.llm.policy.ranks.group import Group
 from sharpen.llm.policy.ranks.link import Link, LinkClosed
 from sharpen.llm.policy.ranks.rank_policy import RankPolicy
@@ -76,10 +77,10 @@ class Rank:
         )
         return [each.numpy().tobytes() for each in found]
 
-    def _draw(self, order: messages.Draw) -> messages.Generations:
+    def _draw(self, order: messages.Draw) -> list[Drawn]:
         engine = self.policy.engine
         requests = [engine.submit(prompt, params) for prompt, params in zip(order.prompts, order.params, strict=True)]
-        return [request.result() for request in requests]
+        return [Drawn.of(request.result()) for request in requests]
 
     def _take(self, order: messages.Take) -> None:
         like = self.policy.outline()

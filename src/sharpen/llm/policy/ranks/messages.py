@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine import Generation, SamplingParams
+from ...engine import SamplingParams
 from ..aggregation import Totals
 from ..local_settings import LocalOptions
 from ..loss_settings import LossSettings
@@ -62,7 +62,7 @@ class Score(Order, frozen=True):
 
 
 class Draw(Order, frozen=True):
-    """The reply is a generation for each prompt."""
+    """The reply is a `Drawn` for each prompt."""
 
     prompts: list[list[int]]
     params: list[SamplingParams]
@@ -120,9 +120,6 @@ class Reply(msgspec.Struct, frozen=True):
     number: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     failure: Failure | None = None
-
-
-Generations = list[Generation]
 
 
 def _plain(value: Any) -> Any:

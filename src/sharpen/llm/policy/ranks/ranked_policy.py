@@ -25,6 +25,7 @@ from ..token_batch import check_ids
 from ..training_sample import TrainingSample
 from .crew import Crew, Posted
 from .dealing import deal
+from .drawn import Drawn
 from .group import Group
 from .messages import (
     AnyOrder,
@@ -32,7 +33,6 @@ from .messages import (
     Draw,
     Forget,
     Gather,
-    Generations,
     Meet,
     Score,
     Serve,
@@ -129,7 +129,8 @@ class RankedPolicy(RankPolicy):
             )
             requests = [self.engine.submit(prompts[number], seeded[number]) for number in parts[0]]
             own = [request.result() for request in requests]
-            return _in_order(parts, [own, *self._crew.collect(posted, Generations)])
+            others = self._crew.collect(posted, list[Drawn])
+        return _in_order(parts, [own, *([each.generation() for each in theirs] for theirs in others)])
 
     def logprobs(
         self,

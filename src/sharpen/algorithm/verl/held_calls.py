@@ -1,0 +1,60 @@
+"""Calls of agents wait at the gateway while no model is behind it. No torch.
+
+Runners claim what an earlier life of the run left in the queue as soon as they start, and work on when training has
+failed. A call that finds no model would fail its rollout, by the fault of its agent as it seems.
+"""
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import RunError
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 3.0
+
+
+class HeldCalls:
+    """Only the gateway that the run itself has started is held: others have callers of their own."""
+
+    def __init__(self, gateway: Any, run_dir: Path | None) -> None:
+        self._gateway = gateway if _is_of_run(gateway, run_dir) else None
+        self.held_at = 0.0
+        """When they were last held, in seconds since the epoch."""
+
+    async def hold(self) -> None:
+        """Calls wait from now on; those under way go on."""
+        self.held_at = time.time()
+        await self._order("pause")
+
+    @contextlib.asynccontextmanager
+    async def let_through(self) -> AsyncIterator[None]:
+        """Inside there is a model. After an error calls are held again, for good: runners take their agents back."""
+        await self._order("resume")
+        try:
+            yield
+        except BaseException:
+            await self.hold()
+            await self._order("drain", DRAIN_SECONDS)
+            raise
+
+    async def _order(self, name: str, *arguments: Any) -> None:
+        if self._gateway is None:
+            return
+        try:
+            await getattr(self._gateway, name)(*arguments)
+        except RunError as error:
+            log.debug("the gateway did not %s: %s", name, error)
+
+
+def _is_of_run(gateway: Any, run_dir: Path | None) -> bool:
+    """The trainer calls a gateway that it starts after the run."""
+    if run_dir is None or not hasattr(gateway, "pause") or not gateway.is_running():
+        return False
+    name = re.sub(r"[^\w.-]", "-", run_dir.name)
+    return str(gateway.name).endswith(f"-{name[:100]}")

@@ -1,0 +1,141 @@
+"""Going on from checkpoints: from a folder that the settings name, with other settings, again and again."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sharpen import GRPO, LLM, llm_rollout
+from sharpen.algorithm.verl.step_folders import read_state
+from sharpen.errors import ConfigError
+from sharpen.llm.errors import TrainingError
+from sharpen.llm.models.loading import load_model
+from tests.llm.tiny_models import write_tiny_model
+
+from .scenes import fit, small_grpo
+from .test_training import BreakOff, lines
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def grpo(model: Path, **more: Any) -> GRPO:
+    return small_grpo(model, **({"group_size": 4, "batch_size": 2} | more))
+
+
+def steps(run: Path) -> list[int]:
+    return [row["step"] for row in lines(run)]
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_run_goes_on_in_the_folder_of_its_settings_or_begins_anew(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fit(grpo(tiny, steps=1, output_dir=out), tmp_path / "first")
+    on = grpo(tiny, steps=2, output_dir=out)
+    fit(on, tmp_path / "on")
+    assert len(lines(tmp_path / "on")) == 1
+    assert kept(out) == ["step_1", "step_2"]
+    assert read_state(out / "step_2")["step"] == 2
+    anew = grpo(tiny, steps=1, output_dir=out, config={"trainer.resume_mode": "disable"})
+    fit(anew, tmp_path / "anew")
+    assert kept(out) == ["earlier_1", "step_1"]
+    assert kept(out / "earlier_1") == ["step_1", "step_2"]
+    model, earlier = (
+        load_model(path).model for path in (anew.save_model(tmp_path / "model"), out / "earlier_1/step_2/model")
+    )
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        assert not torch.allclose(model(ids).logits, earlier(ids).logits)  # it is the new one that is saved
+
+
+def test_a_checkpoint_of_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fit(grpo(tiny, steps=1, output_dir=out), tmp_path / "first")
+    other = write_tiny_model(tmp_path / "other", hidden=64)
+    with pytest.raises(ConfigError, match=r"cannot go on from .*step_1.* other weights .*resume_mode=disable"):
+        fit(grpo(other, steps=2, output_dir=out), tmp_path / "on")
+    assert kept(out) == ["step_1"]
+    with pytest.raises(ConfigError, match=r"lora_rank was 0 and is 4, but the weights"):
+        fit(grpo(tiny, steps=2, output_dir=out, lora_rank=4), tmp_path / "lora")
+    gae = {"algorithm.adv_estimator": "gae"}
+    with pytest.raises(ConfigError, match="has no critic"):
+        fit(grpo(tiny, steps=2, output_dir=out, config=gae), tmp_path / "gae")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_path_that_is_named(tiny: Path, tmp_path: Path) -> None:
+    fit(grpo(tiny, steps=3, save_every=1), tmp_path / "whole")
+    named = {
+        "trainer.resume_mode": "resume_path",
+        "trainer.resume_from_path": str(tmp_path / "whole/checkpoints/step_1"),
+    }
+    with pytest.raises(RuntimeError, match="broken off"):  # before it has a checkpoint of its own
+        fit(grpo(tiny, steps=3, config=named), tmp_path / "on", callbacks=[BreakOff(1)], store="sqlite")
+    fit(grpo(tiny, steps=3, config=named), tmp_path / "on", resume=tmp_path / "on", store="sqlite")
+    ours, theirs = lines(tmp_path / "on"), lines(tmp_path / "whole")[1:]
+    assert [row["train/reward_mean"] for row in ours] == [row["train/reward_mean"] for row in theirs]
+    assert [row["train/weights_version"] for row in ours] == [2, 3]
+    missing = named | {"trainer.resume_from_path": str(tmp_path / "whole/checkpoints/step_9")}
+    with pytest.raises(ConfigError, match="beside it are those of the steps 1, 2, 3"):
+        fit(grpo(tiny, steps=3, config=missing), tmp_path / "missing")
+
+
+@pytest.mark.slow
+def test_settings_may_change_when_a_run_is_resumed_and_the_log_says_which(
+    tiny: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="broken off"):
+        fit(grpo(tiny, steps=4), run, callbacks=[BreakOff(2)], store="sqlite")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        changed = grpo(tiny, steps=4, learning_rate=1e-3, batch_size=4, group_size=2, temperature=0.9)
+        fit(changed, run, resume=run, store="sqlite")
+    told = [message for message in caplog.messages if "with another setting" in message]
+    for name in (
+        "optim.lr was 0.01 and is 0.001",
+        "train_batch_size was 2 and is 4",
+        "n was 4 and is 2",
+        "temperature",
+    ):
+        assert any(name in message for message in told)
+    rows = lines(run)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["train/groups"] for row in rows] in ([2, 2, 4, 4], [2, 4, 4, 4])
+    assert rows[-1]["train/learning_rate"] == pytest.approx(1e-3)
+    assert rows[-1]["train/staleness"] == 0
+
+
+@pytest.mark.slow
+def test_an_algorithm_may_be_fitted_again(tiny: Path, tmp_path: Path) -> None:
+    algorithm = grpo(tiny, steps=2)
+    fit(algorithm, tmp_path / "one")
+    one = algorithm.save_model(tmp_path / "first")
+    fit(algorithm, tmp_path / "two")
+    two = algorithm.save_model(tmp_path / "second")
+    assert lines(tmp_path / "one") == lines(tmp_path / "two")
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="holds files already"):
+        algorithm.save_model(tmp_path / "second")
+
+
+@pytest.mark.slow
+def test_a_run_whose_rollouts_all_fail_ends(tiny: Path, tmp_path: Path) -> None:
+    @llm_rollout
+    async def broken(task: str, llm: LLM) -> float:
+        raise RuntimeError("no")
+
+    with pytest.raises(TrainingError, match="of step 3 failed or were lost, as in the 2 steps before"):
+        fit(grpo(tiny, steps=6, config={"trainer.preflight": False}), tmp_path / "run", broken)

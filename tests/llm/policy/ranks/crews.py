@@ -1,0 +1,25 @@
+"""Policies on two processes of this machine."""
+
+from pathlib import Path
+from typing import Unpack
+
+from sharpen.llm.policy.local_policy import LocalPolicy
+from sharpen.llm.policy.local_settings import LocalOptions
+from sharpen.llm.policy.loss_settings import LossSettings
+from sharpen.llm.policy.ranks.ranked_policy import RankedPolicy
+from tests.llm.policy.scenes import random_samples
+
+LOSS = LossSettings(entropy_coef=0.01, kl_coef=0.1)
+
+
+def ranked(folder: Path, **options: Unpack[LocalOptions]) -> RankedPolicy:
+    chosen: LocalOptions = {"learning_rate": 1e-3, **options}
+    return RankedPolicy(folder, devices=["cpu", "cpu"], **chosen)
+
+
+def train(policy: LocalPolicy, seed: int) -> dict[str, float]:
+    """A mini-batch in two calls, and an update."""
+    samples = random_samples(seed, count=9)
+    metrics = policy.forward_backward(samples, LOSS)
+    policy.forward_backward(samples[:1], LOSS)
+    return metrics | policy.optim_step()
