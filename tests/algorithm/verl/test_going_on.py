@@ -17,6 +17,8 @@ from tests.llm.tiny_models import write_tiny_model
 from .scenes import fit, small_grpo
 from .test_training import BreakOff, lines
 
+NUMBERS = ("step", "train/reward_mean", "train/entropy", "train/grad_norm", "train/weights_version")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
@@ -32,8 +34,10 @@ def grpo(model: Path, **more: Any) -> GRPO:
     return small_grpo(model, **({"group_size": 4, "batch_size": 2} | more))
 
 
-def steps(run: Path) -> list[int]:
-    return [row["step"] for row in lines(run)]
+def logits(folder: Path) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = load_model(folder).model(torch.tensor([[5, 6, 7]])).logits
+    return found
 
 
 def kept(folder: Path) -> list[str]:
@@ -45,19 +49,16 @@ def test_a_new_run_goes_on_in_the_folder_of_its_settings_or_begins_anew(tiny: Pa
     fit(grpo(tiny, steps=1, output_dir=out), tmp_path / "first")
     on = grpo(tiny, steps=2, output_dir=out)
     fit(on, tmp_path / "on")
-    assert len(lines(tmp_path / "on")) == 1
+    assert [row["step"] for row in lines(tmp_path / "on")] == [2]
     assert kept(out) == ["step_1", "step_2"]
     assert read_state(out / "step_2")["step"] == 2
     anew = grpo(tiny, steps=1, output_dir=out, config={"trainer.resume_mode": "disable"})
     fit(anew, tmp_path / "anew")
     assert kept(out) == ["earlier_1", "step_1"]
     assert kept(out / "earlier_1") == ["step_1", "step_2"]
-    model, earlier = (
-        load_model(path).model for path in (anew.save_model(tmp_path / "model"), out / "earlier_1/step_2/model")
-    )
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        assert not torch.allclose(model(ids).logits, earlier(ids).logits)  # it is the new one that is saved
+    saved = logits(anew.save_model(tmp_path / "model"))
+    assert torch.allclose(saved, logits(out / "step_1" / "model"))
+    assert not torch.allclose(saved, logits(out / "earlier_1" / "step_2" / "model"))
 
 
 def test_a_checkpoint_of_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
@@ -82,11 +83,11 @@ def test_a_run_goes_on_from_the_path_that_is_named(tiny: Path, tmp_path: Path) -
         "trainer.resume_from_path": str(tmp_path / "whole/checkpoints/step_1"),
     }
     with pytest.raises(RuntimeError, match="broken off"):  # before it has a checkpoint of its own
-        fit(grpo(tiny, steps=3, config=named), tmp_path / "on", callbacks=[BreakOff(1)], store="sqlite")
+        fit(grpo(tiny, steps=3, config=named), tmp_path / "on", callbacks=[BreakOff(2)], store="sqlite")
     fit(grpo(tiny, steps=3, config=named), tmp_path / "on", resume=tmp_path / "on", store="sqlite")
     ours, theirs = lines(tmp_path / "on"), lines(tmp_path / "whole")[1:]
-    assert [row["train/reward_mean"] for row in ours] == [row["train/reward_mean"] for row in theirs]
-    assert [row["train/weights_version"] for row in ours] == [2, 3]
+    for mine, wanted in zip(ours, theirs, strict=True):
+        assert {name: mine[name] for name in NUMBERS} == pytest.approx({name: wanted[name] for name in NUMBERS}, 1e-4)
     missing = named | {"trainer.resume_from_path": str(tmp_path / "whole/checkpoints/step_9")}
     with pytest.raises(ConfigError, match="beside it are those of the steps 1, 2, 3"):
         fit(grpo(tiny, steps=3, config=missing), tmp_path / "missing")
@@ -104,13 +105,8 @@ def test_settings_may_change_when_a_run_is_resumed_and_the_log_says_which(
         changed = grpo(tiny, steps=4, learning_rate=1e-3, batch_size=4, group_size=2, temperature=0.9)
         fit(changed, run, resume=run, store="sqlite")
     told = [message for message in caplog.messages if "with another setting" in message]
-    for name in (
-        "optim.lr was 0.01 and is 0.001",
-        "train_batch_size was 2 and is 4",
-        "n was 4 and is 2",
-        "temperature",
-    ):
-        assert any(name in message for message in told)
+    for change in ("optim.lr was 0.01 and is 0.001", "train_batch_size was 2 and is 4", "n was 4 and is 2", "temper"):
+        assert any(change in message for message in told)
     rows = lines(run)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["train/groups"] for row in rows] in ([2, 2, 4, 4], [2, 4, 4, 4])
@@ -125,8 +121,9 @@ def test_an_algorithm_may_be_fitted_again(tiny: Path, tmp_path: Path) -> None:
     one = algorithm.save_model(tmp_path / "first")
     fit(algorithm, tmp_path / "two")
     two = algorithm.save_model(tmp_path / "second")
-    assert lines(tmp_path / "one") == lines(tmp_path / "two")
-    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    for ours, theirs in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+    assert torch.allclose(logits(one), logits(two), atol=1e-4)
     with pytest.raises(ConfigError, match="holds files already"):
         algorithm.save_model(tmp_path / "second")
 

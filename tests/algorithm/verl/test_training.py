@@ -10,8 +10,10 @@ import torch
 from sharpen import LLM, VERL, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
 from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
+from sharpen.llm.engine import Engine
 from sharpen.llm.errors import TrainingError
 from sharpen.llm.models.loading import load_model
+from sharpen.llm.server import EngineServer
 from tests.llm.tiny_models import write_tiny_model
 
 from .scenes import TASKS, ask, fit, pick_even, small_grpo
@@ -187,6 +189,17 @@ def test_only_the_calls_of_the_matched_role_are_trained(tiny: Path, tmp_path: Pa
     assert (one["train/turns_mean"], both["train/turns_mean"]) == (1, 2)
     assert one["train/trained_tokens"] == 32 * (1 - one["train/flat_groups"])
     assert both["train/trained_tokens"] == 128 * (1 - both["train/flat_groups"])
+
+
+def test_a_server_of_somebody_else_can_sample(tiny: Path, tmp_path: Path) -> None:
+    loaded = load_model(tiny)
+    with EngineServer(Engine(loaded.model, loaded.tokenizer), loaded.tokenizer, name=tiny.name) as server:
+        config = {"actor_rollout_ref.rollout": {"name": "openai", "base_url": server.base_url}}
+        fit(small_grpo(tiny, config=config), tmp_path / "run")
+    rows = lines(tmp_path / "run")
+    assert [row["train/weights_version"] for row in rows] == [1, 2]
+    assert rows[0]["train/importance_ratio"] == pytest.approx(1, abs=1e-3)
+    assert rows[1]["train/staleness"] == 1
 
 
 def test_a_config_in_the_shape_of_verl_is_taken_as_it_is(tiny: Path) -> None:

@@ -216,7 +216,8 @@ def _corrects(config: VERLConfig) -> bool:
     wanted: Any = config.algorithm.importance_correction
     if wanted != "auto":
         return bool(wanted)
-    return config.algorithm.max_staleness > 0 or config.rollout.top_p < 1 or config.rollout.top_k > 0
+    is_another = config.rollout.name in {"vllm", "openai"}
+    return is_another or config.algorithm.max_staleness > 0 or config.rollout.top_p < 1 or config.rollout.top_k > 0
 
 
 def _watched(samples: Sequence[TrainingSample]) -> list[TrainingSample]:

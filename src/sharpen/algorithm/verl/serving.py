@@ -6,7 +6,7 @@ set itself is then right, whether it reads `sampling_parameters` or not.
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -15,6 +15,9 @@ from ...errors import ConfigError, RunError
 from ...types import LLM, NamedResources
 from ..base import Gateway
 from .config import VERLConfig
+
+Entry = Mapping[str, Any]
+"""What the gateway has to know of a server that samples for the policy."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class Sampling:
 class PublishedModel:
     """The names under which agents find the policy, and the resources that lead them there."""
 
-    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str, base_urls: Sequence[str]) -> None:
+    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str) -> None:
         self._gateway = _checked(gateway)
         self._sampling = {
             name: training_sampling(config),
@@ -54,25 +57,34 @@ class PublishedModel:
         }
         self.names = frozenset(self._sampling)
         """As agents ask for it, in training and in validation."""
-        self.name, self._base_urls = name, base_urls
+        self.name = name
+        self._before: list[dict[str, Any]] = []
         self._llms: dict[str, LLM] = {}
 
     @contextlib.contextmanager
-    def listed(self) -> Iterator[None]:
+    def listed(self, entries: Sequence[Entry]) -> Iterator[None]:
         """The gateway answers for the policy, beside the models that it had before."""
-        before = self._gateway.model_list
-        ours = [self._entry(name, url) for name in self._sampling for url in self._base_urls]
-        others = [each for each in before if each.get("model_name", each.get("name")) not in self._sampling]
-        self._gateway.update_model_list([*ours, *others])
+        self._before = self._gateway.model_list
+        self.lead_to(entries)
         # Kept, as a gateway that has died has no address until it is back, where it was.
         self._llms = {name: self._llm(name) for name in self._sampling}
         try:
             yield
         finally:
             try:
-                self._gateway.update_model_list(before)
+                self._gateway.update_model_list(self._before)
             except RunError as error:
                 log.debug("the gateway keeps the models of the run: %s", error)
+
+    def lead_to(self, entries: Sequence[Entry]) -> None:
+        """From the next call on these servers answer; the gateway keeps a conversation at one of them."""
+        ours = [
+            {**entry, "model_name": name, "defaults": sampling.parameters()}
+            for name, sampling in self._sampling.items()
+            for entry in entries
+        ]
+        others = [each for each in self._before if each.get("model_name", each.get("name")) not in self._sampling]
+        self._gateway.update_model_list([*ours, *others])
 
     def _llm(self, name: str) -> LLM:
         gateway: Any = self._gateway
@@ -83,16 +95,6 @@ class PublishedModel:
         """The policy first, then what agents are given besides."""
         name = f"{self.name}:val" if is_validation else self.name
         return {MAIN_LLM: self._llms[name]} | {key: value for key, value in (others or {}).items() if key != MAIN_LLM}
-
-    def _entry(self, name: str, base_url: str) -> dict[str, Any]:
-        """One of the servers; the gateway keeps a conversation at one of them."""
-        return {
-            "model_name": name,
-            "model": self.name,
-            "base_url": base_url,
-            "engine": "sharpen",
-            "defaults": self._sampling[name].parameters(),
-        }
 
 
 def training_sampling(config: VERLConfig) -> Sampling:

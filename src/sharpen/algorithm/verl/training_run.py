@@ -20,7 +20,6 @@ from ...errors import ConfigError
 from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
-from ...llm.policy.ranks.servers import PolicyServers
 from ...stats import mean_interval, wilson_interval
 from ...types import Dataset, Rollout, Span
 from ..base import State
@@ -32,6 +31,7 @@ from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
 from .rollouts import Batch, Rollouts
+from .samplers import make_sampler
 from .scoring import Conversation, RewardModel, conversation_of
 from .serving import PublishedModel, model_name
 from .step_folders import MODEL, read_state
@@ -140,12 +140,12 @@ class TrainingRun:
         self._policy, self._critic = policy, critic
         self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed)
         name = model_name(self._config.model.path)
-        servers = self._servers(policy, name)
-        await asyncio.to_thread(servers.start)
-        stack.push_async_callback(asyncio.to_thread, servers.stop)
-        gateway = self._verl.get_llm_proxy()
-        self._model = PublishedModel(gateway, self._config, name=name, base_urls=servers.base_urls)
-        stack.enter_context(self._model.listed())
+        self._sampler = make_sampler(self._config, policy, name=name, rollout_prefix=self._rollouts.prefix)
+        stack.push_async_callback(asyncio.to_thread, self._sampler.stop)
+        await compute(self._sampler.start)
+        await compute(self._sampler.take, policy)
+        self._model = PublishedModel(self._verl.get_llm_proxy(), self._config, name=name)
+        stack.enter_context(self._model.listed(self._sampler.entries()))
         await stack.enter_async_context(self._calls.let_through())
         await stack.enter_async_context(self._rollouts.following())
         await self._train()
@@ -155,15 +155,6 @@ class TrainingRun:
         aside = None if self._is_resumed else self._folders.set_aside(later_than=self.step)
         if aside is not None:
             log.warning("checkpoints of an earlier run were moved to %s, as this run begins before them", aside)
-
-    def _servers(self, policy: LocalPolicy, name: str) -> PolicyServers:
-        return PolicyServers(
-            policy,
-            name=name,
-            seed=self._config.rollout.seed,
-            rollout_prefix=self._rollouts.prefix,
-            chat_template_kwargs=self._config.data.apply_chat_template_kwargs or None,
-        )
 
     def _load(self) -> tuple[LocalPolicy, LocalCritic | None]:
         with contextlib.ExitStack() as undo:
@@ -230,6 +221,8 @@ class TrainingRun:
         self.summary.selection.add(rollouts)
         staleness = _staleness(rollouts, self._policy.weights_version)
         metrics = await compute(self._learner.learn, rollouts, step=step)
+        if await compute(self._sampler.take, self._policy):
+            self._model.lead_to(self._sampler.entries())
         ended = time.perf_counter()
         tokens = sum(len(sample) for rollout in rollouts for sample in rollout.samples)
         metrics |= {

@@ -51,6 +51,13 @@ def test_a_killed_rank_is_a_clear_error_and_no_process_stays(model_folder: Path,
     policy.close()
 
 
+def test_a_rank_that_crashes_has_last_words(model_folder: Path) -> None:
+    with ranked(model_folder) as policy:
+        os.kill(policy.pids[0], signal.SIGSEGV)
+        with pytest.raises(TrainingError, match="(?s)killed by SIGSEGV; its last words:.*Fatal Python error"):
+            train(policy, 0)
+
+
 def test_closing_ends_the_ranks(model_folder: Path) -> None:
     policy = ranked(model_folder)
     (pid,) = policy.pids

@@ -5,6 +5,7 @@ whatever it has started: it holds nothing that is not lost anyway.
 """
 
 import contextlib
+import faulthandler
 import os
 import queue
 import signal
@@ -108,6 +109,7 @@ class Rank:
 
 
 def main() -> None:
+    faulthandler.enable(all_threads=False)  # a crash below Python has last words, too
     link = Link(socket.socket(fileno=int(sys.argv[1])))
     orders: queue.SimpleQueue[messages.Asked] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(link, orders), name="sharpen-rank-0", daemon=True).start()

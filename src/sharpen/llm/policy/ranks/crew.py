@@ -18,6 +18,7 @@ Posted = list[tuple[RankProcess, int]]
 
 _POLL_SECONDS = 0.1
 _MOURNING_SECONDS = 3.0
+_END_SECONDS = 5.0
 _ERRORS: dict[str, type[SharpenError]] = {
     each.__name__: each for each in (ConfigError, InvalidInputError, ModelError, TrainingError)
 }
@@ -63,6 +64,7 @@ class Crew:
                 reply = process.reply(number, _POLL_SECONDS)
             except LinkClosed:
                 self.mourn()
+                self.lose(f"rank {process.rank} (process {process.pid}) no longer listens")
                 raise
             if reply is not None:
                 return reply.failure or bytes(reply.value)
@@ -97,7 +99,10 @@ class Crew:
         """All end in order. A second call changes nothing."""
         with self._closing:
             for each in self._processes:
-                each.end()
+                each.ask_to_end()
+            end = time.monotonic() + _END_SECONDS
+            for each in self._processes:
+                each.end(end - time.monotonic())
             self._lost = self._lost or TrainingError("the ranks of this policy have ended: make a new policy")
 
     def _raise(self, process: RankProcess, failure: Failure) -> Any:

@@ -24,8 +24,7 @@ from .messages import AnyOrder, Failure, Reply, Stop, decode_reply, encode_asked
 
 log = logging.getLogger(__name__)
 
-_NUM_LAST_WORDS = 20
-_END_SECONDS = 5.0
+_NUM_LAST_WORDS = 30
 
 
 class RankProcess:
@@ -74,12 +73,15 @@ class RankProcess:
                 return found
         return None
 
-    def end(self) -> None:
-        """Ask it to end, and insist. A second call changes nothing."""
+    def ask_to_end(self) -> None:
+        """It ends when it has done what it was told before."""
         self._is_asked_to_end = True
         self.post(Stop())
+
+    def end(self, seconds: float) -> None:
+        """Wait for its end so long, then insist."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+            self._process.wait(max(0.0, seconds))
         self.kill()
 
     def kill(self) -> None:
@@ -126,6 +128,8 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 
 def exit_in_words(code: int) -> str:
     """An exit code as people know it."""
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, as the system does where memory runs out"
     if code >= 0:
         return f"exit code {code}"
     try:
