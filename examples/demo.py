@@ -25,7 +25,7 @@ from sharpen import GRPO, LightningStore, Trainer
 from sharpen.adapter import TraceToMessages
 from sharpen.llm import demo_model
 from sharpen.stats import wilson_interval
-from sharpen.types import Rollout
+from sharpen.types import Rollout, RolloutMode
 
 KINDS = {"plain": "held-out questions", "story": "word problems"}
 NUM_SHOWN = 3
@@ -90,16 +90,16 @@ def train(settings: argparse.Namespace) -> tuple[LightningStore, Path]:
         seed=settings.seed,
     )
     result = trainer.fit(calculator_agent, shown, [*held_out, *story_tasks(settings.stories, seed=settings.seed)])
-    assert result.run_dir is not None
+    if result.status != "succeeded" or result.run_dir is None:
+        raise SystemExit(f"the run was {result.status}, so there is nothing to compare")
     return trainer.store, result.run_dir
 
 
 # -- what came of it ---------------------------------------------------------------------------------
 
 
-async def read_outcomes(store: LightningStore, mode: str) -> list[Outcome]:
-    found = await store.query_rollouts(mode="val" if mode == "val" else "train")
-    return [_outcome(each) for each in found]
+async def read_outcomes(store: LightningStore, mode: RolloutMode) -> list[Outcome]:
+    return [_outcome(each) for each in await store.query_rollouts(mode=mode)]
 
 
 def _outcome(rollout: Rollout) -> Outcome:
@@ -224,7 +224,8 @@ def introduce(settings: argparse.Namespace) -> None:
         f"2. It learns in {settings.steps} steps, each from {settings.group_size} answers to "
         f"{settings.tasks_per_step} other questions; the reward is the share of right answers."
     )
-    console.print(f"3. It answers the {asked} again (validation after step {settings.steps}).\n")
+    console.print(f"3. It answers the {asked} again (validation after step {settings.steps}).")
+    console.print("The first time, the model's file is converted before that, which is silent and takes a moment.\n")
 
 
 def main() -> None:
@@ -235,4 +236,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -70,3 +70,25 @@ def test_a_folder_without_a_checkpoint_says_what_is_beside_it(tmp_path: Path) ->
     StepFolders(tmp_path).write(3, {}, put, has_model=False)
     with pytest.raises(ConfigError, match="beside it are those of the steps 3"):
         read_state(tmp_path / "step_9")
+
+
+def test_what_a_killed_process_left_is_mended(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    for step in (1, 2):
+        folders.write(step, {"step": step}, put, has_model=False)
+    (tmp_path / "step_1").rename(tmp_path / ".step_1.old")  # killed before the new one had its name
+    for name in (".step_2.old", ".step_3.new", ".step_4.gone"):
+        (tmp_path / name).mkdir()
+    folders.mend()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_1", "step_2"]
+
+
+def test_later_steps_of_another_run_are_set_aside(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    for step in (1, 2, 3):
+        folders.write(step, {}, put, has_model=True)
+    assert folders.set_aside(later_than=3) is None
+    assert folders.set_aside(later_than=1) == tmp_path / "earlier_1"
+    assert folders.steps() == [1]
+    assert StepFolders(tmp_path / "earlier_1").steps() == [2, 3]
+    assert folders.set_aside(later_than=0) == tmp_path / "earlier_2"

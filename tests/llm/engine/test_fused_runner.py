@@ -1,11 +1,13 @@
 """The steps of a GPU, run here: rounded up, from fixed tensors, through the kernels; as exact as the plain ones."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from sharpen.llm.engine import Engine, SamplingParams, fused_runner
 from sharpen.llm.engine.fused_runner import FusedRunner
@@ -98,6 +100,19 @@ def test_joined_weights_are_the_trainers_own(monkeypatch: pytest.MonkeyPatch) ->
     assert not torch.equal(
         model.model.layers[0].self_attn.k_proj.weight, before["model.layers.0.self_attn.k_proj.weight"]
     )
+
+
+def test_a_model_with_joined_weights_is_saved_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    engine_with("torch", model, monkeypatch)
+    model.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model").state_dict()
+    save_file(dict(model.named_parameters()), tmp_path / "weights.safetensors")
+    weights = load_file(tmp_path / "weights.safetensors")
+    for name, each in before.items():
+        assert torch.equal(again[name], each)
+        assert torch.equal(weights[name], each)
 
 
 def test_adapters_are_added_to_joined_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,22 @@ Runners claim what an earlier life of the run left in the queue as soon as they 
 failed. A call that finds no model would fail its rollout, by the fault of its agent as it seems.
 """
 
+import asyncio
 import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import RunError
+from ...errors import RunError, SharpenError
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
+AGENT_SECONDS = 20.0  # more than runners give their agents
+LOOK_SECONDS = 0.05
 
 
 class HeldCalls:
@@ -33,15 +36,29 @@ class HeldCalls:
         await self._order("pause")
 
     @contextlib.asynccontextmanager
-    async def let_through(self) -> AsyncIterator[None]:
-        """Inside there is a model. After an error calls are held again, for good: runners take their agents back."""
+    async def let_through(self, are_agents_at_work: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """Inside there is a model. After an error calls are held again, for good: runners take their agents back.
+
+        When the run is cancelled runners give their agents some time to end; so long the model stays.
+        """
         await self._order("resume")
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                await self._wait_while(are_agents_at_work)
             await self.hold()
             await self._order("drain", DRAIN_SECONDS)
             raise
+
+    async def _wait_while(self, are_at_work: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            async with asyncio.timeout(AGENT_SECONDS):
+                # Whether agents are at work is known to the store alone, wherever they are.
+                while (self._gateway is None or self._gateway.is_running()) and await are_at_work():  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_SECONDS)
+        except (TimeoutError, SharpenError) as error:
+            log.debug("the model goes before the agents have ended: %r", error)
 
     async def _order(self, name: str, *arguments: Any) -> None:
         if self._gateway is None:

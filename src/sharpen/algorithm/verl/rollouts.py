@@ -137,6 +137,13 @@ class Rollouts:
             waiting = await self._store.query_rollouts(status_in=OPEN, rollout_id_contains=_prefix(key))
             await self._store.cancel_rollouts([each.rollout_id for each in waiting.items])
 
+    async def are_running(self) -> bool:
+        """Whether agents work on any of them right now."""
+        found = await self._store.query_rollouts(
+            status_in=["preparing", "running"], rollout_id_contains=self.prefix, limit=1
+        )
+        return bool(found.items)
+
     def num_finished(self, batch: Batch) -> int:
         return sum(rollout_id not in self._open or self._open[rollout_id].done() for rollout_id in batch.ids)
 

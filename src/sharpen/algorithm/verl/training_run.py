@@ -146,7 +146,7 @@ class TrainingRun:
         await compute(self._sampler.take, policy)
         self._model = PublishedModel(self._verl.get_llm_proxy(), self._config, name=name)
         stack.enter_context(self._model.listed(self._sampler.entries()))
-        await stack.enter_async_context(self._calls.let_through())
+        await stack.enter_async_context(self._calls.let_through(self._rollouts.are_running))
         await stack.enter_async_context(self._rollouts.following())
         await self._train()
 
@@ -190,6 +190,12 @@ class TrainingRun:
             first = await self._validate()
             self.summary.add_validation(0, first)
             self._verl.report_validation(first)
+        if self.step >= self._total > 0:
+            log.warning(
+                "all %d steps are done already: give more with trainer.total_training_steps or total_epochs, or begin "
+                "anew with trainer.resume_mode=disable",
+                self._total,
+            )
         while self.step < self._total and not self._verl.should_stop:
             self._verl.begin_iteration()
             metrics = await self._one_step(self.step)

@@ -39,7 +39,8 @@ class Engine:
     `tokenizer` is only needed for stop strings and text. `device` and `dtype` other than the model's make a copy of
     the weights; else they are shared with whoever holds the model. `seed` is where requests without one get theirs.
     `overlap` launches a step before the one before was read, and `static_shapes` rounds decode steps up to few shapes
-    in fixed tensors, which `use_graphs` then records (None: both on a GPU).
+    in fixed tensors, which `use_graphs` then records (None: both on a GPU). Fixed shapes also lay weights of one input
+    side by side in memory: they stay the model's own parameters, which a trainer changes in place.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Engine:
             self._runner = build_runner(
                 self._weights.model,
                 self.sizes,
-                is_static=self.sizes.is_cuda if static_shapes is None else static_shapes,
+                static_shapes=static_shapes,
                 use_graphs=use_graphs,
             )
             self._weights.have_moved()  # the runner may have laid some side by side

@@ -1,4 +1,4 @@
-"""Runs the steps of a known model over the paged cache on the CPU, on exactly the rows and blocks that live."""
+"""Runs the steps of a known model over the paged cache, on exactly the rows and blocks that live: the CPU's way."""
 
 from typing import Any
 

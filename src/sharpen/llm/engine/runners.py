@@ -8,6 +8,7 @@ import torch
 from ..errors import ModelError
 from .block_tables import BlockTables
 from .fused_runner import FusedRunner
+from .kernels import is_triton_there
 from .model_runner import ModelRunner, eval_mode
 from .paged_runner import PagedRunner
 from .rows import Ticket
@@ -18,6 +19,7 @@ from .sizes import Sizes
 log = logging.getLogger(__name__)
 
 _NUM_CHECKED = 8  # tokens of the comparison
+_KERNEL_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 
 
 class Runner(Protocol):
@@ -31,9 +33,10 @@ class Runner(Protocol):
     def refresh(self, *, have_moved: bool) -> None: ...
 
 
-def build_runner(model: Any, sizes: Sizes, *, is_static: bool, use_graphs: bool) -> Runner:
+def build_runner(model: Any, sizes: Sizes, *, static_shapes: bool | None, use_graphs: bool) -> Runner:
     """Our own forward pass, if on a few tokens it gives what the model gives; else the model's own."""
     runner: PagedRunner | FusedRunner
+    is_static = _suits_kernels(model, sizes) if static_shapes is None else static_shapes
     try:
         runner = FusedRunner(model, sizes, use_graphs=use_graphs) if is_static else PagedRunner(model, sizes)
     except ModelError as error:
@@ -43,6 +46,16 @@ def build_runner(model: Any, sizes: Sizes, *, is_static: bool, use_graphs: bool)
         log.warning("the engine's forward pass differs from that of %s; the model's own is used", type(model).__name__)
         return ModelRunner(model)
     return runner
+
+
+def _suits_kernels(model: Any, sizes: Sizes) -> bool:
+    """Whether fixed shapes pay: on a GPU, by the kernels that read no more of the cache than what lives."""
+    if not sizes.is_cuda or model.get_input_embeddings().weight.dtype not in _KERNEL_DTYPES:
+        return False
+    if not is_triton_there():
+        log.warning("Triton is not installed, so the engine samples without its own kernels: exact, but slower")
+        return False
+    return True
 
 
 def is_same(runner: PagedRunner | FusedRunner, model: Any, sizes: Sizes) -> bool:

@@ -49,6 +49,24 @@ def test_a_gate(way: bool) -> None:
     torch.testing.assert_close(torch.autograd.grad(found, (gate, up), toward), expected)
 
 
+@pytest.mark.parametrize("has_delta", [False, True])
+@pytest.mark.parametrize("num_rows", [3, 1500])
+def test_a_sum_and_its_norm(way: bool, has_delta: bool, num_rows: int) -> None:
+    if way and DEVICE == "cpu" and num_rows > 3:
+        pytest.skip("many rows take the interpreter long")
+    size = 24
+    x, weight = random(num_rows, size).requires_grad_(), random(size, seed=1).requires_grad_()
+    delta = random(num_rows, size, seed=2).requires_grad_() if has_delta else None
+    toward = random(num_rows, size, seed=3), random(num_rows, size, seed=4)
+    inputs = [each for each in (x, weight, delta) if each is not None]
+    total = x if delta is None else x + delta
+    expected = total, F.rms_norm(total, (size,), weight, 1e-5)
+    expected_grads = torch.autograd.grad(expected, inputs, toward)
+    found = training.add_norm(x, delta, weight, 1e-5)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found, inputs, toward), expected_grads, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("vocab", [50, 5000])
 def test_scores(way: bool, vocab: int) -> None:
     logits = (random(6, vocab) * 4).requires_grad_()

@@ -54,7 +54,7 @@ def test_a_killed_rank_is_a_clear_error_and_no_process_stays(model_folder: Path,
 def test_a_rank_that_crashes_has_last_words(model_folder: Path) -> None:
     with ranked(model_folder) as policy:
         os.kill(policy.pids[0], signal.SIGSEGV)
-        with pytest.raises(TrainingError, match="(?s)killed by SIGSEGV; its last words:.*Fatal Python error"):
+        with pytest.raises(TrainingError, match=r"(?s)killed by SIGSEGV; its last words:.*Fatal Python error"):
             train(policy, 0)
 
 

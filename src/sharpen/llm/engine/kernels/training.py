@@ -13,6 +13,7 @@ from .kernels import is_triton_there
 
 _WIDTH = 1024
 _SCORE_WIDTH = 4096
+_BACK_PROGRAMS = 1024
 
 
 def are_fused(device: torch.device) -> bool:
@@ -35,6 +36,15 @@ def gated(gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
     out: Tensor = _Gate.apply(gate, up)  # type: ignore[no-untyped-call]
     return out
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + delta (or x), and its norm (root of the mean of squares); both have gradients."""
+    if not are_fused(x.device):
+        total = x if delta is None else x + delta
+        return total, F.rms_norm(total, (x.shape[-1],), weight, eps)
+    total, out = _AddNorm.apply(x, delta, weight, eps)  # type: ignore[no-untyped-call]
+    return total, out
 
 
 def scores(logits_CV: Tensor, targets_C: Tensor, temperature_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,6 +121,41 @@ def _launch_turn(x_RHD: Tensor, cos_RD: Tensor, sin_RD: Tensor, *, is_back: bool
     return out
 
 
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        from . import triton_training
+
+        rows, size = x.shape
+        total = x if delta is None else torch.empty_like(x)
+        out, scales = torch.empty_like(x), torch.empty(rows, dtype=torch.float32, device=x.device)
+        triton_training.add_norm[(rows,)](
+            x, x if delta is None else delta.contiguous(), weight, total, out, scales, rows, size, eps,
+            HAS_DELTA=delta is not None, WIDTH=_power(size), num_warps=_row_warps(size),
+        )  # fmt: skip
+        ctx.save_for_backward(total, weight, scales)
+        ctx.has_delta = delta is not None
+        if delta is None:
+            total = total.view_as(total)
+        return total, out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        from . import triton_training
+
+        total, weight, scales = ctx.saved_tensors
+        toward_total, toward_out = gradients[0].contiguous(), gradients[1].contiguous()
+        rows, size = total.shape
+        programs = min(rows, _BACK_PROGRAMS)
+        toward_x = torch.empty_like(total)
+        sums = torch.empty((programs, size), dtype=torch.float32, device=total.device)
+        triton_training.add_norm_back[(programs,)](
+            total, weight, scales, toward_total, toward_out, toward_x, sums, rows, size,
+            WIDTH=_power(size), num_warps=_row_warps(size),
+        )  # fmt: skip
+        return toward_x, toward_x if ctx.has_delta else None, sums.sum(0).to(weight.dtype), None
+
+
 class _Gate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -132,6 +177,10 @@ class _Gate(torch.autograd.Function):
             gate, up, gradients[0].contiguous(), toward_gate, toward_up, gate.numel(), WIDTH=_WIDTH, num_warps=4
         )
         return toward_gate, toward_up
+
+
+def _row_warps(size: int) -> int:
+    return min(8, max(1, _power(size) // 512))
 
 
 def _power(size: int) -> int:

@@ -19,7 +19,7 @@ def turned(start, partner, norm, partner_norm, cos, sin, size, eps, HAS_NORM: tl
     return start * cos + partner * sin
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "positions"])  # lines of a table of any width
 def decode(  # noqa: PLR0915 - a kernel is one function
     qkv, keys, values, cos, sin, tables, slots, positions,
     q_norm, k_norm, out, parts, tops, totals,

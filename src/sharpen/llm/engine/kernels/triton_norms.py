@@ -8,7 +8,7 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ids", "sources"])  # lines of a table of any width
 def embed_norm(
     ids, sources, last_ids, table, weight, x, h, size, eps,
     HAS_SOURCES: tl.constexpr, WIDTH: tl.constexpr,

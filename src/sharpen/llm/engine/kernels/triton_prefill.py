@@ -7,7 +7,7 @@ import triton.language as tl  # type: ignore[import-not-found,import-untyped,unu
 from .triton_decode import turned
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots", "positions"])  # lines of a table of any width
 def turn_and_store(
     qkv, keys, values, cos, sin, tables, slots, positions,
     q_norm, k_norm, row_width, table_width, num_places, eps,

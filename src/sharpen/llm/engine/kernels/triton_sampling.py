@@ -9,7 +9,7 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["temperatures"])  # a line of a table of any width
 def summarise(
     logits, temperatures, tops, places, sums, shaped, vocab, num_chunks,
     CHUNK: tl.constexpr, MIN_TEMPERATURE: tl.constexpr,
@@ -30,7 +30,7 @@ def summarise(
     tl.store(shaped + at, tl.sum(tl.exp((values - finite_top) / temperature), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["temperatures", "uniforms"])
 def invert(
     logits, temperatures, uniforms, tops, places, sums, shaped,
     ids, packed, vocab, num_chunks, num_rows,

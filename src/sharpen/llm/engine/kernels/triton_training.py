@@ -51,6 +51,49 @@ def gate_back(left, right, toward, toward_left, toward_right, count, WIDTH: tl.c
     tl.store(toward_right + place, (t * active).to(dtype), mask=inside)
 
 
+@triton.jit(do_not_specialize=["num_rows"])
+def add_norm(
+    x, delta, weight, total, out, scales, num_rows, size, eps, HAS_DELTA: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """One row: the sum of both, its norm, and by what it was scaled."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, WIDTH)
+    inside = place < size
+    dtype = out.dtype.element_ty
+    value = tl.load(x + row * size + place, mask=inside, other=0.0)
+    if HAS_DELTA:
+        more = tl.load(delta + row * size + place, mask=inside, other=0.0).to(tl.float32)
+        value = (value.to(tl.float32) + more).to(dtype)
+        tl.store(total + row * size + place, value, mask=inside)
+    wide = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
+    scaled = (wide * scale).to(dtype).to(tl.float32)
+    normed = scaled * tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * size + place, normed.to(dtype), mask=inside)
+    tl.store(scales + row, scale)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def add_norm_back(
+    total, weight, scales, toward_total, toward_out, toward_x, toward_weight, num_rows, size, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Every so many rows one after the other, so that the weight's gradient is summed on the way."""
+    place = tl.arange(0, WIDTH)
+    inside = place < size
+    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    summed = tl.zeros([WIDTH], tl.float32)
+    for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        at = (tl.zeros([WIDTH], tl.int64) + row) * size + place
+        normed = tl.load(total + at, mask=inside, other=0.0).to(tl.float32) * tl.load(scales + row)
+        toward = tl.load(toward_out + at, mask=inside, other=0.0).to(tl.float32)
+        summed += toward * normed
+        pulled = toward * w
+        slope = (pulled - normed * (tl.sum(pulled * normed, 0) / size)) * tl.load(scales + row)
+        slope += tl.load(toward_total + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(toward_x + at, slope.to(toward_x.dtype.element_ty), mask=inside)
+    tl.store(toward_weight + tl.program_id(0) * size + place, summed, mask=inside)
+
+
 @triton.jit
 def score(logits, targets, temperatures, logprobs, entropies, tops, vocab, WIDTH: tl.constexpr):
     """One row of logits, read once: log-probability of its target, entropy, and the logarithm of the sum."""

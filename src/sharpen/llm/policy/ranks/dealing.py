@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+T = TypeVar("T")
 
 # Shorter beginnings are not shared by a rank either.
 _LEAST_SHARED = 16
@@ -24,6 +27,13 @@ def deal(sequences: Sequence[Sequence[int]], num_ranks: int, *, shares: bool = T
         low, high = (low, middle) if len(_cut(lengths, costs, middle)) <= num_ranks else (middle + 1, high)
     parts = [sorted(order[place] for place in part) for part in _cut(lengths, costs, low)]
     return parts + [[] for _ in range(num_ranks - len(parts))]
+
+
+def in_order(parts: Sequence[Sequence[int]], found: Sequence[Sequence[T]]) -> list[T]:
+    """What ranks have found, in the order of the sequences. Ranks without a part, other than 0, have found nothing."""
+    asked = [part for rank, part in enumerate(parts) if part or not rank]
+    by_number = {n: each for part, own in zip(asked, found, strict=True) for n, each in zip(part, own, strict=True)}
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def _costs(arrays: list[npt.NDArray[np.int64]]) -> list[int]:

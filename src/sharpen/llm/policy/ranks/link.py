@@ -21,13 +21,17 @@ class Link:
         self._buffer = bytearray()
         self._sending = threading.Lock()
 
-    def send(self, frame: bytes) -> None:
-        with self._sending:
-            try:
-                self._end.sendall(_LENGTH.pack(len(frame)))
-                self._end.sendall(frame)
-            except OSError as error:
-                raise LinkClosed from error
+    def send(self, frame: bytes, *, patience_seconds: float = -1) -> None:
+        """Whole frames, whoever sends. With a patience it is left out while another one takes longer."""
+        if not self._sending.acquire(timeout=patience_seconds):
+            return
+        try:
+            self._end.sendall(_LENGTH.pack(len(frame)))
+            self._end.sendall(frame)
+        except OSError as error:
+            raise LinkClosed from error
+        finally:
+            self._sending.release()
 
     def receive(self, seconds: float | None = None) -> bytes | None:
         """The next frame; None when it did not come in time."""

@@ -25,6 +25,7 @@ from .messages import AnyOrder, Failure, Reply, Stop, decode_reply, encode_asked
 log = logging.getLogger(__name__)
 
 _NUM_LAST_WORDS = 30
+_PATIENCE_SECONDS = 1.0
 
 
 class RankProcess:
@@ -76,7 +77,8 @@ class RankProcess:
     def ask_to_end(self) -> None:
         """It ends when it has done what it was told before."""
         self._is_asked_to_end = True
-        self.post(Stop())
+        with contextlib.suppress(LinkClosed):
+            self._link.send(encode_asked(next(self._numbers), Stop()), patience_seconds=_PATIENCE_SECONDS)
 
     def end(self, seconds: float) -> None:
         """Wait for its end so long, then insist."""

@@ -2,10 +2,9 @@
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -21,10 +20,11 @@ from ..local_settings import LocalOptions
 from ..loss_settings import LossSettings
 from ..sample_rows import totals_of
 from ..state_file import read_state, write_state
-from ..token_batch import check_ids
+from ..token_batch import TokenBatch, check_ids
+from ..token_tree import Integers
 from ..training_sample import TrainingSample
 from .crew import Crew, Posted
-from .dealing import deal
+from .dealing import deal, in_order
 from .drawn import Drawn
 from .group import Group
 from .messages import (
@@ -42,12 +42,13 @@ from .messages import (
     Train,
 )
 from .rank_policy import RankPolicy
+from .turns import Turns
 
 T = TypeVar("T")
 
 CHECK_EVERY = 16
 """Updates from one comparison of all ranks' weights to the next."""
-_WAKE_SECONDS = 0.2
+_PATIENCE_SECONDS = 10.0
 _NOTHING = type(None)
 
 
@@ -66,7 +67,7 @@ class RankedPolicy(RankPolicy):
         _check(devices, options)
         group = Group.open(devices)
         self._crew = Crew(len(devices) - 1, on_loss=group.abort)
-        self._turn = threading.RLock()
+        self._turns = Turns(self._on_device)
         self._has_gradient = False
         self._let_go = weakref.finalize(self, self._crew.kill)
         try:
@@ -87,6 +88,7 @@ class RankedPolicy(RankPolicy):
         """End the other ranks, for good. A second call changes nothing."""
         super().close()
         self._crew.end()
+        self._turns.abandon(_PATIENCE_SECONDS)
         self.group.leave()
 
     def __enter__(self) -> Self:
@@ -112,7 +114,7 @@ class RankedPolicy(RankPolicy):
         for rank, theirs in enumerate(self._crew.collect(posted, str), 1):
             if theirs != self.outline().fingerprint:
                 raise ModelError(f"rank {rank} has loaded other weights than this process: is the model being changed?")
-        self._together(Meet(), self.meet)
+        self._turns.take(lambda: self._done_together(Meet(), self.meet))
 
     # -- sampling and scoring ------------------------------------------------------------------------
 
@@ -120,17 +122,16 @@ class RankedPolicy(RankPolicy):
         """The samples of many prompts, in their order. Without a seed in `params`, each prompt gets one of its own."""
         seeded = [self._seeded(params or SamplingParams()) for _ in prompts]
         parts = deal(prompts, self.group.size)
-        with self._turn:
-            posted = self._crew.post(
-                [
-                    Draw([list(prompts[n]) for n in part], [seeded[n] for n in part]) if part else None
-                    for part in parts[1:]
-                ]
-            )
-            requests = [self.engine.submit(prompts[number], seeded[number]) for number in parts[0]]
+        orders = [Draw([list(prompts[n]) for n in part], [seeded[n] for n in part]) for part in parts]
+
+        def draw() -> list[Generation]:
+            posted = self._crew.post([each if each.prompts else None for each in orders[1:]])
+            requests = [self.engine.submit(*each) for each in zip(orders[0].prompts, orders[0].params, strict=True)]
             own = [request.result() for request in requests]
             others = self._crew.collect(posted, list[Drawn])
-        return _in_order(parts, [own, *([each.generation() for each in theirs] for theirs in others)])
+            return in_order(parts, [own, *([each.generation() for each in theirs] for theirs in others)])
+
+        return self._turns.take(draw)
 
     def logprobs(
         self,
@@ -145,18 +146,20 @@ class RankedPolicy(RankPolicy):
         if masks is not None and len(masks) != len(sequences):
             raise InvalidInputError(f"there are {len(masks)} masks for {len(sequences)} sequences: give one for each")
         temperatures = temperatures_of(temperature, len(sequences))
-        parts = self._parts(sequences)
+        parts, compute = self._parts(sequences), super().logprobs
 
-        def score(part: list[int]) -> Score:
+        def order(part: list[int]) -> Score:
             own = None if masks is None else [list(masks[number]) for number in part]
             return Score([list(sequences[n]) for n in part], own, [temperatures[n] for n in part], reference)
 
-        with self._turn:
-            posted = self._crew.post([score(part) if part else None for part in parts[1:]])
-            mine = score(parts[0])
-            own = super().logprobs(mine.sequences, masks=mine.masks, temperature=mine.temperatures, reference=reference)
+        def score() -> list[Tensor]:
+            posted = self._crew.post([order(part) if part else None for part in parts[1:]])
+            mine = order(parts[0])
+            own = compute(mine.sequences, masks=mine.masks, temperature=mine.temperatures, reference=reference)
             others = self._crew.collect(posted, list[bytes])
-        return _in_order(parts, [own, *([_numbers(each) for each in theirs] for theirs in others)])
+            return in_order(parts, [own, *([_numbers(each) for each in theirs] for theirs in others)])
+
+        return self._turns.take(score)
 
     def _parts(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
         return deal(sequences, self.group.size, shares=self.settings.packs and self._body.shares_prefixes)
@@ -169,20 +172,30 @@ class RankedPolicy(RankPolicy):
         """As that of `LocalPolicy`; each rank keeps the gradients of a part until `optim_step` adds them up."""
         check_ids([each.token_ids for each in samples], self._vocab_size)
         totals = totals or totals_of(samples, loss.width)
-        trained = [each for each in samples if each.num_trained]
+        trained, compute = [each for each in samples if each.num_trained], super().forward_backward
         parts = [[trained[number] for number in part] for part in self._parts([each.token_ids for each in trained])]
-        with self._turn, self._whole_gradients_everywhere():
-            posted = self._crew.post([Train(part, loss, totals) if part else None for part in parts[1:]])
-            own = super().forward_backward(parts[0], loss, totals=totals)
-            others = self._crew.collect(posted, dict[str, float])
+        orders = [Train(part, loss, totals) for part in parts]
+
+        def train() -> dict[str, float]:
+            with self._whole_gradients_everywhere():
+                posted = self._crew.post([each if each.samples else None for each in orders[1:]])
+                own = compute(orders[0].samples, loss, totals=totals)
+                others = self._crew.collect(posted, dict[str, float])
             self._has_gradient = self._has_gradient or bool(trained)
-        return _summed([own, *others])
+            return _summed([own, *others])
+
+        return self._turns.take(train)
 
     def zero_grad(self) -> None:
         """Forget the gradients that have added up, on all ranks."""
-        super().zero_grad()
-        self._has_gradient = False
-        self._crew.post(Forget())
+        forget_own = super().zero_grad
+
+        def forget() -> None:
+            forget_own()
+            self._has_gradient = False
+            self._crew.post(Forget())
+
+        self._turns.take(forget)
 
     @contextlib.contextmanager
     def _whole_gradients_everywhere(self) -> Iterator[None]:
@@ -196,11 +209,14 @@ class RankedPolicy(RankPolicy):
 
     def optim_step(self) -> dict[str, float]:
         """As that of `LocalPolicy`, by all ranks. Now and then their weights are compared."""
+        return self._turns.take(self._step_if_any)
+
+    def _step_if_any(self) -> dict[str, float]:
         if not self._has_gradient:
             return {"grad_norm": 0.0, "learning_rate": self.settings.schedule.at(self.num_updates)}
         self._has_gradient = False
         order = Step(is_checked=self.num_updates % CHECK_EVERY == 0)
-        metrics, prints = self._together(order, self._step, str | None)
+        metrics, prints = self._done_together(order, self._step, str | None)
         if order.is_checked:
             self._check_same(prints)
         return metrics
@@ -218,7 +234,7 @@ class RankedPolicy(RankPolicy):
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the state into a folder, whole and as `LocalPolicy` does; a state that is there is replaced at once."""
-        state, _ = self._together(Gather(), self._state)
+        state, _ = self._turns.take(lambda: self._done_together(Gather(), self._state))
         return write_state(Path(folder), self.kind, state)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
@@ -226,51 +242,49 @@ class RankedPolicy(RankPolicy):
         state = read_state(Path(folder), self.kind, like=self.outline())
         marks = {name: each for name, each in state.tensors.items() if name.startswith("step.")}
         counts = {name.removeprefix("step."): float(each) for name, each in marks.items()}
-        self._together(Take(state.num_updates, state.counters, counts), lambda: self._take(state))
-        self._has_gradient = False
+        order = Take(state.num_updates, state.counters, counts)
+
+        def take() -> None:
+            self._done_together(order, lambda: self._take(state))
+            self._has_gradient = False
+
+        self._turns.take(take)
 
     # -- serving -------------------------------------------------------------------------------------
 
     def serve(self, order: Serve) -> list[str]:
         """The other ranks answer agents, at these addresses. `PolicyServers` does the same for rank 0."""
-        with self._turn:
-            return self._crew.collect(self._crew.post(order), str)
+        return self._turns.take(lambda: self._crew.collect(self._crew.post(order), str))
 
     def stop_serving(self) -> None:
         """The other ranks take no more requests."""
-        with self._turn, contextlib.suppress(TrainingError):  # ranks that have gone do not serve either
-            self._crew.collect(self._crew.post(StopServing()), _NOTHING)
+        with contextlib.suppress(TrainingError):  # ranks that have gone do not serve either
+            self._turns.take(lambda: self._crew.collect(self._crew.post(StopServing()), _NOTHING))
 
     # -- all at once ---------------------------------------------------------------------------------
 
-    def _together(self, order: AnyOrder, work: Callable[[], T], kind: Any = _NOTHING) -> tuple[T, list[Any]]:
-        """What all ranks do at the same time. Whoever breaks off the caller does not break off the work: the ranks
-        would part for good."""
-        outcome: Future[tuple[T, list[Any]]] = Future()
+    def _done_together(self, order: AnyOrder, work: Callable[[], T], kind: Any = _NOTHING) -> tuple[T, list[Any]]:
+        """What all ranks do at the same time: the result of this one, and the replies of the others."""
+        posted = self._crew.post(order)
+        try:
+            found = work()
+        except TrainingError:
+            raise  # the others have it as well
+        except BaseException as error:
+            self._crew.mourn()
+            self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
+            raise
+        return found, self._crew.collect(posted, kind)
 
-        def run() -> None:
-            try:
-                outcome.set_result(self._done_together(order, work, kind))
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-                outcome.set_exception(error)
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Threads have a current GPU of their own."""
+        return torch.cuda.device(self.device) if self.device.startswith("cuda") else contextlib.nullcontext()
 
-        threading.Thread(target=run, name="sharpen-ranks", daemon=True).start()
-        while not outcome.done():
-            wait([outcome], timeout=_WAKE_SECONDS)
-        return outcome.result()
-
-    def _done_together(self, order: AnyOrder, work: Callable[[], T], kind: Any) -> tuple[T, list[Any]]:
-        with self._turn:
-            posted = self._crew.post(order)
-            try:
-                found = work()
-            except TrainingError:
-                raise  # the others have it as well
-            except BaseException as error:
-                self._crew.mourn()
-                self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
-                raise
-            return found, self._crew.collect(posted, kind)
+    def _batch(
+        self, sequences: Sequence[Sequence[int]], places: Sequence[Integers], temperatures: Sequence[float]
+    ) -> TokenBatch:
+        self._turns.check()
+        return super()._batch(sequences, places, temperatures)
 
 
 def _check(devices: Sequence[str], options: LocalOptions) -> None:
@@ -278,13 +292,6 @@ def _check(devices: Sequence[str], options: LocalOptions) -> None:
         raise ConfigError(f"devices is {devices!r}: give two or more, such as ['cuda:0', 'cuda:1'], or use LocalPolicy")
     if options.get("device") is not None:
         raise ConfigError(f"device is {options['device']!r}, but there are several: give devices alone")
-
-
-def _in_order(parts: Sequence[Sequence[int]], found: Sequence[Sequence[T]]) -> list[T]:
-    """What ranks have found, in the order of the sequences. Ranks without a part have not replied."""
-    asked = [part for rank, part in enumerate(parts) if part or not rank]
-    by_number = {n: each for part, own in zip(asked, found, strict=True) for n, each in zip(part, own, strict=True)}
-    return [by_number[number] for number in range(len(by_number))]
 
 
 def _numbers(data: bytes) -> Tensor:
