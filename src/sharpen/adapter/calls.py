@@ -26,7 +26,8 @@ PROMPT_TOKEN_IDS = (LightningLLMAttributes.PROMPT_TOKEN_IDS.value, "prompt_token
 RESPONSE_TOKEN_IDS = (LightningLLMAttributes.RESPONSE_TOKEN_IDS.value, "response_token_ids")
 RESPONSE_LOGPROBS = (LightningLLMAttributes.RESPONSE_LOGPROBS.value, "response_logprobs")
 
-_IS_COMPLETE = LightningLLMAttributes.IS_COMPLETE.value
+IS_COMPLETE = LightningLLMAttributes.IS_COMPLETE.value
+_REQUEST_MODEL = "gen_ai.request.model"
 _PREVIOUS_RESPONSE_ID = LightningLLMAttributes.PREVIOUS_RESPONSE_ID.value
 # A span with any of these has heard from the model.
 _SAID = (*RESPONSE_TOKEN_IDS, "gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
@@ -57,11 +58,25 @@ class LLMCall:
         """The attribute as it was written, by the first of the spans that has it."""
         return next((span.attributes[key] for span in self.spans if key in span.attributes), None)
 
-    def numbers(self, *keys: str) -> list[Any]:
-        """A list of token ids or log-probabilities; of several choices the first one's."""
+    def choices(self, *keys: str) -> list[list[Any]]:
+        """Lists of token ids or log-probabilities, one for each choice."""
         value = self.read(*keys)
-        value = value[0] if isinstance(value, list) and isinstance(value[0], list) else value
-        return list(value) if isinstance(value, list) else []
+        if not isinstance(value, list):
+            return []
+        if not isinstance(value[0], list):
+            return [list(value)]
+        return [list(each) if isinstance(each, list) else [] for each in value]
+
+    def numbers(self, *keys: str) -> list[Any]:
+        """The same of the first choice."""
+        found = self.choices(*keys)
+        return found[0] if found else []
+
+    @property
+    def model(self) -> Any:
+        """The name that was asked for; as the gateway knows it, where it saw the call."""
+        spans = sorted(self.spans, key=lambda span: span.name != SHARPEN_LLM_CALL)
+        return next((span.attributes[_REQUEST_MODEL] for span in spans if _REQUEST_MODEL in span.attributes), None)
 
     @property
     def has_failed(self) -> bool:
@@ -71,7 +86,7 @@ class LLMCall:
         if any(key in span.attributes for span in self.spans for key in _SAID):
             return False
         # A stream that was cut at once has an id, but said nothing.
-        return self.response_id is None or any(span.attributes.get(_IS_COMPLETE) is False for span in self.spans)
+        return self.response_id is None or any(span.attributes.get(IS_COMPLETE) is False for span in self.spans)
 
 
 # -- which spans are calls ---------------------------------------------------------------------------

@@ -36,6 +36,9 @@ class LLMCallAdapter(TraceAdapter[To]):
     failed before there was a response never count.
     """
 
+    models: frozenset[str] | None = None
+    """Where it is set, only calls of these models count: a reward after a judge's call then goes to the call before."""
+
     def __init__(
         self,
         repair_hierarchy: bool = True,
@@ -79,6 +82,7 @@ class LLMCallAdapter(TraceAdapter[To]):
         for call in found:
             call.agent_name = agent_of(call, self.agent_match)
             is_wanted = self.agent_match is None or call.agent_name is not None
+            is_wanted = is_wanted and (self.models is None or call.model in self.models)
             is_scoring = self.exclude_llm_call_in_reward and is_in_reward(call)
             if is_wanted and not is_scoring and not call.has_failed:
                 kept.append(call)

@@ -12,6 +12,7 @@ from ..semconv import LightningLLMAttributes
 from ..types import Span, Triplet
 from .calls import PROMPT_TOKEN_IDS, RESPONSE_LOGPROBS, RESPONSE_TOKEN_IDS, LLMCall, Rule, is_gateway_call
 from .chat import Message, prompt_messages, response_messages
+from .choices import further_choices
 from .rewards import RewardMatchPolicy, match_rewards
 from .selection import LLMCallAdapter
 
@@ -26,7 +27,10 @@ class TracerTraceToTriplet(LLMCallAdapter[list[Triplet]]):
 
     The metadata name the response (`response_id`), the agent (`agent_name`) and the span (`span_id`). Where they were
     recorded, they also hold the version of the weights that sampled (`weights_version`, and `weights_versions` of each
-    token where there were several), why it ended (`finish_reason`), and the `temperature` and `top_p` of the call.
+    token where there were several), why it ended (`finish_reason`), and the `temperature`, `top_p` and `top_k` of the
+    call. Of a call with several choices the triplet has the first; `further_choices` are the others, each with
+    `token_ids`, `logprobs` and, where known, `weights_versions` and `finish_reason`. Choices of other prompts than the
+    first, which completions may have, are only counted (`num_untrained_choices`).
     """
 
     def __init__(
@@ -77,19 +81,20 @@ def _triplet(call: LLMCall, reward: float | None) -> Triplet:
     if logprobs:
         response["logprobs"] = logprobs
     metadata = {"response_id": call.response_id, "agent_name": call.agent_name, "span_id": call.node.span.span_id}
-    return Triplet(prompt, response, reward, metadata | _recorded(call))
+    return Triplet(prompt, response, reward, metadata | _recorded(call) | further_choices(call))
 
 
 def _recorded(call: LLMCall) -> dict[str, Any]:
     """How the response was sampled, as far as the trace tells."""
     reasons = call.read("gen_ai.response.finish_reasons")
     found = {
-        "model": call.written("gen_ai.request.model"),
+        "model": call.model,
         "weights_version": call.written(LightningLLMAttributes.WEIGHTS_VERSION.value),
         "weights_versions": call.numbers(LightningLLMAttributes.WEIGHTS_VERSIONS.value) or None,
         "finish_reason": reasons[0] if isinstance(reasons, list | tuple) else reasons,
         "temperature": call.written("gen_ai.request.temperature"),
         "top_p": call.written("gen_ai.request.top_p"),
+        "top_k": call.written("gen_ai.request.top_k"),
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,38 +1,46 @@
-"""What is trained beside what was sampled."""
+"""What is learned from beside what was sampled."""
 
 from sharpen.algorithm.verl.collected import CollectedRollout
 from sharpen.algorithm.verl.selection import Selection
+from sharpen.llm.policy.samples import Turn, merge_turns
 
 
-def rollout(length: int, reward: float | None, **more: bool) -> CollectedRollout:
+def rollout(name: str, length: int, reward: float | None, *, is_lost: bool = False) -> CollectedRollout:
+    samples = merge_turns([Turn([1], [2] * length, [-1.0] * length)])
     return CollectedRollout(
-        rollout_id="r", group="g", reward=reward, response_lengths=(length,), is_lost=more.get("is_lost", False)
+        rollout_id=name, group="g", reward=reward, response_lengths=(length,), is_lost=is_lost, samples=samples
     )
 
 
-def test_a_lost_rollout_was_sampled_and_not_trained() -> None:
+def test_a_lost_rollout_is_not_compared_and_a_flat_group_is_not_trained() -> None:
     found = Selection()
-    found.add([rollout(10, 1.0), rollout(20, 0.0), rollout(90, None, is_lost=True)])
+    found.add([rollout("a", 10, 1.0), rollout("b", 20, 0.0), rollout("c", 90, None, is_lost=True)], {"a"})
     assert found.metrics() == {
         "sampled/length_mean": 40.0,
         "sampled/reward_mean": 0.5,
-        "trained/length_mean": 15.0,
-        "trained/reward_mean": 0.5,
+        "compared/length_mean": 15.0,
+        "compared/reward_mean": 0.5,
+        "trained/length_mean": 10.0,
+        "trained/reward_mean": 1.0,
     }
     assert found.in_words().startswith("sampled: 3 rollouts, mean length 40 ±")
 
 
+def test_a_rollout_without_anything_to_train_is_not_compared() -> None:
+    found = Selection()
+    found.add([CollectedRollout(rollout_id="a", group="g", reward=1.0, response_lengths=(50,))], set())
+    assert "compared/length_mean" not in found.metrics()
+
+
 def test_a_resumed_run_counts_on() -> None:
     first = Selection()
-    first.add([rollout(10, 1.0)])
+    first.add([rollout("a", 10, 1.0)], {"a"})
     second = Selection(first.state())
-    second.add([rollout(30, 0.0)])
+    second.add([rollout("b", 30, 0.0)], {"b"})
     assert second.metrics()["trained/length_mean"] == 20.0
     assert second.metrics()["trained/reward_mean"] == 0.5
 
 
 def test_nothing_sampled_is_no_number() -> None:
     assert Selection().metrics() == {}
-    assert Selection().in_words() == (
-        "sampled: 0 rollouts, mean length -, reward -; trained: 0 rollouts, mean length -, reward -"
-    )
+    assert Selection().in_words().startswith("sampled: 0 rollouts, mean length -, reward -;")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from openai import AsyncOpenAI
 
 from sharpen import LLM, VERL, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
 from sharpen.callbacks import Callback
@@ -72,6 +73,55 @@ def test_a_callback_can_end_the_run_and_the_model_is_kept(tiny: Path, tmp_path: 
     fit(algorithm, tmp_path / "run", callbacks=[StopEarly()])
     assert [row["step"] for row in lines(tmp_path / "run")] == [1]
     assert load_model(algorithm.save_model(tmp_path / "kept")).model.config.hidden_size == 32
+
+
+@llm_rollout
+async def by_the_sdk(task: str, llm: LLM) -> float:
+    """As people write it: everything that the resource says is passed on."""
+    async with AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+        answer = await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": task}], **llm.sampling_parameters
+        )
+    return float(len(answer.choices[0].message.content or "") % 2)
+
+
+def test_the_sampling_parameters_are_words_of_the_sdk(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=1, config={"actor_rollout_ref.rollout.top_k": 50}), tmp_path / "run", by_the_sdk)
+    (row,) = lines(tmp_path / "run")
+    assert row["train/failed"] == 0
+
+
+def test_a_run_that_failed_the_preflight_can_be_mended_and_resumed(tiny: Path, tmp_path: Path) -> None:
+    @llm_rollout
+    async def silent(task: str, llm: LLM) -> None:
+        await ask(llm, [{"role": "user", "content": task}], max_tokens=1)
+
+    with pytest.raises(TrainingError, match="rewards"):
+        fit(small_grpo(tiny), tmp_path / "run", silent, store="sqlite")
+    fit(small_grpo(tiny), tmp_path / "run", resume=tmp_path / "run", store="sqlite")
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2]
+
+
+class BackToTheFirst(Callback):
+    """Takes the weights after the first step back at the end, as early stopping does with the best."""
+
+    def on_iter_end(self, loop: Any, trained: Any) -> None:
+        if loop.current_iter == 1:
+            self.first = trained.state_dict()
+        elif loop.current_iter == 3:
+            trained.load_state_dict(self.first)
+            loop.should_stop = True
+
+
+def test_earlier_weights_can_be_taken_back(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=1), tmp_path / "one")
+    algorithm = small_grpo(tiny, steps=5)
+    fit(algorithm, tmp_path / "run", callbacks=[BackToTheFirst()])
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        first = load_model(tmp_path / "one" / "checkpoints" / "step_1" / "model").model(ids).logits
+        kept = load_model(algorithm.save_model(tmp_path / "kept")).model(ids).logits
+    assert torch.allclose(first, kept, atol=1e-5)
 
 
 def test_settings_that_cannot_work_are_refused_before_anything_runs(tiny: Path, tmp_path: Path) -> None:

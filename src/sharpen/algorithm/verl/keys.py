@@ -65,7 +65,7 @@ _ALGORITHM_KEYS = _section(
     Key("kl_ctrl.kl_coef", 0.001, number(least=0), "weight of the KL in the reward"),
     Key("kl_penalty", "k3", _KL, "how the KL in the reward is estimated"),
     Key("norm_adv_by_std_in_grpo", True, TRUTH, "divide by the standard deviation of the group"),
-    Key("max_staleness", 0, whole(0), "updates by which the weights of a rollout may be behind; 0: none, in step"),
+    Key("max_staleness", 0, whole(0), "steps by which the weights of a rollout may be behind; 0: none, in step"),
     Key("importance_correction", "auto", truth_or("auto"), "weigh tokens that another policy sampled; auto: if so"),
     Key("importance_cap", 2.0, number(least=1), "greatest weight of that correction"),
     Key("importance_mode", "token", choice(*get_args(ImportanceMode)), "per token, or per whole sequence"),
@@ -81,7 +81,7 @@ _DATA_KEYS = _section(
 )
 _ROLLOUT_KEYS = _section(
     _ROLLOUT,
-    Key("name", "auto", _ENGINE, "the engine; auto: by what is installed"),
+    Key("name", "auto", _ENGINE, "the engine; auto: our own"),
     Key("base_url", None, TEXT, "address of the server, for the engine `openai`", is_optional=True),
     Key("n", 4, whole(1), "rollouts of each task, which are one group"),
     Key("temperature", 1.0, number(above=0), "of sampling"),
@@ -101,7 +101,7 @@ _OPTIM_KEYS = _section(
     Key("lr", 1e-6, number(above=0), "learning rate of AdamW"),
     Key("weight_decay", 0.01, number(least=0), "of AdamW"),
     Key("betas", [0.9, 0.999], BETAS, "of AdamW"),
-    Key("lr_warmup_steps", -1, whole(-1, note="-1: by the ratio"), "steps until the learning rate is reached"),
+    Key("lr_warmup_steps", -1, whole(-1, note="-1: by the ratio"), "updates until the learning rate is reached"),
     Key("lr_warmup_steps_ratio", 0.0, number(least=0, below=1), "the same as a share of the run"),
     Key("lr_scheduler", "constant", choice("constant", "linear", "cosine"), "course of the learning rate"),
 )
@@ -109,7 +109,12 @@ _UPDATE_KEYS = [
     Key("ppo_mini_batch_size", 32, whole(1), "tasks whose rollouts make one update; at most the batch"),
     Key("ppo_micro_batch_size_per_gpu", 4, whole(1), "sequences computed at once"),
     Key("use_dynamic_bsz", None, TRUTH, "by tokens instead; so unless `ppo_micro_batch_size_per_gpu` is given"),
-    Key("ppo_max_token_len_per_gpu", 16384, whole(1), "tokens computed at once, with `use_dynamic_bsz`"),
+    Key(
+        "ppo_max_token_len_per_gpu",
+        16384,
+        whole(1),
+        "tokens computed at once, with `use_dynamic_bsz`; where it is not given, the device decides",
+    ),
     Key("ppo_epochs", 1, whole(1), "passes over the rollouts of a step"),
     Key("grad_clip", 1.0, number(above=0), "greatest norm of the gradient; None: no bound", is_optional=True),
     Key("loss_agg_mode", "token-mean", choice(*get_args(Aggregation)), "how losses of tokens become one"),

@@ -22,6 +22,7 @@ from .credit import Credit, PerToken, assign_credit
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...llm.policy.aggregation import Totals
     from ...llm.policy.critic import LocalCritic
     from ...llm.policy.local_policy import LocalPolicy
 
@@ -32,6 +33,35 @@ MAX_TOKENS_WATCHED = 8192
 DIVERGED_NATS = 8.0  # by which an update may move the log-probability of a sampled token on average
 
 
+class Groups:
+    """The groups of a batch of rollouts, and what they hold: also those without spread, which give no gradient but are
+    part of what a mean is taken over."""
+
+    def __init__(self, rollouts: Sequence[CollectedRollout]) -> None:
+        self._lengths: dict[str, list[int]] = {}
+        for rollout in rollouts:
+            if rollout.counts:
+                lengths = self._lengths.setdefault(rollout.group, [])
+                lengths += [sample.num_trained for sample in rollout.samples if sample.num_trained]
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def split(self, size: int, random_of_epoch: random.Random) -> Iterator[frozenset[str]]:
+        """Mini-batches of up to `size` groups, as equal as they can be, in a random order where there are several."""
+        names, count = list(self._lengths), -(-len(self._lengths) // size)
+        if count > 1:
+            random_of_epoch.shuffle(names)
+        for number in range(count):
+            yield frozenset(names[number * len(names) // count : (number + 1) * len(names) // count])
+
+    def totals(self, names: frozenset[str], *, width: int) -> "Totals":
+        from ...llm.policy.aggregation import Totals
+
+        lengths = [length for name in names for length in self._lengths[name]]
+        return Totals(tokens=sum(lengths), sequences=len(lengths), width=width)
+
+
 class Learner:
     """Holds what learns. `corrects` says whether sampler and trainer are told apart."""
 
@@ -39,31 +69,35 @@ class Learner:
         self._config, self.policy, self.critic = config, policy, critic
         self._seed = seed
         self.corrects = _corrects(config)
+        self.trained: frozenset[str] = frozenset()
+        """The rollouts that the last update was made from."""
 
     def learn(self, rollouts: Sequence[CollectedRollout], *, step: int) -> Metrics:
         """Update the weights. Without anything to learn from they stay as they are."""
         began = time.perf_counter()
-        credit = self._credit(rollouts)
+        groups = Groups(rollouts)
+        is_on_policy = self._is_on_policy(len(groups))
+        credit = self._credit(rollouts, is_on_policy=is_on_policy)
+        self.trained = frozenset(source.rollout_id for source in credit.sources)
         prepared = time.perf_counter()
         metrics = dict(credit.metrics)
         if self.critic is not None:
-            metrics |= self._train_critic(credit, step=step)
-        metrics |= self._train(credit, step=step)
+            metrics |= self._train_critic(groups, credit, step=step)
+        metrics |= self._train(groups, credit, step=step, is_on_policy=is_on_policy)
         trained = time.perf_counter()
         metrics |= {"seconds/prepare": prepared - began, "seconds/train": trained - prepared}
         return metrics
 
     # -- what is learned -----------------------------------------------------------------------------
 
-    def _credit(self, rollouts: Sequence[CollectedRollout]) -> Credit:
+    def _credit(self, rollouts: Sequence[CollectedRollout], *, is_on_policy: bool) -> Credit:
         algorithm, actor = self._config.algorithm, self._config.actor
         sequences = [sample for rollout in rollouts if not rollout.is_lost for sample in rollout.samples]
         default = self._config.rollout.temperature
         temperatures = [each or default for rollout in rollouts if not rollout.is_lost for each in rollout.temperatures]
         ref = self._logprobs(sequences, temperatures, reference=True) if self._needs_reference else None
-        old = None
-        if self.corrects and not self._is_single_update(len({sample.group for sample in sequences})):
-            old = self._logprobs(sequences, temperatures, reference=False)
+        needs_old = self.corrects and not is_on_policy
+        old = self._logprobs(sequences, temperatures, reference=False) if needs_old else None
         return assign_credit(
             rollouts,
             estimator=algorithm.adv_estimator,
@@ -102,11 +136,11 @@ class Learner:
 
     # -- updates -------------------------------------------------------------------------------------
 
-    def _train(self, credit: Credit, *, step: int) -> Metrics:
+    def _train(self, groups: "Groups", credit: Credit, *, step: int, is_on_policy: bool) -> Metrics:
         parts: list[Metrics] = []
-        loss = self._loss_settings(is_on_policy=self._is_single_update(len(credit.by_group())))
-        for samples in self._mini_batches(credit, self._config.actor, step=step):
-            metrics = self.policy.forward_backward(samples, loss)
+        loss = self._loss_settings(is_on_policy=is_on_policy)
+        for samples, totals in self._mini_batches(groups, credit, self._config.actor, step=step):
+            metrics = self.policy.forward_backward(samples, loss, totals=totals)
             metrics |= self.policy.optim_step()
             _check_finite(metrics, step=step)
             parts.append(metrics)
@@ -117,39 +151,39 @@ class Learner:
             self._check_moved(found["update_nats"], step=step)
         return found
 
-    def _train_critic(self, credit: Credit, *, step: int) -> Metrics:
+    def _train_critic(self, groups: "Groups", credit: Credit, *, step: int) -> Metrics:
         assert self.critic is not None
         critic, parts = self._config.critic, []
         loss = LossSettings(aggregation=critic.loss_agg_mode, width=self._width, value_clip=critic.cliprange_value)
-        for samples in self._mini_batches(credit, critic, step=step):
-            metrics = self.critic.forward_backward(samples, loss)
+        for samples, totals in self._mini_batches(groups, credit, critic, step=step):
+            metrics = self.critic.forward_backward(samples, loss, totals=totals)
             metrics |= self.critic.optim_step()
             _check_finite(metrics, step=step)
             parts.append(metrics)
         return {f"critic/{name}": value for name, value in _merged(parts).items()}
 
     def _mini_batches(
-        self, credit: Credit, part: ActorConfig | CriticConfig, *, step: int
-    ) -> Iterator[list[TrainingSample]]:
-        """By groups, as batch sizes count prompts; in an order of its own in every epoch."""
-        size, groups = part.ppo_mini_batch_size, credit.by_group()
+        self, groups: "Groups", credit: Credit, part: ActorConfig | CriticConfig, *, step: int
+    ) -> Iterator[tuple[list[TrainingSample], "Totals"]]:
+        """What is trained of each mini-batch that has anything, and the totals of all of it."""
         for epoch in range(part.ppo_epochs):
-            order = list(range(len(groups)))
-            if len(order) > size:
-                random.Random(f"{self._seed}-{step}-{epoch}").shuffle(order)
-            for start in range(0, len(order), size):
-                samples = [sample for group in order[start : start + size] for sample in groups[group]]
+            random_of_epoch = random.Random(f"{self._seed}-{step}-{epoch}")
+            for names in groups.split(part.ppo_mini_batch_size, random_of_epoch):
+                chosen = zip(credit.samples, credit.sources, strict=True)
+                samples = [sample for sample, source in chosen if source.group in names]
                 if any(sample.num_trained for sample in samples):
-                    yield samples
+                    yield samples, groups.totals(names, width=self._width)
 
     @property
     def _width(self) -> int:
         return self._config.data.max_response_length
 
-    def _is_single_update(self, num_groups: int) -> bool:
-        """With one update a step, the policy that is trained is the one that it is compared with."""
+    def _is_on_policy(self, num_groups: int) -> bool:
+        """With one update a step, the policy that is trained is the one that it is compared with. What older weights
+        sampled is so only where the correction makes up for them."""
         actor = self._config.actor
-        return actor.ppo_epochs == 1 and num_groups <= actor.ppo_mini_batch_size
+        is_single = actor.ppo_epochs == 1 and num_groups <= actor.ppo_mini_batch_size
+        return is_single and (self.corrects or self._config.algorithm.max_staleness == 0)
 
     def _loss_settings(self, *, is_on_policy: bool) -> LossSettings:
         algorithm, actor = self._config.algorithm, self._config.actor

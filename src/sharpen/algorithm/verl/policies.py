@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ...errors import ConfigError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
 from ...llm.policy.local_settings import LocalOptions
@@ -45,8 +44,8 @@ def gpus(wanted: int | None) -> list[str]:
         log.info("trainer.n_gpus_per_node is %d, but this machine has no GPUs: one process does the work", wanted)
         return []
     if wanted > count:
-        raise ConfigError(f"trainer.n_gpus_per_node is {wanted}, but this machine has {count}: use {count} or fewer")
-    return [f"cuda:{number}" for number in range(wanted)]
+        log.warning("trainer.n_gpus_per_node is %d, but this machine has %d: they do the work", wanted, count)
+    return [f"cuda:{number}" for number in range(min(wanted, count))] if count > 1 else []
 
 
 def make_critic(config: VERLConfig, *, total_steps: int) -> LocalCritic | None:
@@ -89,8 +88,8 @@ def _shared(
 
 def _token_budget(config: VERLConfig, part: ActorConfig | CriticConfig) -> int | None:
     """The one that was asked for; None leaves it to the device."""
-    section = "critic" if isinstance(part, CriticConfig) else "actor_rollout_ref.actor"
-    is_given = config.origin(f"{section}.ppo_max_token_len_per_gpu") == "given"
+    sections = ["actor_rollout_ref.actor", *(["critic"] if isinstance(part, CriticConfig) else [])]
+    is_given = any(config.origin(f"{section}.ppo_max_token_len_per_gpu") == "given" for section in sections)
     return part.ppo_max_token_len_per_gpu if part.use_dynamic_bsz and is_given else None
 
 

@@ -7,6 +7,7 @@ more correction, and teaches less and less.
 """
 
 import logging
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,6 +76,11 @@ class VLLMSampler:
     def __init__(self, config: VERLConfig, policy: LocalPolicy, *, name: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sharpen-weights-")
         self._is_lora = policy.trainable.kind == "lora"
+        if config.algorithm.max_staleness and not self._is_lora:
+            raise ConfigError(
+                "algorithm.max_staleness is above 0, but vLLM starts anew for all weights, and calls under way would "
+                "be lost: train an adapter (actor_rollout_ref.model.lora_rank), or use rollout.name=sharpen"
+            )
         ranks = [each.r for each in getattr(policy.model, "peft_config", {}).values()]
         options = {"tensor-parallel-size": config.rollout.tensor_model_parallel_size, "seed": config.rollout.seed}
         if config.rollout.max_num_seqs is not None:
@@ -107,6 +113,10 @@ class VLLMSampler:
             self._server.load_adapter(folder, policy.weights_version)
         else:
             self._server.load_model(folder, policy.weights_version)
+        if self._taken is not None and self._is_lora:  # the adapter before stays for calls that still name it
+            shutil.rmtree(Path(self._folder.name) / f"v{self._taken - 1}", ignore_errors=True)
+        elif self._taken is not None:
+            shutil.rmtree(Path(self._folder.name) / f"v{self._taken}", ignore_errors=True)
         self._taken = policy.weights_version
         return True
 

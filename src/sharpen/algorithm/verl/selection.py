@@ -1,15 +1,18 @@
-"""Whether what is trained is like what was sampled: a training that drops slow or long rollouts prefers the others.
+"""Whether what is learned from is like what was sampled: a training that drops slow rollouts prefers the others.
 
-Everything that was asked for is waited for, so the two should differ by no more than what was lost to infrastructure.
+Everything that was asked for is waited for, so what is compared should differ from what was sampled by no more than
+what was lost to infrastructure or could not be trained. Of what is compared, groups without spread give no gradient:
+what is trained differs from it in its rewards, as it must.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from itertools import compress
 from typing import Any
 
 from .collected import CollectedRollout
 
-KINDS = ("sampled", "trained")
+KINDS = ("sampled", "compared", "trained")
 MEASURES = ("length", "reward")
 
 
@@ -23,10 +26,13 @@ class Selection:
     def state(self) -> dict[str, Any]:
         return {name: list(each) for name, each in self._sums.items()}
 
-    def add(self, rollouts: Sequence[CollectedRollout]) -> None:
-        """A rollout without a reward, or lost, was sampled and is not trained."""
+    def add(self, rollouts: Sequence[CollectedRollout], trained: Set[str]) -> None:
+        """`trained` are the ids of those that an update was made from. A rollout that is compared has a reward, and
+        something that can be trained."""
         for rollout in rollouts:
-            for kind in KINDS if rollout.counts else KINDS[:1]:
+            is_compared = rollout.counts and any(sample.num_trained for sample in rollout.samples)
+            is_of_kind = (True, is_compared, rollout.rollout_id in trained)
+            for kind in compress(KINDS, is_of_kind):
                 self._add(f"{kind}/length", float(sum(rollout.response_lengths)))
                 if rollout.reward is not None:
                     self._add(f"{kind}/reward", rollout.reward)

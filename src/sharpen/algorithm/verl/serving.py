@@ -42,8 +42,12 @@ class Sampling:
     top_k: int = 0
 
     def parameters(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
-        return found | ({"top_k": self.top_k} if self.top_k else {})
+        """For agents, in words that every SDK knows."""
+        return {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+
+    def defaults(self) -> dict[str, Any]:
+        """For the gateway, which adds what a request lacks."""
+        return self.parameters() | ({"top_k": self.top_k} if self.top_k > 0 else {})
 
 
 class PublishedModel:
@@ -79,7 +83,7 @@ class PublishedModel:
     def lead_to(self, entries: Sequence[Entry]) -> None:
         """From the next call on these servers answer; the gateway keeps a conversation at one of them."""
         ours = [
-            {**entry, "model_name": name, "defaults": sampling.parameters()}
+            {**entry, "model_name": name, "defaults": sampling.defaults()}
             for name, sampling in self._sampling.items()
             for entry in entries
         ]

@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 STATE = "state.json"
 MODEL = "model"
+PINNED = "pinned"
+FORGOTTEN = "forgotten.json"
 _NAME = re.compile(r"step_(\d+)")
 _ASIDE = re.compile(r"\.(step_\d+)\.(new|old|gone)")
 SHARE_OF_TIME = 0.05  # that checkpoints only for resuming may take
@@ -90,13 +92,27 @@ class StepFolders:
 
     def tidy(self, newest: int) -> None:
         """Remove those that only the last resume would have needed, and the oldest of too many models."""
-        kept = [step for step in self.steps() if step != newest and self._has_model(step)]
-        for step in self.steps():
-            if step != newest and step not in kept:
+        others = [step for step in self.steps() if step != newest and not (self.path(step) / PINNED).exists()]
+        kept = [step for step in others if self._has_model(step)]
+        for step in others:
+            if step not in kept:
                 self._remove(step)
         if self._keep is not None:
             for step in kept[: max(0, len(kept) + 1 - self._keep)]:
                 self._remove(step)
+
+    def pin(self, step: int) -> None:
+        """Keep the folder of a step for good: somebody may come back to it."""
+        (self.path(step) / PINNED).touch()
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Note that the rollouts of these keys are not to be taken again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / FORGOTTEN, {"keys": sorted({*self.forgotten(), *keys})})
+
+    def forgotten(self) -> list[str]:
+        path = self.folder / FORGOTTEN
+        return list(read_json(path)["keys"]) if path.exists() else []
 
     def _remove(self, step: int) -> None:
         """Under another name: what is half removed is no checkpoint any more."""

@@ -74,6 +74,7 @@ class TrainingRun:
         self._batches: dict[int, list[Batch]] = {}
         self._first: list[CollectedRollout] = []
         self._num_barren = 0
+        self._has_gone_back = False
         self._scorer: RewardModel | None = None
         self._conversations: dict[str, Conversation | None] = {}
         self.summary = Summary.of(saved["summary"] if saved else None)
@@ -84,7 +85,9 @@ class TrainingRun:
         for change in found:
             log.warning("the run goes on with another setting: %s", change)
         is_same = self._is_resumed and not any(change.is_of_rollouts for change in found)
-        return [saved["key"], *saved.get("earlier_keys", [])] if saved and is_same else []
+        keys = [saved["key"], *saved.get("earlier_keys", [])] if saved and is_same else []
+        forgotten = set(self._folders.forgotten())
+        return [key for key in keys if key not in forgotten]
 
     def _task_order(self, train: Dataset[Any]) -> TaskOrder:
         data = self._config.data
@@ -148,7 +151,11 @@ class TrainingRun:
         stack.enter_context(self._model.listed(self._sampler.entries()))
         await stack.enter_async_context(self._calls.let_through(self._rollouts.are_running))
         await stack.enter_async_context(self._rollouts.following())
-        await self._train()
+        try:
+            await self._train()
+        except TrainingError:  # a run that is mended and resumed must not meet the rollouts that ended it
+            self._folders.forget([self._key, *self._earlier_keys])
+            raise
 
     def _make_place(self) -> None:
         """Later steps in the folder are another run's, and would be taken for this one's."""
@@ -186,10 +193,12 @@ class TrainingRun:
     async def _train(self) -> None:
         trainer = self._config.trainer
         self._verl.go_on_after(self.step)
-        if self.step == 0 and self._val_tasks and (trainer.val_before_train or trainer.val_only):
+        if self._val_tasks and (trainer.val_only or (self.step == 0 and trainer.val_before_train)):
             first = await self._validate()
-            self.summary.add_validation(0, first)
+            self.summary.add_validation(self.step, first)
             self._verl.report_validation(first)
+        if trainer.val_only:
+            return
         if self.step >= self._total > 0:
             log.warning(
                 "all %d steps are done already: give more with trainer.total_training_steps or total_epochs, or begin "
@@ -210,8 +219,9 @@ class TrainingRun:
             self._checkpoint()
         if self._batches:  # asked for ahead of a run that a callback ended
             await self._rollouts.cancel(self._key)
-        if self.step and self._folders.latest_model() != self._folders.path(self.step) / MODEL:
-            await finish(self._write, True)  # a callback ended the run
+        is_kept = self._folders.latest_model() == self._folders.path(self.step) / MODEL
+        if self.step and (not is_kept or self._has_gone_back):  # a callback ended the run
+            await finish(self._write, True)
             self._checkpoint()
 
     def _is_due(self, frequency: int, also: bool = False) -> bool:
@@ -224,11 +234,11 @@ class TrainingRun:
         rollouts = await self._rollouts_of(step)
         self._check_outcomes(rollouts, step)
         sampled = time.perf_counter()
-        self.summary.selection.add(rollouts)
         staleness = _staleness(rollouts, self._policy.weights_version)
         metrics = await compute(self._learner.learn, rollouts, step=step)
         if await compute(self._sampler.take, self._policy):
             self._model.lead_to(self._sampler.entries())
+        self.summary.selection.add(rollouts, self._learner.trained)
         ended = time.perf_counter()
         tokens = sum(len(sample) for rollout in rollouts for sample in rollout.samples)
         metrics |= {
@@ -367,10 +377,10 @@ class TrainingRun:
                 self._policy.save_model(folder / MODEL)
 
         self._loads_from = None
-        self._folders.write(self.step, self._state(), save, has_model=has_model)
-        self._saved = self._state()
+        self._folders.write(self.step, self.state(), save, has_model=has_model)
+        self._saved = self.state()
 
-    def _state(self) -> State:
+    def state(self) -> State:
         return {
             "key": self._key,
             "earlier_keys": self._earlier_keys,
@@ -381,10 +391,24 @@ class TrainingRun:
         }
 
     def keep_state(self) -> State:
-        """The state of this moment; its folder is written first where it is not there."""
+        """The state of this moment, to come back to; its folder is written first where it is not there."""
         if self.step and (self._saved is None or self._saved["step"] != self.step):
             self._write(False)
-        return self._state()
+        if self.step and self._loads_from is None:
+            self._folders.pin(self.step)
+        return self.state()
+
+    def go_back_to(self, state: State) -> None:
+        """Take the weights of an earlier state of this run, as early stopping does with the best ones."""
+        if not state or not state["step"] or state["step"] == self.step:
+            return
+        folder = Path(state["folder"]) if state.get("folder") else self._folders.path(state["step"])
+        read_state(folder)  # which says what is wrong with it
+        self._policy.load(folder / "policy")
+        if self._critic is not None:
+            self._critic.load(folder / "critic")
+        self._has_gone_back = True
+        log.info("the weights are those after step %d again", state["step"])
 
     def _checkpoint(self) -> None:
         """After callbacks and loggers have heard of the step, so that their state is of the same moment."""
@@ -425,9 +449,8 @@ def _staleness(rollouts: Sequence[CollectedRollout], version: int) -> float:
     for rollout in rollouts:
         for sample in rollout.samples:
             counts.update(sample.weights_versions)
-    counts.pop(None, None)
-    behind = sum(max(0, version - int(each)) * count for each, count in counts.items() if each is not None)
-    return behind / counts.total() if counts else 0.0
+    known = {int(each): count for each, count in counts.items() if each is not None and each.isdecimal()}
+    return sum(max(0, version - each) * count for each, count in known.items()) / (sum(known.values()) or 1)
 
 
 def _in_words(metrics: Metrics) -> str:

@@ -94,7 +94,15 @@ class VERL(Algorithm[Any]):
         return self._loaded or {}
 
     def load_state_dict(self, state: State) -> None:
-        self._loaded = state or None
+        """What the next run goes on from; within a run, the weights to go back to."""
+        if self._run is not None:
+            self._run.go_back_to(state)
+        else:
+            self._loaded = state or None
+
+    def checkpoint(self) -> None:
+        if self._save is not None and self._run is not None:
+            self._save(self._run.state())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_run": None}

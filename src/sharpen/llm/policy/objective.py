@@ -18,7 +18,8 @@ def policy_objective(
     known_BT, weights_BT, metrics = rows.values("old_logprobs"), None, Metrics()
     old_BT = logprobs_BT.detach() if loss.is_on_policy else known_BT
     if loss.importance_cap is not None:
-        sampler_BT = known_BT if loss.is_on_policy else rows.values("sampler_logprobs")
+        is_known = rows.has("sampler_logprobs") or not loss.is_on_policy
+        sampler_BT = rows.values("sampler_logprobs") if is_known else known_BT
         weights_BT, metrics = importance_weights(
             old_BT, sampler_BT, mask_BT, mode=loss.importance_mode, cap=loss.importance_cap, totals=totals
         )
