@@ -14,7 +14,6 @@ import json
 import os
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -126,7 +125,7 @@ def compare(model: str, options: argparse.Namespace, folder: Path) -> None:
     release(options.device)
     agents = through_gateway(model, options, folder)
     named = {name: median([each[name] for each in own]) for name in ("step", "rollouts", "train")}
-    theirs = {name: median([each[f"train/seconds/{name}"] for each in agents]) for name in ("step", "rollouts", "train")}
+    theirs = {name: median([each[f"train/seconds/{name}"] for each in agents]) for name in named}
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     say(
         {
@@ -182,8 +181,8 @@ def main() -> None:
         folder = Path(place)
         kind = "bfloat16" if options.device == "cuda" else "float32"
         model = write_model(options.shape, folder / options.shape, device=options.device, dtype=kind)
-        compare(model, options, folder)
+        compare(str(model), options, folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -46,7 +46,8 @@ def made_up_tokenizer(vocab: int) -> Any:
     inner = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    make: Any = PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
@@ -65,7 +66,8 @@ def made_up_model(options: argparse.Namespace, vocab: int) -> Any:
         eos_token_id=1,
     )
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
-    return Qwen2ForCausalLM(config).to(options.device, dtype).eval()
+    make: Any = Qwen2ForCausalLM
+    return make(config).to(options.device, dtype).eval()
 
 
 # -- agents ------------------------------------------------------------------------------------------

@@ -207,6 +207,7 @@ def test_gateway_langchain(tmp_path: Path) -> None:
     assert len(asyncio.run(calls_in(tmp_path))) == 4
 
 
+@pytest.mark.slow
 def test_gateway_agents_sdk(tmp_path: Path) -> None:
     lines = run("gateway_agents_sdk", tmp_path).stdout.splitlines()
     assert lines == [

@@ -17,6 +17,7 @@ from sharpen.adapter import (
     TracerTraceToTriplet,
     TraceToTriplet,
 )
+from sharpen.adapter.selection import for_models
 from sharpen.errors import ConfigError
 from sharpen.semconv import PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL
 
@@ -92,6 +93,42 @@ def test_token_ids_written_as_json_and_for_several_choices_are_read():
         [llm("call", 1.0, prompt_token_ids="[1, 2]", response_token_ids="[[3, 4], [5]]")]
     )
     assert (triplet.prompt["token_ids"], triplet.response["token_ids"]) == ([1, 2], [3, 4])
+
+
+def test_choices_after_the_first_are_told_with_what_is_known_of_each():
+    call = llm(
+        "call",
+        1.0,
+        prompt_token_ids=[1],
+        response_token_ids="[[3, 4], [5], []]",
+        response_logprobs="[[-1.0, -2.0], [-3.0], []]",
+        sharpen__llm__weights_versions='[["7", "7"], ["8"], []]',
+        gen_ai__response__finish_reasons=["stop", "length", "stop"],
+    )
+    [triplet] = TracerTraceToTriplet().adapt([call])
+    assert triplet.response == {"token_ids": [3, 4], "logprobs": [-1.0, -2.0]}
+    assert triplet.metadata["further_choices"] == [
+        {"token_ids": [5], "logprobs": [-3.0], "weights_versions": ["8"], "finish_reason": "length"},
+        {"token_ids": [], "logprobs": [], "finish_reason": "stop"},
+    ]
+
+
+def test_log_probabilities_that_do_not_fit_the_choices_are_nobodys():
+    call = llm(
+        "call", 1.0, prompt_token_ids=[1], response_token_ids="[[3], [4], [5]]", response_logprobs="[[-1], [-2]]"
+    )
+    [triplet] = TracerTraceToTriplet().adapt([call])
+    assert [each["logprobs"] for each in triplet.metadata["further_choices"]] == [[], []]
+
+
+def test_choices_of_completions_that_did_not_all_come_may_be_of_other_prompts():
+    ids = ([1], "[[3], [4]]")
+    told = {"gen_ai__operation__name": "text_completion", "gen_ai__request__choice__count": 2}
+    whole = gateway("whole", 1.0, 2.0, ids, **told)
+    cut = gateway("cut", 3.0, 4.0, ids, **told, sharpen__llm__is_complete=False)
+    one, other = TracerTraceToTriplet().adapt([whole, cut])
+    assert len(one.metadata["further_choices"]) == 1
+    assert other.metadata["num_untrained_choices"] == 1
 
 
 def test_without_token_ids_the_messages_stand_in():
@@ -462,6 +499,35 @@ def test_metadata_tell_how_it_was_sampled_where_that_was_recorded():
 def test_calls_that_the_gateway_did_not_see_are_not_its_triplets():
     spans = [llm("elsewhere", 1.0, 2.0), gateway("g", 3.0, 4.0, ([1], [2])), span("any", 5.0, response_token_ids=[3])]
     assert [t.metadata["span_id"] for t in LlmProxyTraceToTriplet().adapt(spans)] == ["g", "any"]
+
+
+@pytest.mark.parametrize("adapter", [TracerTraceToTriplet(), LlmProxyTraceToTriplet()])
+def test_a_reward_after_another_models_call_is_for_the_call_of_ours_before_it(adapter):
+    def asked(id, start, model):
+        return gateway(id, start, start + 1, ([1], [2]), gen_ai__request__model=model)
+
+    spans = [asked("p1", 1.0, "policy"), asked("j1", 3.0, "judge"), reward(0.5, 5.0)]
+    spans += [asked("p2", 6.0, "policy"), asked("j2", 8.0, "judge"), reward(1.0, 10.0)]
+    ours = for_models(adapter, ["policy"])
+    assert [(each.metadata["span_id"], each.reward) for each in ours.adapt(spans)] == [("p1", 0.5), ("p2", 1.0)]
+    assert len(adapter.adapt(spans)) == 4
+    assert adapter.models is None
+
+
+def test_the_gateway_knows_a_model_by_the_name_that_counts():
+    own = llm("own", 1.0, 4.0, response_id="r", gen_ai__request__model="openai/policy")
+    seen = gateway("seen", 2.0, 3.0, ([1], [2]), gen_ai__response__id="r", gen_ai__request__model="policy")
+    [triplet] = for_models(TracerTraceToTriplet(), ["policy"]).adapt([own, seen])
+    assert (triplet.metadata["span_id"], triplet.metadata["model"]) == ("own", "policy")
+
+
+def test_an_adapter_of_another_kind_is_left_as_it_is():
+    class Counting(TraceAdapter[int]):
+        def adapt(self, source, /):
+            return len(source)
+
+    adapter = Counting()
+    assert for_models(adapter, ["policy"]) is adapter
 
 
 def test_a_judge_behind_the_gateway_is_left_out_by_the_place_of_its_own_span():

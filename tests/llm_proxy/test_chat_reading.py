@@ -193,6 +193,15 @@ def test_the_weights_version_by_any_of_its_names():
 # -- completions ----------------------------------------------------------------------------------------
 
 
+def test_of_several_prompts_the_first_ones_ids_are_read_whichever_is_answered_first():
+    def event(index, prompt, sampled):
+        choice = {"index": index, "text": "a", "finish_reason": "stop", "token_ids": sampled}
+        return {**HEAD, "object": "text_completion", "choices": [{**choice, "prompt_token_ids": prompt}]}
+
+    said = read_events("completions", [event(1, [7, 8], [9]), event(0, [1, 2], [3]), "[DONE]"])
+    assert (said.prompt_token_ids, said.response_token_ids) == ([1, 2], [[3], [9]])
+
+
 def test_completions_whole_and_streamed():
     choice = {"index": 0, "text": "abc", "finish_reason": "length", "token_ids": [4, 5], "prompt_token_ids": [1]}
     choice["logprobs"] = {

@@ -265,14 +265,52 @@ def test_triplets_have_the_ids_that_were_read_and_sampled(adapter):
     assert triplet.metadata["weights_version"] == "8"
 
 
-def test_of_several_choices_a_triplet_has_the_first():
+def several(*ids, **more):
+    """Choices with one log-probability for all of their tokens."""
+    return [
+        {
+            "index": number,
+            "finish_reason": "stop",
+            "token_ids": each,
+            "logprobs": {"token_logprobs": [-1.0] * len(each)},
+        }
+        | more
+        for number, each in enumerate(ids)
+    ]
+
+
+def test_of_several_choices_a_triplet_has_the_first_and_tells_the_others():
     answer = chat_answer(token_ids=[4, 5])
-    answer["choices"].append({**answer["choices"][0], "index": 1, "token_ids": [6]})
+    answer["choices"].append(
+        {**answer["choices"][0], "index": 1, "token_ids": [6], "logprobs": {"content": [{"logprob": -2}]}}
+    )
     made = span("chat", ask(n=2), answer)
     (triplet,) = LlmProxyTraceToTriplet()([made])
     assert triplet.response["token_ids"] == [4, 5]
+    assert triplet.metadata["further_choices"] == [{"token_ids": [6], "logprobs": [-2.0], "finish_reason": "stop"}]
     assert json.loads(made.attributes[Ours.RESPONSE_TOKEN_IDS]) == [[4, 5], [6]]
     assert len(TraceToMessages()([made])) == 2
+
+
+def test_choices_of_one_prompt_are_told_and_those_of_other_prompts_are_counted():
+    def metadata(request, *ids):
+        made = span("completions", {"model": "small", **request}, {"id": "c", "choices": several(*ids, text="hi")})
+        (triplet,) = LlmProxyTraceToTriplet()([made])
+        return triplet.metadata
+
+    told = metadata({"prompt": [1, 2], "n": 2}, [3], [4])
+    assert told["further_choices"] == [{"token_ids": [4], "logprobs": [-1.0], "finish_reason": "stop"}]
+    for others in (metadata({"prompt": [[1], [2]]}, [3], [4]), metadata({"prompt": ["a", "b"], "n": 1}, [3], [4])):
+        assert others["num_untrained_choices"] == 1
+        assert "further_choices" not in others
+    assert metadata({"prompt": [[1], [2]], "n": 2}, [3], [4], [5], [6])["num_untrained_choices"] == 3
+
+
+def test_the_top_k_of_a_call_is_recorded():
+    made = span("chat", ask(top_k=20, top_p=0.5), chat_answer(token_ids=[4]))
+    assert made.attributes["gen_ai.request.top_k"] == 20
+    (triplet,) = LlmProxyTraceToTriplet()([made])
+    assert (triplet.metadata["top_k"], triplet.metadata["top_p"]) == (20, 0.5)
 
 
 def test_ids_that_the_agent_sent_as_prompt_are_its_prompt():

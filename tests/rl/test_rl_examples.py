@@ -24,6 +24,7 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_rl_cartpole(tmp_path: Path) -> None:
     last = run("rl_cartpole", tmp_path).splitlines()[-1]
     found = re.fullmatch(r"balanced for (\d+) steps after \d+ episodes", last)

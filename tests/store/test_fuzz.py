@@ -110,6 +110,7 @@ async def fuzz_sqlite(folder: Path, *options: str) -> None:
     await again.close()
 
 
+@pytest.mark.slow
 async def test_an_empty_store_in_memory_survives_every_edge_of_its_document(tmp_path):
     await fuzz_memory(tmp_path, "--phases", "coverage", "--seed", "1", "--max-examples", "1")
 

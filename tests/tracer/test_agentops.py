@@ -62,6 +62,7 @@ assert not os.path.exists("agentops.log")
     assert run_script(code).stdout.splitlines() == [CALL, *OPERATION]
 
 
+@pytest.mark.slow
 def test_a_key_in_the_environment_sends_nothing_either() -> None:
     code = f"""{ALONE}
 tracer = AgentOpsTracer()
@@ -73,6 +74,7 @@ show(tracer)
     assert done.stdout.splitlines() == [CALL, *OPERATION]
 
 
+@pytest.mark.slow
 def test_another_tracer_afterwards_records_each_call_once() -> None:
     code = f"""{ALONE}
 with chat_server() as url:
@@ -98,6 +100,7 @@ show(tracer)
     assert run_script(code).stdout.splitlines() == OPERATION
 
 
+@pytest.mark.slow
 def test_an_agentops_that_the_user_starts_himself_is_recorded_too() -> None:
     code = f"""{ALONE}
 import agentops

@@ -92,9 +92,9 @@ def is_alive(pid: int) -> bool:
         (signal.SIGINT, TWO_RUNNERS, "{}"),
         pytest.param(signal.SIGTERM, TWO_RUNNERS, "{}", marks=pytest.mark.slow),
         (signal.SIGKILL, TWO_RUNNERS, "{}"),
-        (signal.SIGKILL, TWO_RUNNERS, '{"launch_mode": "thread"}'),
+        pytest.param(signal.SIGKILL, TWO_RUNNERS, '{"launch_mode": "thread"}', marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, TWO_RUNNERS, '{"launch_mode": "thread"}', marks=pytest.mark.slow),
-        (signal.SIGINT, MAIN_RUNNER, "{}"),
+        pytest.param(signal.SIGINT, MAIN_RUNNER, "{}", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, THREADS, "{}", marks=pytest.mark.slow),
     ],
 )

@@ -73,10 +73,10 @@ class LLMCall:
         return found[0] if found else []
 
     @property
-    def model(self) -> Any:
+    def model(self) -> str | None:
         """The name that was asked for; as the gateway knows it, where it saw the call."""
         spans = sorted(self.spans, key=lambda span: span.name != SHARPEN_LLM_CALL)
-        return next((span.attributes[_REQUEST_MODEL] for span in spans if _REQUEST_MODEL in span.attributes), None)
+        return next((str(span.attributes[_REQUEST_MODEL]) for span in spans if _REQUEST_MODEL in span.attributes), None)
 
     @property
     def has_failed(self) -> bool:

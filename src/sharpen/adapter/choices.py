@@ -35,7 +35,8 @@ def further_choices(call: LLMCall) -> dict[str, Any]:
 
 def _has_one_prompt(call: LLMCall, num_choices: int) -> bool:
     """A chat has one. Completions of several prompts have more choices than were asked for of each, once all came."""
-    if call.written(OPERATION_NAME) == "chat":
+    operations = {span.attributes[OPERATION_NAME] for span in call.spans if OPERATION_NAME in span.attributes}
+    if operations == {"chat"}:
         return True
     return call.written(IS_COMPLETE) is not False and call.written(_COUNT) == num_choices
 

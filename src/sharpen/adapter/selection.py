@@ -1,9 +1,10 @@
 """What every adapter of LLM calls shares: the tree of a trace, and the calls in it that count."""
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ConfigError
 from ..types import Span
@@ -87,6 +88,18 @@ class LLMCallAdapter(TraceAdapter[To]):
             if is_wanted and not is_scoring and not call.has_failed:
                 kept.append(call)
         return kept
+
+
+AnyAdapter = TypeVar("AnyAdapter", bound=TraceAdapter[Any])
+
+
+def for_models(adapter: AnyAdapter, models: Iterable[str]) -> AnyAdapter:
+    """A copy that counts only calls of these models; an adapter that does not look for calls stays as it is."""
+    if not isinstance(adapter, LLMCallAdapter):
+        return adapter
+    found = copy.copy(adapter)
+    found.models = frozenset(models)
+    return found
 
 
 def _checked_pattern(name: str, pattern: str | None) -> str | None:

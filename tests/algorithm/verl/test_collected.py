@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,72 @@ def test_a_response_above_the_limit_is_trained_up_to_it() -> None:
 def test_a_response_that_ran_into_the_limit_of_the_engine_is_truncated() -> None:
     assert collected("ro-0", 1.0, call([1], [2], finish_reason="length")).truncated
     assert not collected("ro-0", 1.0, call([1], [2], finish_reason="stop")).truncated
+
+
+# -- choices -----------------------------------------------------------------------------------------
+
+
+def choice(*ids: int, **more: Any) -> dict[str, Any]:
+    return {"token_ids": list(ids), "logprobs": [-each / 10 for each in ids], **more}
+
+
+def test_every_choice_of_a_call_is_a_sequence_after_the_same_prompt() -> None:
+    further = [choice(5, weights_versions=["8"]), choice(6, 7, finish_reason="length")]
+    found = collected("ro-0", 1.0, call([1, 2], [3], weights_version="7", further_choices=further))
+
+    assert [sample.token_ids for sample in found.samples] == [(1, 2, 3), (1, 2, 5), (1, 2, 6, 7)]
+    assert [sample.logprobs for sample in found.samples] == [(0, 0, -0.3), (0, 0, -0.5), (0, 0, -0.6, -0.7)]
+    assert [sample.weights_versions[-1] for sample in found.samples] == ["7", "8", "7"]
+    assert (found.num_calls, found.num_untokenised, found.response_lengths) == (3, 0, (1, 1, 2))
+    assert found.truncated
+
+
+def test_a_conversation_goes_on_from_the_choice_that_the_agent_took() -> None:
+    found = collected("ro-0", 1.0, call([1], [2], further_choices=[choice(3)]), call([1, 3, 4], [5]))
+
+    assert [sample.token_ids for sample in found.samples] == [(1, 2), (1, 3, 4, 5)]
+    assert [sample.turns for sample in found.samples] == [(0,), (1, 2)]
+
+
+def test_the_reward_of_a_call_counts_once_and_all_its_choices_lead_to_it() -> None:
+    first = call([1], [2], reward=0.5, further_choices=[choice(3)])
+    found = collected("ro-0", 1.0, first, call([1, 2, 4], [5], reward=1.0, further_choices=[choice(6)]))
+
+    assert found.turn_rewards == (0.0, 0.5, 0.0, 1.0)
+
+
+def test_a_final_reward_after_several_choices_is_no_turn_reward() -> None:
+    found = collected("ro-0", 1.0, call([1], [2], reward=1.0, further_choices=[choice(3)]))
+
+    assert (found.reward, found.turn_rewards) == (1.0, ())
+
+
+def test_choices_that_cannot_be_trained_are_counted() -> None:
+    without = {"token_ids": [3], "logprobs": []}
+    found = collected("ro-0", 1.0, call([1], [2], further_choices=[without]), call([9], [8], num_untrained_choices=2))
+
+    assert (found.num_calls, found.num_untokenised) == (5, 3)
+    assert [sample.token_ids for sample in found.samples] == [(1, 2), (9, 8)]
+    assert [sample.turns for sample in found.samples] == [(0,), (2,)]
+
+
+# -- parts of a distribution -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_cut"),
+    [
+        ({}, False),
+        ({"top_p": 1.0, "top_k": 0}, False),
+        ({"top_k": -1}, False),
+        ({"top_p": 0.9}, True),
+        ({"top_k": 20}, True),
+    ],
+)
+def test_a_rollout_tells_whether_a_call_sampled_from_a_part_of_the_distribution(
+    asked: dict[str, float], is_cut: bool
+) -> None:
+    assert collected("ro-0", 1.0, call([1], [2]), call([1, 2], [3], **asked)).is_cut == is_cut
 
 
 # -- temperatures ------------------------------------------------------------------------------------

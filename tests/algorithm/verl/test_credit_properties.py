@@ -1,8 +1,10 @@
 """From the spans of random rollouts to training samples: nothing is lost, nothing is added, nothing is mixed up."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -19,19 +21,25 @@ MAX_PROMPT, MAX_RESPONSE = 8, 3
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call as it happened; `logprobs` None is one that was not recorded, `reward` what came after it."""
+class Choice:
+    """One answer of a call; `logprobs` None is one that was not recorded."""
 
-    prompt: list[int]
     response: list[int]
     logprobs: list[float] | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as it happened, with one choice or several; `reward` is what came after it."""
+
+    prompt: list[int]
+    choices: list[Choice]
     reward: float | None
 
-    @property
-    def num_trained(self) -> int:
-        if self.logprobs is None or not self.response or len(self.prompt) > MAX_PROMPT:
+    def num_trained(self, choice: Choice) -> int:
+        if choice.logprobs is None or not choice.response or len(self.prompt) > MAX_PROMPT:
             return 0
-        return min(len(self.response), MAX_RESPONSE)
+        return min(len(choice.response), MAX_RESPONSE)
 
 
 @st.composite
@@ -39,24 +47,34 @@ def rollouts(draw: st.DrawFn) -> list[Call]:
     """Calls of few different tokens, so that prompts often extend, repeat or nearly match what came before."""
     tokens = st.lists(st.integers(0, 2), max_size=3)
     calls: list[Call] = []
-    for number in range(draw(st.integers(0, 5))):
+    turn = 0
+    for _ in range(draw(st.integers(0, 5))):
         history: list[int] = []
         if calls and draw(st.booleans()):
             before = draw(st.sampled_from(calls))
-            history = [*before.prompt, *before.response]
-        response = [*draw(tokens), *draw(tokens)]
-        # Each log-probability is its own, so that a swapped one would show: whole numbers are those of the call.
-        logprobs = [-(number + 1) - position / 10 for position in range(len(response))]
+            history = [*before.prompt, *draw(st.sampled_from(before.choices)).response]
         is_recorded = draw(st.integers(0, 5)) > 0
+        choices = []
+        for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
+            response = [*draw(tokens), *draw(tokens)]
+            # Each log-probability is its own, so that a swapped one would show: whole numbers are those of the choice.
+            logprobs = [-(turn + 1) - position / 10 for position in range(len(response))]
+            choices.append(Choice(response, logprobs if is_recorded else None))
+            turn += 1
         reward = draw(st.sampled_from([None, None, 0.0, 0.5, 1.0]))
         prompt = [*history, *draw(tokens)] or [1]
-        calls.append(Call(prompt, response, logprobs if is_recorded else None, reward))
+        calls.append(Call(prompt, choices, reward))
     return calls
 
 
 def turn_of(logprob: float) -> int:
-    """The number of the call that sampled a token, by its log-probability."""
+    """The number of the choice that sampled a token, by its log-probability."""
     return int(-logprob) - 1
+
+
+def by_choice(lists: list[Any]) -> Any:
+    """As a gateway writes it: a flat list of one choice, JSON of several."""
+    return lists[0] if len(lists) == 1 else json.dumps(lists)
 
 
 batches = st.lists(st.tuples(st.integers(0, 1), rollouts(), st.sampled_from([0.0, 0.25, 1.0])), max_size=6)
@@ -87,10 +105,11 @@ def spans_of(rollout_id: str, calls: Sequence[Call], final: float) -> list[Span]
         told: dict[str, object] = {
             "gen_ai.operation.name": "chat",
             LightningLLMAttributes.PROMPT_TOKEN_IDS.value: call.prompt,
-            LightningLLMAttributes.RESPONSE_TOKEN_IDS.value: call.response,
+            LightningLLMAttributes.RESPONSE_TOKEN_IDS.value: by_choice([each.response for each in call.choices]),
+            "gen_ai.request.choice.count": len(call.choices),
         }
-        if call.logprobs is not None:
-            told[LightningLLMAttributes.RESPONSE_LOGPROBS.value] = call.logprobs
+        if call.choices[0].logprobs is not None:
+            told[LightningLLMAttributes.RESPONSE_LOGPROBS.value] = by_choice([each.logprobs for each in call.choices])
         add(SHARPEN_LLM_CALL, told)
         if call.reward is not None:
             add(AGL_REWARD, {PRIMARY_REWARD_VALUE: call.reward})
@@ -120,12 +139,13 @@ def test_every_sampled_token_is_trained_once_with_its_own_log_probability_and_no
 
     sizes = [sum(other == group for other, _, _ in batch) for group, _, _ in batch]
     sampled = [
-        (f"ro-{group}-{number}", (*call.prompt, *call.response[:i]), call.response[i], call.logprobs[i])
+        (f"ro-{group}-{number}", (*call.prompt, *choice.response[:i]), choice.response[i], choice.logprobs[i])
         for number, (group, calls, _) in enumerate(batch)
         if sizes[number] > 1 or estimator in ("reinforce_plus_plus", "gae")
         for call in calls
-        for i in range(call.num_trained)
-        if call.logprobs is not None
+        for choice in call.choices
+        for i in range(call.num_trained(choice))
+        if choice.logprobs is not None
     ]
     trained = [
         (source.rollout_id, tuple(sample.token_ids[:t]), sample.token_ids[t], sample.old_logprobs[t])
@@ -143,15 +163,15 @@ def test_every_sampled_token_is_trained_once_with_its_own_log_probability_and_no
 
 
 def earned(calls: Sequence[Call], final: float) -> list[float]:
-    """A reward goes to the call before it; the final one too, also where that call has one already."""
-    rewards = [call.reward or 0.0 for call in calls]
+    """A reward goes to the last choice of the call before it; the final one too, also where that has one already."""
+    rewards = [reward for call in calls for reward in [0.0] * (len(call.choices) - 1) + [call.reward or 0.0]]
     if calls and calls[-1].reward != final:
         rewards[-1] += final
     return rewards
 
 
 def to_go(batch: Batch, number: int, place: int) -> float:
-    """What a rollout earned from a call on, or from its last where it has fewer."""
+    """What a rollout earned from a choice on, or from its last where it has fewer."""
     _, calls, final = batch[number]
     rewards = earned(calls, final)
     return sum(rewards[min(place, len(rewards) - 1) :]) if rewards else final

@@ -8,6 +8,7 @@ from sharpen.algorithm.verl.collected import CollectedRollout
 from sharpen.algorithm.verl.preflight import (
     Check,
     check_agreement,
+    check_answers,
     check_length,
     check_outcomes,
     check_rewards,
@@ -20,6 +21,8 @@ from sharpen.algorithm.verl.preflight import (
 )
 from sharpen.llm.errors import TrainingError
 from tests.llm.tiny_models import tiny_tokenizer
+
+from .made_rollouts import call, collected
 
 FORGETFUL = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -45,6 +48,16 @@ def test_a_template_that_is_not_prefix_preserving_is_caught() -> None:
     assert "does not extend prefixes" in found.message
     with pytest.raises(TrainingError, match="does not extend prefixes"):
         conclude([found], is_strict=True)
+
+
+def test_a_template_is_checked_with_the_arguments_that_it_is_given() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = FORGETFUL.replace("and not loop.last", "and not loop.last and not keeps_all")
+    assert check_template(tokenizer).level == "warning"
+    assert check_template(tokenizer, {"keeps_all": True}).level == "passed"
+    rollouts = [rollout(reward=0.0), rollout(reward=1.0)]
+    checks = run_checks(tokenizer, rollouts, nats=1e-6, template_kwargs={"keeps_all": True})
+    assert {check.level for check in checks} == {"passed"}
 
 
 def test_a_template_that_refuses_a_conversation_is_an_error() -> None:
@@ -89,6 +102,38 @@ def test_groups_without_spread_are_told() -> None:
     flat = [rollout(reward=0.0), rollout(reward=0.0), rollout(reward=1.0, group="h"), rollout(reward=1.0, group="h")]
     assert check_spread(flat).level == "warning"
     assert check_spread([*flat, rollout(reward=0.5)]).level == "passed"
+
+
+def test_groups_of_one_are_compared_over_the_batch() -> None:
+    alone = [rollout(reward=1.0, group="a"), rollout(reward=0.0, group="b")]
+    assert check_spread(alone).level == "passed"
+    flat = check_spread([rollout(reward=1.0, group="a"), rollout(reward=1.0, group="b")])
+    assert flat.level == "warning"
+    assert "the batch" in flat.message
+
+
+def test_where_the_batch_is_compared_flat_groups_do_not_matter() -> None:
+    flat = [rollout(reward=0.0), rollout(reward=0.0), rollout(reward=1.0, group="h"), rollout(reward=1.0, group="h")]
+    assert check_spread(flat, compares_batch=True).level == "passed"
+
+
+def test_rewards_of_calls_are_a_spread_too() -> None:
+    final = call([1, 2, 3], [2], reward=1.0)
+    rollouts = [
+        collected(f"ro-t0-{i}", 1.0, call([1], [2], reward=earned), final) for i, earned in enumerate((0.3, 0.9))
+    ]
+    assert check_spread(rollouts).level == "passed"
+    assert check_spread([rollouts[0], rollouts[0]]).level == "warning"
+
+
+def test_rollouts_that_all_sampled_the_same_are_told() -> None:
+    same = [collected(f"ro-t{group}-{i}", 1.0, call([1], [2 + group])) for group in range(2) for i in range(2)]
+    found = check_answers(same)
+    assert found.level == "warning"
+    assert "seed" in found.message
+    assert check_answers([*same, collected("ro-t1-2", 1.0, call([1], [9]))]).level == "passed"
+    assert check_answers(same[::2]).level == "passed"  # groups of one
+    assert check_answers([rollout(), rollout()]).level == "passed"  # nothing was sampled
 
 
 def test_failures_and_cut_answers_are_told() -> None:

@@ -230,8 +230,8 @@ def test_a_config_of_dotted_names_with_a_critic_is_taken() -> None:
 def test_a_yaml_file_of_verl_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "trainer.yaml"
     path.write_text(DEFAULTS_IN_YAML, encoding="utf-8")
-    with caplog.at_level(logging.WARNING, logger=LOGGER):
-        config = read_config(path)
+    caplog.set_level(logging.WARNING, logger="sharpen")
+    config = read_config(path)
     assert read_config(str(path)) == config
     assert config.actor.optim.lr == 1e-6
     assert config.actor.optim.lr_scheduler == "cosine"

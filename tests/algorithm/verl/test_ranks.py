@@ -13,7 +13,6 @@ import torch
 from sharpen import VERL
 from sharpen.algorithm.verl import policies
 from sharpen.callbacks import Callback
-from sharpen.errors import ConfigError
 from sharpen.llm.errors import TrainingError
 from tests.execution.processes import child_pids, eventually, is_running
 from tests.llm.tiny_models import write_tiny_model
@@ -43,11 +42,10 @@ def test_a_machine_without_gpus_runs_what_was_written_for_eight(
     assert "n_gpus_per_node is 8, but this machine has no GPUs" in caplog.text
 
 
-def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_for_more_gpus_than_there_are_takes_those(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    with pytest.raises(ConfigError, match=r"n_gpus_per_node is 8, but this machine has 4: use 4 or fewer"):
-        policies.gpus(8)
+    assert policies.gpus(8) == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
     assert policies.gpus(2) == ["cuda:0", "cuda:1"]
     assert policies.gpus(None) == policies.gpus(1) == []
 

@@ -241,6 +241,46 @@ def test_only_the_calls_of_the_matched_role_are_trained(tiny: Path, tmp_path: Pa
     assert both["train/trained_tokens"] == 128 * (1 - both["train/flat_groups"])
 
 
+@llm_rollout
+async def judged(task: str, llm: LLM) -> float:
+    """Two calls, each rewarded after a judge's call. In the end every rollout has earned the same."""
+    judge = LLM(endpoint=llm.endpoint, model="judge")
+    messages = [{"role": "user", "content": task}]
+    answer = await ask(llm, messages, max_tokens=1)
+    is_even = answer["choices"][0]["token_ids"][0] % 2 == 0
+    await ask(judge, messages, max_tokens=1)
+    emit_reward(float(is_even))
+    await ask(llm, messages, max_tokens=1)
+    await ask(judge, messages, max_tokens=1)
+    emit_reward(float(not is_even))
+    return 1.0
+
+
+def test_rewards_after_the_calls_of_a_judge_are_for_the_policy(tiny: Path, tmp_path: Path) -> None:
+    loaded = load_model(tiny)
+    with EngineServer(Engine(loaded.model, loaded.tokenizer), loaded.tokenizer, name="judge") as server:
+        gateway = {"type": "LLMProxy", "model_list": [{"model_name": "judge", "base_url": server.base_url}]}
+        algorithm = small_grpo(tiny, steps=1, batch_size=1, config={"trainer.preflight": False})
+        fit(algorithm, tmp_path / "run", judged, llm_proxy=gateway)
+    (row,) = lines(tmp_path / "run")
+    assert row["train/turns_mean"] == 2
+    assert row["train/reward_std"] == 0
+    assert row["train/flat_groups"] == 0  # the second calls have earned what their turn brought
+
+
+@llm_rollout
+async def three_answers(task: str, llm: LLM) -> float:
+    answer = await ask(llm, [{"role": "user", "content": task}], max_tokens=2, n=3, ignore_eos=True)
+    return float(answer["choices"][0]["token_ids"][0] % 2 == 0)
+
+
+def test_every_choice_of_a_call_is_trained(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=1, batch_size=1, config={"trainer.preflight": False}), tmp_path / "run", three_answers)
+    (row,) = lines(tmp_path / "run")
+    assert row["train/flat_groups"] == 0
+    assert (row["train/trained_tokens"], row["train/untokenised"]) == (8 * 3 * 2, 0)
+
+
 def test_a_server_of_somebody_else_can_sample(tiny: Path, tmp_path: Path) -> None:
     loaded = load_model(tiny)
     with EngineServer(Engine(loaded.model, loaded.tokenizer), loaded.tokenizer, name=tiny.name) as server:

@@ -2,7 +2,8 @@
 
 Invariants: every sampled token that is kept is in exactly one sequence, after the tokens that its sampler saw, with the
 log-probability that its sampler gave it. A call that cannot be trained is counted, still has its place in the order of
-calls, and keeps its reward. Calls at different temperatures stand in different sequences.
+calls, and keeps its reward. Calls at different temperatures stand in different sequences. A call with several choices
+counts as one call for each, and its reward counts once: it stands at the last, so that all of them lead to it.
 """
 
 import logging
@@ -39,7 +40,10 @@ class CollectedRollout:
     """Of each of `samples`; None where it was not recorded."""
     temperature: float | None = None
     """Of all of its calls; None where it is not known, or not one."""
+    is_cut: bool = False
+    """Whether a call sampled from a part of the distribution only (`top_p`, `top_k`)."""
     num_calls: int = 0
+    """Each choice of a call is one."""
     num_untokenised: int = 0
     """Calls without token ids or log-probabilities. They are not trained, and neither are the next two kinds."""
     num_too_long: int = 0
@@ -89,7 +93,7 @@ def collect(
         raise ConfigError(
             f"max_prompt_length is {max_prompt_length} and max_response_length {max_response_length}: use 1 or more"
         )
-    calls = [_Call.of(each, rollout.rollout_id, temperature) for each in triplets]
+    calls = [_Call.of(each, rollout.rollout_id, temperature) for triplet in triplets for each in _choices(triplet)]
     group = rollout.rollout_id.rpartition("-")[0] or rollout.rollout_id if group is None else group
     reward = _final_reward(rollout)
     wanted = [each for each in calls if each.is_trainable(max_prompt_length)]
@@ -106,11 +110,12 @@ def collect(
         samples=samples,
         temperatures=temperatures,
         temperature=asked.pop() if len(asked := {each.temperature for each in calls}) == 1 else None,
+        is_cut=any(_is_cut(each.metadata) for each in triplets),
         num_calls=len(calls),
         num_untokenised=len(calls) - len(known),
         num_too_long=num_too_long,
         num_greedy=sum(each.is_greedy for each in calls),
-        truncated=num_too_long > 0 or any(each.is_cut(max_response_length) for each in calls),
+        truncated=num_too_long > 0 or any(each.is_truncated(max_response_length) for each in calls),
         prompt_lengths=tuple(len(turn.prompt_ids) for turn in known),
         response_lengths=tuple(len(turn.response_ids) for turn in known),
         duration_seconds=_duration(rollout),
@@ -122,7 +127,7 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call to the model: the turn that it is where all of its tokens are known, and what was asked for."""
+    """One choice of a call: the turn that it is where all of its tokens are known, and what was asked for."""
 
     turn: Turn | None
     reward: float | None
@@ -147,9 +152,29 @@ class _Call:
     def is_trainable(self, max_prompt_length: int) -> bool:
         return self.turn is not None and len(self.turn.prompt_ids) <= max_prompt_length and not self.is_greedy
 
-    def is_cut(self, max_response_length: int) -> bool:
+    def is_truncated(self, max_response_length: int) -> bool:
         is_longer = self.turn is not None and len(self.turn.response_ids) > max_response_length
         return is_longer or self.finish_reason == "length"
+
+
+_OF_ONE_CHOICE = frozenset({"weights_versions", "finish_reason", "further_choices", "num_untrained_choices"})
+
+
+def _choices(triplet: Triplet) -> list[Triplet]:
+    """A triplet for each choice of a call; the last has its reward."""
+    further, num_untrained = triplet.metadata.get("further_choices"), triplet.metadata.get("num_untrained_choices")
+    if not further and not num_untrained:
+        return [triplet]
+    shared = {name: value for name, value in triplet.metadata.items() if name not in _OF_ONE_CHOICE}
+    found = [msgspec.structs.replace(triplet, reward=None)]
+    found += [Triplet(triplet.prompt, each, None, shared | each) for each in further or ()]
+    found += [Triplet({}, {}, None, shared)] * (num_untrained or 0)
+    return [*found[:-1], msgspec.structs.replace(found[-1], reward=triplet.reward)]
+
+
+def _is_cut(metadata: Mapping[str, Any]) -> bool:
+    top_p, top_k = metadata.get("top_p"), metadata.get("top_k")
+    return (isinstance(top_p, int | float) and top_p < 1) or (isinstance(top_k, int | float) and top_k > 0)
 
 
 def _turn(triplet: Triplet, rollout_id: str) -> Turn | None:

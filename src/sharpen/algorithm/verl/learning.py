@@ -5,6 +5,7 @@ old ones; they are computed anew only where the sampler was another policy than 
 or a distribution that was cut (`top_p`, `top_k`).
 """
 
+import logging
 import math
 import random
 import time
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ...llm.policy.aggregation import Totals
     from ...llm.policy.critic import LocalCritic
     from ...llm.policy.local_policy import LocalPolicy
+
+log = logging.getLogger(__name__)
 
 Metrics = dict[str, float]
 
@@ -75,6 +78,7 @@ class Learner:
     def learn(self, rollouts: Sequence[CollectedRollout], *, step: int) -> Metrics:
         """Update the weights. Without anything to learn from they stay as they are."""
         began = time.perf_counter()
+        self.notice_cuts(rollouts)
         groups = Groups(rollouts)
         is_on_policy = self._is_on_policy(len(groups))
         credit = self._credit(rollouts, is_on_policy=is_on_policy)
@@ -87,6 +91,13 @@ class Learner:
         trained = time.perf_counter()
         metrics |= {"seconds/prepare": prepared - began, "seconds/train": trained - prepared}
         return metrics
+
+    def notice_cuts(self, rollouts: Sequence[CollectedRollout]) -> None:
+        """Agents may cut the distribution by themselves (`top_p`, `top_k`): then the sampler is another policy."""
+        is_auto = self._config.algorithm.importance_correction == "auto"
+        if is_auto and not self.corrects and any(rollout.is_cut for rollout in rollouts):
+            log.info("agents sample with top_p or top_k of their own: from now on the loss corrects for it")
+            self.corrects = True
 
     # -- what is learned -----------------------------------------------------------------------------
 

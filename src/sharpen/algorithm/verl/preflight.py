@@ -5,8 +5,9 @@ what to change. An error ends the run before a weight has changed; a warning is 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
 from ...llm.errors import TrainingError
@@ -33,18 +34,26 @@ class Check:
 
 
 def run_checks(
-    tokenizer: Any, rollouts: Sequence[CollectedRollout], *, nats: float | None, corrects: bool = False
+    tokenizer: Any,
+    rollouts: Sequence[CollectedRollout],
+    *,
+    nats: float | None,
+    corrects: bool = False,
+    template_kwargs: Mapping[str, Any] | None = None,
+    compares_batch: bool = False,
 ) -> list[Check]:
     """All checks. `nats` is how far sampler and trainer disagree about a token on average; `corrects` says that the
-    loss makes up for it."""
+    loss makes up for it. `template_kwargs` go to the chat template. `compares_batch` says that a rollout is compared
+    with the whole batch, not with its group."""
     return [
-        check_template(tokenizer),
+        check_template(tokenizer, template_kwargs),
         check_outcomes(rollouts),
         check_tokens(rollouts),
         check_temperature(rollouts),
+        check_answers(rollouts),
         check_agreement(nats, corrects=corrects),
         check_rewards(rollouts),
-        check_spread(rollouts),
+        check_spread(rollouts, compares_batch=compares_batch),
         check_length(rollouts),
     ]
 
@@ -71,13 +80,13 @@ _CONVERSATION = [
 ]
 
 
-def check_template(tokenizer: Any) -> Check:
+def check_template(tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> Check:
     """A second turn must begin with exactly the tokens of the first."""
     name = "chat template"
     if getattr(tokenizer, "chat_template", None) is None:
         return Check(name, "warning", "the tokenizer has none: agents can use /v1/completions only")
     try:
-        first, answered, second = (_ids(tokenizer, count) for count in (1, 2, 3))
+        first, answered, second = (_ids(tokenizer, count, template_kwargs or {}) for count in (1, 2, 3))
     except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
         return Check(name, "error", f"it cannot write two turns: {error}. Use a model with a template for chats")
     if answered[: len(first)] == first and second[: len(answered)] == answered:
@@ -87,13 +96,15 @@ def check_template(tokenizer: Any) -> Check:
         "warning",
         "it does not extend prefixes: a second turn is written with other tokens than the first was. Every turn is "
         "then trained as a sequence of its own, which is right but slower. Use a template that keeps earlier turns as "
-        "they were (one that removes earlier thoughts does not), or agents of one turn",
+        "they were (one that removes earlier thoughts does not; some have a switch for it, which "
+        "data.apply_chat_template_kwargs sets), or agents of one turn",
     )
 
 
-def _ids(tokenizer: Any, count: int) -> list[int]:
+def _ids(tokenizer: Any, count: int, template_kwargs: Mapping[str, Any]) -> list[int]:
     is_open = _CONVERSATION[count - 1]["role"] == "user"
-    text = tokenizer.apply_chat_template(_CONVERSATION[:count], tokenize=False, add_generation_prompt=is_open)
+    how = {**template_kwargs, "tokenize": False, "add_generation_prompt": is_open}
+    text = tokenizer.apply_chat_template(_CONVERSATION[:count], **how)
     if not is_open:  # after an answer some templates write a line break that nobody samples
         text = text.rstrip()
     found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -130,7 +141,8 @@ def check_tokens(rollouts: Sequence[CollectedRollout]) -> Check:
             "no call has token ids with log-probabilities: is there another proxy on the way that drops them?",
         )
     if without:
-        return Check(name, "warning", f"{without} of {calls} calls have no token ids and are not trained")
+        told = f"{without} of {calls} calls have no token ids, or are of a further prompt in one request"
+        return Check(name, "warning", f"{told}: they are not trained")
     return Check(name, "passed", f"{calls} calls came with token ids and log-probabilities")
 
 
@@ -149,6 +161,27 @@ def check_temperature(rollouts: Sequence[CollectedRollout]) -> Check:
             name, "warning", f"{greedy} of {len(rollouts)} rollouts sampled at temperature 0 and teach nothing"
         )
     return Check(name, "passed", "calls are sampled")
+
+
+def check_answers(rollouts: Sequence[CollectedRollout]) -> Check:
+    """Rollouts of one task that sample are not the same, token by token, in every group."""
+    name = "answers"
+    groups = _groups([each for each in rollouts if any(sample.num_trained for sample in each.samples)])
+    distinct = [len(set(map(_sampled, members))) for members in groups.values() if len(members) > 1]
+    if distinct and max(distinct) == 1:
+        return Check(
+            name,
+            "warning",
+            "all rollouts of a group sampled exactly the same tokens, though their temperature is above 0: the agent "
+            "probably sends a seed with its calls, or its answers come from a cache. Leave the seed out (or make it "
+            "another one in every rollout) and switch the cache off; if there is neither, the model is too sure of its "
+            "answer: use harder tasks or a higher temperature",
+        )
+    return Check(name, "passed", f"answers differ in {sum(each > 1 for each in distinct)} of {len(distinct)} groups")
+
+
+def _sampled(rollout: CollectedRollout) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(compress(sample.token_ids, sample.loss_mask)) for sample in rollout.samples)
 
 
 def check_agreement(nats: float | None, *, corrects: bool = False) -> Check:
@@ -179,23 +212,35 @@ def check_rewards(rollouts: Sequence[CollectedRollout]) -> Check:
     return Check(name, "passed", f"{len(running)} rollouts have one")
 
 
-def check_spread(rollouts: Sequence[CollectedRollout]) -> Check:
+def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool = False) -> Check:
+    """Of final rewards, and of those of calls. Where no group has two members, the batch is compared."""
     name = "spread"
-    groups: dict[str, set[float]] = {}
-    for each in rollouts:
-        if each.reward is not None and not each.is_lost:
-            groups.setdefault(each.group, set()).add(each.reward)
-    flat = sum(len(values) < 2 for values in groups.values())
+    groups = _groups([each for each in rollouts if each.counts])
+    if compares_batch or all(len(members) == 1 for members in groups.values()):
+        groups = {"": [each for members in groups.values() for each in members]} if groups else {}
+        whole, more = "the batch", "larger batches (data.train_batch_size)"
+    else:
+        whole, more = "a group", "more samples a group (rollout.n)"
+    flat = sum(len({(each.reward, each.turn_rewards) for each in members}) < 2 for members in groups.values())
     if groups and flat == len(groups):
-        values = sorted(set().union(*groups.values()))
+        values = sorted({each.reward for each in rollouts if each.counts and each.reward is not None})
         return Check(
             name,
             "warning",
-            f"all rollouts of a group have the same reward (seen: {', '.join(f'{v:g}' for v in values[:4])}), so there "
-            "is nothing to learn yet: use easier or harder tasks, a reward with steps in between, more samples a group "
-            "(rollout.n), or a higher temperature",
+            f"all rollouts of {whole} have the same reward (seen: {', '.join(f'{v:g}' for v in values[:4])}), so there "
+            f"is nothing to learn yet: use easier or harder tasks, a reward with steps in between, {more}, or a higher "
+            "temperature",
         )
+    if whole == "the batch":
+        return Check(name, "passed", "the rewards of the batch differ")
     return Check(name, "passed", f"{len(groups) - flat} of {len(groups)} groups have rewards that differ")
+
+
+def _groups(rollouts: Sequence[CollectedRollout]) -> dict[str, list[CollectedRollout]]:
+    groups: dict[str, list[CollectedRollout]] = {}
+    for each in rollouts:
+        groups.setdefault(each.group, []).append(each)
+    return groups
 
 
 def check_length(rollouts: Sequence[CollectedRollout]) -> Check:

@@ -23,6 +23,8 @@ PAGE = 500
 POLL_SECONDS = 10.0
 READS_AT_ONCE = 16
 OPEN: tuple[RolloutStatus, ...] = ("queuing", "preparing", "running", "requeuing")
+LATE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.6)  # before the spans of a rollout are read again
+MOST_IN_VAIN = 8  # rollouts in a row for which that changed nothing, before it is no longer done
 UNCERTAIN_SECONDS = 10.0  # before the calls of agents are held, when they may find no model
 
 
@@ -55,6 +57,7 @@ class Rollouts:
         self._open: dict[str, asyncio.Future[CollectedRollout]] = {}
         self._reads: dict[str, asyncio.Task[None]] = {}
         self._reading = asyncio.Semaphore(READS_AT_ONCE)
+        self._num_in_vain = 0
         self._error: BaseException | None = None
 
     @contextlib.asynccontextmanager
@@ -170,10 +173,32 @@ class Rollouts:
             async with self._reading:
                 rollout = await with_last_attempt(self._store, rollout)
                 spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            future.set_result(self._read(rollout, spans.items))
+            found = self._read(rollout, spans.items)
+            if _may_be_late(rollout, found):
+                found = await self._read_again(rollout, found, len(spans.items))
+            future.set_result(found)
         except Exception as error:  # noqa: BLE001 - whoever waits for it has it
             if not future.done():
                 future.set_exception(error)
+
+    async def _read_again(self, rollout: Rollout, found: CollectedRollout, num_spans: int) -> CollectedRollout:
+        """The gateway stores a stream that the agent left early only after the agent has ended. Give it a moment."""
+        first = found
+        for pause in LATE_PAUSES:
+            if self._num_in_vain >= MOST_IN_VAIN:
+                return found
+            await asyncio.sleep(pause)
+            async with self._reading:
+                spans = await self._store.query_spans(rollout.rollout_id, "latest")
+            if len(spans.items) == num_spans:
+                continue
+            num_spans = len(spans.items)
+            found = self._read(rollout, spans.items)
+            if not _may_be_late(rollout, found):
+                break
+        has_helped = (found.num_calls, found.num_untokenised) != (first.num_calls, first.num_untokenised)
+        self._num_in_vain = 0 if has_helped else self._num_in_vain + 1
+        return found
 
     def _on_end(self, follower: "asyncio.Future[None]") -> None:
         """Whoever waits must not wait for ever when the store cannot be followed any more."""
@@ -184,3 +209,8 @@ class Rollouts:
         for future in self._open.values():
             if not future.done():
                 future.set_exception(self._error)
+
+
+def _may_be_late(rollout: Rollout, found: CollectedRollout) -> bool:
+    """Whether a call may still be on its way to the store: one has no token ids, or there is none at all."""
+    return rollout.status == "succeeded" and (found.num_untokenised > 0 or found.num_calls == 0)

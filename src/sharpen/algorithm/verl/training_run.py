@@ -7,6 +7,7 @@ preferred. Weights change only between the engine's steps.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import secrets
@@ -16,6 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...adapter.base import TraceAdapter
+from ...adapter.messages import TraceToMessages
+from ...adapter.selection import for_models
 from ...errors import ConfigError
 from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic
@@ -321,14 +325,27 @@ class TrainingRun:
         rollouts = await self._results(batch)
         temperature = self._config.rollout.temperature
         nats = await compute(mismatch, self._policy, rollouts, temperature=temperature)
-        checks = run_checks(self._policy.tokenizer, rollouts, nats=nats, corrects=self._learner.corrects)
+        self._learner.notice_cuts(rollouts)
+        checks = run_checks(
+            self._policy.tokenizer,
+            rollouts,
+            nats=nats,
+            corrects=self._learner.corrects,
+            template_kwargs=self._config.data.apply_chat_template_kwargs,
+            compares_batch=self._config.algorithm.adv_estimator in ("reinforce_plus_plus", "gae"),
+        )
         self.summary.checks = [str(check) for check in checks if check.level != "passed"]
         conclude(checks, is_strict=self._config.trainer.preflight == "strict")
         return rollouts
 
+    @functools.cached_property
+    def _adapter(self) -> TraceAdapter[Any]:
+        """The run's, for which other models' calls (a judge's, say) do not stand between a call and its reward."""
+        return for_models(self._verl.get_adapter(), self._model.names)
+
     def _read(self, rollout: Rollout, spans: Sequence[Span]) -> CollectedRollout:
         data = self._config.data
-        triplets = self._verl.get_adapter().adapt(spans)
+        triplets = self._adapter.adapt(spans)
         ours = [each for each in triplets if each.metadata.get("model") in self._model.names]
         found = collect(
             rollout,
@@ -339,7 +356,9 @@ class TrainingRun:
             temperature=self._config.rollout.temperature,
         )
         if self._scorer is not None and found.is_unrewarded:
-            self._conversations[found.rollout_id] = conversation_of(spans)
+            self._conversations[found.rollout_id] = conversation_of(
+                spans, adapter=for_models(TraceToMessages(), self._model.names)
+            )
         return found
 
     # -- validation ----------------------------------------------------------------------------------

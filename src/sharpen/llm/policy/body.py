@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..engine.decoder import shape_of
-from ..engine.kernels.training import gated, turned
+from ..engine.kernels.training import add_norm, gated, turned
 from ..engine.weights import unwrapped
 from .activation_room import activation_room_bytes
 from .head import head_logprobs, head_weights
@@ -22,10 +22,11 @@ from .token_tree import TokenTree, token_tree
 from .transfer import moved
 from .tree_attention import TreeAttention
 
-# (hidden states, cosines, sines) -> queries, keys, values
-_Before = Callable[[Any, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-# (hidden states, what attention gave) -> hidden states
-_After = Callable[[Any, Tensor, Tensor], Tensor]
+# Hidden states go from layer to layer as two parts, whose sum is taken together with the norm of it.
+# (hidden states, what is to be added, cosines, sines) -> hidden states, queries, keys, values
+_Before = Callable[[Any, Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+# (hidden states, what attention gave) -> hidden states, what is to be added
+_After = Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Body:
@@ -73,26 +74,35 @@ class Body:
         first = self._first_trained(layers)
         with torch.set_grad_enabled(torch.is_grad_enabled() and first < 0):
             x: Tensor = self._inner.embed_tokens(tree.input_ids_R)
+        delta: Tensor | None = None
         cos, sin = self._rotations(x, tree.position_ids_R)
         again = self._num_computed_again(len(tree), len(layers) - max(first, 0))
         for number, layer in enumerate(layers):
             wanted = rows if number == len(layers) - 1 else None
             with torch.set_grad_enabled(torch.is_grad_enabled() and number >= first):
                 if number < max(first, 0) + again and torch.is_grad_enabled():
-                    x = checkpoint(
+                    x, delta = checkpoint(
                         self._layer,
-                        *(layer, x, cos, sin, attention, wanted),
+                        *(layer, x, delta, cos, sin, attention, wanted),
                         use_reentrant=False,
                         preserve_rng_state=False,  # nothing in a layer is random
                     )
                 else:
-                    x = self._layer(layer, x, cos, sin, attention, wanted)
-        return _norm(self._inner.norm, x)
+                    x, delta = self._layer(layer, x, delta, cos, sin, attention, wanted)
+        return _add_norm(self._inner.norm, x, delta)[1]
 
     def _layer(
-        self, layer: Any, x: Tensor, cos: Tensor, sin: Tensor, attention: TreeAttention, wanted: Tensor | None
-    ) -> Tensor:
-        attended = attention(*self._before(layer, x, cos, sin))
+        self,
+        layer: Any,
+        x: Tensor,
+        delta: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        attention: TreeAttention,
+        wanted: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        x, *parts = self._before(layer, x, delta, cos, sin)
+        attended = attention(*parts)
         if wanted is not None:  # The last layer's other rows were only there to be attended to.
             x, attended = x.index_select(0, wanted), attended.index_select(0, wanted)
         return self._after(layer, x, attended)
@@ -120,24 +130,33 @@ class Body:
         return max(0, trained - activation_room_bytes(weight.device) // layer_bytes)
 
 
-def _before(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _before(
+    layer: Any, x: Tensor, delta: Tensor | None, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     attention = layer.self_attn
-    h = _norm(layer.input_layernorm, x)
+    x, h = _add_norm(layer.input_layernorm, x, delta)
     shape = (len(x), -1, attention.head_dim)
     q, k, v = attention.q_proj(h).view(shape), attention.k_proj(h).view(shape), attention.v_proj(h).view(shape)
     if hasattr(attention, "q_norm"):
         q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
-    return _turn(q, cos, sin), _turn(k, cos, sin), v
+    return x, _turn(q, cos, sin), _turn(k, cos, sin), v
 
 
-def _after(layer: Any, x: Tensor, attended: Tensor) -> Tensor:
-    x = x + layer.self_attn.o_proj(attended)
-    h = _norm(layer.post_attention_layernorm, x)
+def _after(layer: Any, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+    x, h = _add_norm(layer.post_attention_layernorm, x, layer.self_attn.o_proj(attended))
     mlp = layer.mlp
     gate, up = mlp.gate_proj(h), mlp.up_proj(h)
     is_fused = mlp.config.hidden_act == "silu" and not torch.compiler.is_compiling()
-    out: Tensor = x + mlp.down_proj(gated(gate, up) if is_fused else mlp.act_fn(gate) * up)
-    return out
+    return x, mlp.down_proj(gated(gate, up) if is_fused else mlp.act_fn(gate) * up)
+
+
+def _add_norm(module: Any, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum, and its norm."""
+    if not torch.compiler.is_compiling():
+        return add_norm(x, delta, module.weight, module.variance_epsilon)
+    # torch fuses this itself.
+    x = x if delta is None else x + delta
+    return x, _norm(module, x)
 
 
 def _norm(module: Any, x: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from ..engine.kernels.training import are_fused, scores, toward_logits
 
 # Logits of one chunk: few enough to stay near the processor, enough to keep a GPU busy.
-_CPU_NUMBERS, _GPU_NUMBERS = 1 << 24, 1 << 26
+_CPU_NUMBERS, _GPU_NUMBERS = 1 << 24, 1 << 28
+# So many logits of a micro-batch, in half precision, are kept for the gradient: 4 GB. More are computed twice.
+_KEPT_NUMBERS = 1 << 31
 
 
 def head_logprobs(
@@ -72,8 +74,12 @@ class _HeadLogprobs(torch.autograd.Function):
         logprob_N = temperature_N.new_empty(len(hidden_NH))
         entropy_N = torch.empty_like(logprob_N)
         kind = _chunk_kind(hidden_NH, entropy_gradient)
+        is_kept = is_needed and not is_ahead and kind.is_small and len(hidden_NH) * len(weight_VH) <= _KEPT_NUMBERS
+        ctx.kept = []
         for rows in _chunks(hidden_NH, weight_VH):
             chunk = kind(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
+            if is_kept:
+                ctx.kept.append(chunk)
             logprob_N[rows], entropy_N[rows] = chunk.logprob_C, chunk.entropy_C
             if entropy_slope_NH is not None:
                 entropy_slope_NH[rows] = chunk.entropy_slope()
@@ -111,8 +117,13 @@ def _computed_again(
     grad_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if ctx.needs_input_grad[1] else None
     grad_V = torch.zeros_like(bias_V, dtype=torch.float32) if ctx.needs_input_grad[2] else None
     kind = _chunk_kind(hidden_NH, ctx.entropy_gradient)
-    for rows in _chunks(hidden_NH, weight_VH):
-        chunk = kind(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
+    # A gradient uses the logits up: they serve once.
+    kept, ctx.kept = ctx.kept, []
+    for number, rows in enumerate(_chunks(hidden_NH, weight_VH)):
+        if kept:
+            chunk, kept[number] = kept[number], None
+        else:
+            chunk = kind(hidden_NH[rows], weight_VH, bias_V, targets_N[rows], temperature_N[rows])
         toward_entropy_C = None if toward_entropy_N is None else toward_entropy_N[rows]
         grad_CV = chunk.toward_logits(toward_logprob_N[rows], toward_entropy_C)
         if grad_V is not None:
@@ -133,6 +144,8 @@ def _computed_again(
 
 class _Chunk:
     """In plain torch. What gives a gradient may use the logits up, so it is asked for last."""
+
+    is_small = False  # whether it holds no more than the logits in the dtype of the model
 
     def __init__(
         self, hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_C: Tensor, temperature_C: Tensor
@@ -168,6 +181,8 @@ class _Chunk:
 
 class _FusedChunk(_Chunk):
     """In kernels that read the logits once, as they come out of the product. It gives no gradient of the entropy."""
+
+    is_small = True
 
     def __init__(
         self, hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_C: Tensor, temperature_C: Tensor

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
+from ..engine.kernels.training import add_to
 from ..errors import TrainingError
 from .schedule import Schedule
 
@@ -148,7 +149,7 @@ class _Collector:
         if self._master.grad is None:
             self._master.grad = gradient.float()
         else:
-            self._master.grad += gradient
+            add_to(self._master.grad, gradient)
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

@@ -121,6 +121,8 @@ class _Told:
     calls: list[_ToolCall] = field(default_factory=list)
     call_at: dict[Any, _ToolCall] = field(default_factory=dict)
     audio: dict[str, list[str]] = field(default_factory=dict)
+    prompt_token_ids: list[int] = field(default_factory=list)
+    """Told of each choice by completions, which may be of several prompts."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[tuple[str, int]] = field(default_factory=list)
@@ -258,8 +260,8 @@ class ChatReader:
             self._add_versions(told, choice, body)
         if choice.logprobs is not None:
             told.logprobs += choice.logprobs.values()
-        if choice.prompt_token_ids and not self._said.prompt_token_ids:
-            self._said.prompt_token_ids = choice.prompt_token_ids
+        if choice.prompt_token_ids:
+            told.prompt_token_ids = choice.prompt_token_ids
 
     def _add_versions(self, told: _Told, choice: _Choice, body: _PlainBody) -> None:
         """An event tells the version of its own tokens."""
@@ -273,6 +275,9 @@ class ChatReader:
         said = self._said
         choices = [self._choices[index] for index in sorted(self._choices)]
         said.output_messages = [told.message() for told in choices]
+        if not said.prompt_token_ids:
+            # Of several prompts the first one's, whichever was answered first.
+            said.prompt_token_ids = next((told.prompt_token_ids for told in choices if told.prompt_token_ids), [])
         if any(told.token_ids for told in choices):
             said.response_token_ids = [told.token_ids for told in choices]
         if any(told.logprobs for told in choices):
