@@ -134,6 +134,7 @@ class TrainingRun:
         if self._saved is not None:
             await self._rollouts.cancel(self._saved["key"])
         self._verl.checkpoint()  # a run that is killed in its first step finds its rollouts again
+        log.info("loading %s", self._config.model.path)
         policy, critic = await compute(self._load)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, policy.close)
@@ -366,6 +367,7 @@ class TrainingRun:
     async def _validate(self) -> Metrics:
         """The rewards on the validation set, sampled as `val_kwargs` says."""
         began = time.perf_counter()
+        log.info("validating on %d tasks after step %d", len(self._val_tasks), self.step)
         batch = await self._rollouts.ask(
             f"v{self.step}",
             self._val_tasks,
