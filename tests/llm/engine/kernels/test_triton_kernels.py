@@ -1,20 +1,18 @@
 """The Triton kernels give what the plain ones give; on a CPU under Triton's interpreter (TRITON_INTERPRET=1)."""
 
-import os
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sharpen.llm.engine.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations, is_triton_there
+from sharpen.llm.engine.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations
 from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
 from sharpen.llm.engine.prompt_rows import tiles_of
 from sharpen.llm.engine.sampler import Mode, Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CAN_RUN = is_triton_there() and (DEVICE == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
-pytestmark = pytest.mark.skipif(not CAN_RUN, reason="needs Triton, and a GPU or its interpreter")
+pytestmark = pytest.mark.triton
 PLAIN = TorchKernels()
 
 
@@ -115,6 +113,7 @@ def test_draw(kernels: Any, vocab: int) -> None:
     torch.testing.assert_close(packed[1:].view(torch.float32), plain[1:].view(torch.float32), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.xfail(DEVICE == "cpu", reason="the interpreter finds no greatest among NaN; a GPU does", strict=True)
 def test_logits_that_are_no_numbers_give_none(kernels: Any) -> None:
     logits = random(2, 300)
     logits[1, 17] = torch.nan
