@@ -9,10 +9,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 import secrets
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,6 @@ from ...errors import ConfigError
 from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
-from ...stats import mean_interval, wilson_interval
 from ...types import Dataset, Rollout, Span
 from ..base import State
 from .changed_settings import changes, settings_of
@@ -34,6 +31,7 @@ from .held_calls import HeldCalls
 from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
+from .reports import in_words, reward_in_words, staleness, validation_metrics
 from .rollouts import Batch, Rollouts
 from .samplers import make_sampler
 from .scoring import Conversation, RewardModel, conversation_of
@@ -239,7 +237,7 @@ class TrainingRun:
         rollouts = await self._rollouts_of(step)
         self._check_outcomes(rollouts, step)
         sampled = time.perf_counter()
-        staleness = _staleness(rollouts, self._policy.weights_version)
+        behind = staleness(rollouts, self._policy.weights_version)
         metrics = await compute(self._learner.learn, rollouts, step=step)
         if await compute(self._sampler.take, self._policy):
             self._model.lead_to(self._sampler.entries())
@@ -251,9 +249,9 @@ class TrainingRun:
             "seconds/step": ended - began,
             "tokens_per_second": tokens / (ended - began),
             "weights_version": float(self._policy.weights_version),
-            "staleness": staleness,
+            "staleness": behind,
         } | self.summary.selection.metrics()
-        log.info("step %d of %d: %s", step + 1, self._total, _in_words(metrics))
+        log.info("step %d of %d: %s", step + 1, self._total, in_words(metrics))
         return metrics
 
     def _check_outcomes(self, rollouts: Sequence[CollectedRollout], step: int) -> None:
@@ -378,7 +376,7 @@ class TrainingRun:
         )
         rollouts = await self._results(batch)
         metrics = validation_metrics(rollouts) | {"seconds": time.perf_counter() - began}
-        log.info("validation after step %d: reward %s", self.step, _reward_in_words(metrics))
+        log.info("validation after step %d: reward %s", self.step, reward_in_words(metrics))
         return metrics
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -436,59 +434,3 @@ class TrainingRun:
         if self._saved is not None and self._saved["step"] == self.step:
             self._verl.checkpoint()
             self._folders.tidy(self.step)
-
-
-def validation_metrics(rollouts: Sequence[CollectedRollout]) -> Metrics:
-    """What came of a validation. A rollout that was lost says nothing about the policy."""
-    counted = [each for each in rollouts if not each.is_lost]
-    rewards = [each.reward for each in counted if each.reward is not None]
-    found: Metrics = {
-        "rollouts": float(len(rollouts)),
-        "failed": float(sum(each.is_failed for each in counted)),
-        "lost": float(len(rollouts) - len(counted)),
-        "truncated": float(sum(each.truncated for each in counted)),
-    }
-    if rewards:
-        mean = math.fsum(rewards) / len(rewards)
-        found |= {"reward_mean": mean, "rewarded": float(len(rewards))}
-        found["reward_std"] = math.sqrt(math.fsum((each - mean) ** 2 for each in rewards) / max(1, len(rewards) - 1))
-        low, high = _interval(rewards)
-        found |= {"reward_low": low, "reward_high": high} if math.isfinite(low) else {}
-    return found
-
-
-def _interval(rewards: Sequence[float]) -> tuple[float, float]:
-    """Of 95 %: that of a share where every reward is 0 or 1, else that of a mean."""
-    if set(rewards) <= {0.0, 1.0}:
-        return wilson_interval(round(sum(rewards)), len(rewards))
-    return mean_interval(rewards)
-
-
-def _staleness(rollouts: Sequence[CollectedRollout], version: int) -> float:
-    """How many versions old the sampled tokens are on average."""
-    counts: Counter[str | None] = Counter()
-    for rollout in rollouts:
-        for sample in rollout.samples:
-            counts.update(sample.weights_versions)
-    known = {int(each): count for each, count in counts.items() if each is not None and each.isdecimal()}
-    return sum(max(0, version - each) * count for each, count in known.items()) / (sum(known.values()) or 1)
-
-
-def _in_words(metrics: Metrics) -> str:
-    shown = [f"reward {_reward_in_words(metrics)}"]
-    shown += [f"{label} {metrics[name]:.3g}" for name, label in _TOLD if name in metrics]
-    return ", ".join(shown)
-
-
-_TOLD = (
-    ("flat_groups", "flat groups"),
-    ("response_length_mean", "tokens"),
-    ("entropy", "entropy"),
-    ("kl", "KL"),
-    ("grad_norm", "gradient"),
-    ("seconds/step", "seconds"),
-)
-
-
-def _reward_in_words(metrics: Metrics) -> str:
-    return f"{metrics['reward_mean']:.3f}" if "reward_mean" in metrics else "-"

@@ -1,0 +1,36 @@
+"""What is told of steps and validations."""
+
+import pytest
+
+from sharpen.algorithm.verl.collected import CollectedRollout
+from sharpen.algorithm.verl.reports import in_words, staleness, validation_metrics
+from sharpen.llm.policy.samples import Turn, merge_turns
+from sharpen.stats import mean_interval, wilson_interval
+
+
+def rollout(reward: float | None, group: str = "g", *, is_lost: bool = False, version: str = "3") -> CollectedRollout:
+    samples = merge_turns([Turn([1], [2, 3], [-1.0, -1.0], None, [version, version])])
+    return CollectedRollout(rollout_id="r", group=group, reward=reward, is_lost=is_lost, samples=samples)
+
+
+def test_what_was_lost_says_nothing_about_the_policy() -> None:
+    found = validation_metrics([rollout(1.0, "a"), rollout(0.0, "b"), rollout(None, "c", is_lost=True)])
+    assert (found["rollouts"], found["lost"], found["rewarded"], found["reward_mean"]) == (3, 1, 2, 0.5)
+    assert (found["reward_low"], found["reward_high"]) == wilson_interval(1, 2)
+
+
+def test_several_answers_to_a_task_are_one_observation() -> None:
+    found = validation_metrics([rollout(float(n % 2), group) for group in "abc" for n in range(4)])
+    assert found["reward_mean"] == 0.5
+    assert (found["reward_low"], found["reward_high"]) == mean_interval([0.5, 0.5, 0.5])
+
+
+def test_without_rewards_there_is_no_mean() -> None:
+    assert "reward_mean" not in validation_metrics([rollout(None)])
+    assert in_words({}) == "reward -"
+    assert in_words({"reward_mean": 0.25, "kl": 0.5}) == "reward 0.250, KL 0.5"
+
+
+def test_staleness_is_a_mean_over_tokens_of_known_versions() -> None:
+    assert staleness([rollout(1.0, version="3"), rollout(1.0, version="1")], 3) == pytest.approx(1.0)
+    assert staleness([rollout(1.0, version="default")], 3) == 0.0
