@@ -265,7 +265,9 @@ before = Before()
 settings = {"num_epochs": 1, "batch_size": 4, "callbacks": [before], "loggers": []}
 wrapper = SFTTrainerWrapper(sys.argv[1], rows, output_dir=sys.argv[2], **settings)
 wrapper.train()
-print(wrapper.estimate.memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before.size)
+# Not ru_maxrss, which begins with that of the parent.
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(wrapper.estimate.memory_bytes, int(peak.split()[1]) * 1024 - before.size)
 """
 
 
