@@ -32,7 +32,6 @@ def test_epochs_have_different_orders_that_follow_from_the_seed() -> None:
 def test_without_shuffling_tasks_come_as_they_stand() -> None:
     found = order(["a", "b", "c", "d"], shuffle=False)
     assert [found.batch(0), found.batch(1), found.batch(2)] == [["a", "b", "c"], ["d"], ["a", "b", "c"]]
-    assert found.epoch_of(2) == 1
 
 
 def test_an_iterable_is_read_whole() -> None:

@@ -148,7 +148,8 @@ class Rollouts:
         return bool(found.items)
 
     def num_finished(self, batch: Batch) -> int:
-        return sum(rollout_id not in self._open or self._open[rollout_id].done() for rollout_id in batch.ids)
+        """How many of a batch that is waited for are finished."""
+        return sum(self._open[rollout_id].done() for rollout_id in batch.ids)
 
     # -- following -----------------------------------------------------------------------------------
 

@@ -10,18 +10,16 @@ import logging
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...errors import ConfigError
 from ...llm.policy.local_policy import LocalPolicy
 from ...llm.policy.ranks.servers import PolicyServers
 from ...llm.server.vllm import VLLMServer
 from .config import VERLConfig
+from .serving import Entry
 
 log = logging.getLogger(__name__)
-
-Entry = dict[str, Any]
-"""What the gateway has to know of a server, less the names that agents ask for and how tokens are sampled."""
 
 
 class Sampler(Protocol):
@@ -93,6 +91,7 @@ class VLLMSampler:
         )
         # A new adapter changes nothing yet, so vLLM begins with the weights of the policy; other beginnings are taken.
         self._taken = 0 if policy.source.base is None else None
+        self._written: list[Path] = []
 
     def start(self) -> object:
         return self._server.start()
@@ -113,11 +112,10 @@ class VLLMSampler:
             self._server.load_adapter(folder, policy.weights_version)
         else:
             self._server.load_model(folder, policy.weights_version)
-        if self._taken is not None and self._is_lora:  # the adapter before stays for calls that still name it
-            shutil.rmtree(Path(self._folder.name) / f"v{self._taken - 1}", ignore_errors=True)
-        elif self._taken is not None:
-            shutil.rmtree(Path(self._folder.name) / f"v{self._taken}", ignore_errors=True)
         self._taken = policy.weights_version
+        self._written.append(folder)
+        while len(self._written) > (2 if self._is_lora else 1):  # the adapter before stays for calls that still name it
+            shutil.rmtree(self._written.pop(0), ignore_errors=True)
         return True
 
 

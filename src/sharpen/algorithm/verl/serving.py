@@ -17,7 +17,7 @@ from ..base import Gateway
 from .config import VERLConfig
 
 Entry = Mapping[str, Any]
-"""What the gateway has to know of a server that samples for the policy."""
+"""What the gateway has to know of a server, less the names that agents ask for and how tokens are sampled."""
 
 log = logging.getLogger(__name__)
 

@@ -30,9 +30,6 @@ class TaskOrder:
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self._tasks) / self._batch_size)
 
-    def epoch_of(self, step: int) -> int:
-        return step // self.steps_per_epoch
-
     def batch(self, step: int) -> list[Any]:
         """The tasks of a step, counted from 0 over all epochs."""
         epoch, number = divmod(step, self.steps_per_epoch)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import ConfigError, MissingExtraError
+from ...errors import ConfigError
+from ...llm.models.loading import check_packages
 from ...types import Dataset
 from ..base import Algorithm, State
 from .config import VERLConfig, read_config
@@ -48,7 +49,9 @@ class VERL(Algorithm[Any]):
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         calls = HeldCalls(self.get_llm_proxy(), self.run_dir)
         await calls.hold()  # first of all: runners are at work already
-        _check_packages()
+        # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        check_packages()
         from .training_run import TrainingRun
 
         self._folders = self.step_folders()
@@ -80,6 +83,8 @@ class VERL(Algorithm[Any]):
             from ...llm.models.lora import merge_adapter
 
             return merge_adapter(latest, target)
+        if target.is_file():
+            raise ConfigError(f"{str(target)!r} is a file: give the path of a new folder")
         if target.exists() and any(target.iterdir()):
             raise ConfigError(f"{str(target)!r} holds files already: give the path of a new folder")
         shutil.copytree(latest, target, dirs_exist_ok=True)
@@ -106,13 +111,3 @@ class VERL(Algorithm[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_run": None}
-
-
-def _check_packages() -> None:
-    # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for package in ("torch", "transformers", "peft"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise MissingExtraError.of(package, extra="llm", feature="training a language model") from error
