@@ -77,8 +77,7 @@ def direct(model: str, options: argparse.Namespace) -> list[dict[str, float]]:
         trainable="all",
         gradient_checkpointing=False,
         learning_rate=1e-5,
-        token_budget=16384,
-        micro_batch_size=None,
+        micro_batch_size=None,  # as the run with agents does it: the device decides how many tokens go together
         engine_options={"max_batch": options.completions},
     )
     prompts = [

@@ -21,6 +21,11 @@ from sharpen.semconv import SHARPEN_LLM_CALL
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
+    "apo_custom_algorithm",  # in examples/test_apo_examples.py, with the next four
+    "apo_custom_algorithm_trainer",
+    "apo_offline",
+    "apo_real_api",
+    "stand_in_model",
     "calculator_agent",  # in examples/test_calculator_agent.py
     "composite_strategy",
     "custom_algorithm",

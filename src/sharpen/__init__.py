@@ -18,9 +18,11 @@ if TYPE_CHECKING:
         TraceToTriplet as TraceToTriplet,
     )
     from .algorithm import (
+        APO as APO,
         GRPO as GRPO,
         VERL as VERL,
         Algorithm as Algorithm,
+        AlgorithmSequence as AlgorithmSequence,
         Baseline as Baseline,
         FastAlgorithm as FastAlgorithm,
         FunctionalAlgorithm as FunctionalAlgorithm,
@@ -293,7 +295,9 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "ThreadingEvent",
     ),
     "algorithm": (
+        "APO",
         "Algorithm",
+        "AlgorithmSequence",
         "Baseline",
         "FastAlgorithm",
         "FunctionalAlgorithm",

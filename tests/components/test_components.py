@@ -382,7 +382,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 @pytest.mark.parametrize("spec", ["", "qqqqq", {"type": "qqqqq"}])
 def test_an_unknown_name_like_no_other_lists_the_known_ones(spec: Any) -> None:
-    with pytest.raises(ComponentError, match=r"^store=.*\. Known names: AgentOpsTracer, Baseline, .* more\.$"):
+    with pytest.raises(ComponentError, match=r"^store=.*\. Known names: .*AgentOpsTracer, .* more\.$"):
         build(spec)
 
 

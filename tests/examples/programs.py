@@ -8,7 +8,9 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def run_program(name: str, folder: Path, *arguments: str, timeout_seconds: float) -> "subprocess.CompletedProcess[str]":
+def run_program(
+    name: str, folder: Path, *arguments: str, timeout_seconds: float = 90, **more: str
+) -> "subprocess.CompletedProcess[str]":
     """With one thread of torch's: other tests run beside it. Models are kept where the tests keep theirs."""
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -17,6 +19,7 @@ def run_program(name: str, folder: Path, *arguments: str, timeout_seconds: float
         "SHARPEN_CACHE": os.environ.get("SHARPEN_CACHE", str(folder / "cache")),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "120",
+        **more,
     }
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],

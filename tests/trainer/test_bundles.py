@@ -13,7 +13,7 @@ from sharpen.store import InMemoryLightningStore
 from sharpen.tracer import OtelTracer
 from sharpen.trainer.bundles import AlgorithmBundle, RunnerBundle
 from sharpen.trainer.progress import ProgressPlan
-from sharpen.types import RolloutConfig
+from sharpen.types import PromptTemplate, RolloutConfig
 
 from ..algorithm.workers import until
 
@@ -54,10 +54,9 @@ class Noting(Algorithm[Any]):
         await self.get_store().enqueue_rollout(train_dataset)
 
 
-def algorithm_bundle(algorithm: Any, trainer: Any = None) -> AlgorithmBundle:
-    return AlgorithmBundle(
-        algorithm, "train", None, rollout_config=RolloutConfig(max_attempts=9), progress=ProgressPlan(), trainer=trainer
-    )
+def algorithm_bundle(algorithm: Any, trainer: Any = None, **more: Any) -> AlgorithmBundle:
+    parts: dict[str, Any] = {"rollout_config": RolloutConfig(max_attempts=9), "progress": ProgressPlan()}
+    return AlgorithmBundle(algorithm, "train", None, trainer=trainer, **parts, **more)
 
 
 async def test_an_algorithm_bundle_runs_also_after_a_journey() -> None:
@@ -70,6 +69,18 @@ async def test_an_algorithm_bundle_runs_also_after_a_journey() -> None:
         await bundle(store, ThreadingEvent())
         (rollout,) = await store.query_rollouts()
         assert (rollout.input, rollout.config.max_attempts) == ("train", 9)
+
+
+async def test_the_prompt_of_the_agent_travels_with_the_bundle() -> None:
+    class Looking(Algorithm[Any]):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            assert self.agent_prompt is not None
+            await self.get_store().enqueue_rollout(self.agent_prompt.template)
+
+    bundle = travelled(algorithm_bundle(Looking(), agent_prompt=PromptTemplate("own")))
+    store = InMemoryLightningStore()
+    await bundle(store, ThreadingEvent())
+    assert [rollout.input for rollout in await store.query_rollouts()] == ["own"]
 
 
 async def test_a_bundle_without_an_algorithm_waits_for_the_event() -> None:

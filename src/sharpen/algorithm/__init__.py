@@ -1,15 +1,19 @@
 """Algorithms: what asks for rollouts, learns from their spans and publishes better resources."""
 
+from .apo import APO
 from .base import Algorithm
 from .datasets import batch_iter_over_dataset
 from .decorator import FunctionalAlgorithm, algo, with_llm_proxy, with_store
 from .fast import Baseline, FastAlgorithm
+from .sequence import AlgorithmSequence
 from .verl import GRPO, VERL
 
 __all__ = [
+    "APO",
     "GRPO",
     "VERL",
     "Algorithm",
+    "AlgorithmSequence",
     "Baseline",
     "FastAlgorithm",
     "FunctionalAlgorithm",

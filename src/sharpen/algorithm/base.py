@@ -9,11 +9,11 @@ import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, MissingExtraError
 from ..store import LightningStore
-from ..types import LLM, Dataset, NamedResources, Worker
+from ..types import LLM, Dataset, NamedResources, PromptTemplate, Worker
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -52,10 +52,23 @@ class IterationLoop(Protocol):
 class Algorithm(Generic[T]):
     """Override `run`, sync or async."""
 
-    needs_gateway: ClassVar[bool] = False
+    needs_gateway: bool = False
     """Whether it publishes a model of its own behind a gateway; the trainer makes one where none was given."""
+    runs_side_by_side: bool = False
+    """Whether it asks for many rollouts at once, so that async agents run side by side in a runner."""
     run_dir: Path | None = None
-    """The folder of the run."""
+    """Where it keeps what it writes: the folder of the run, or one of its own below it in a sequence."""
+    records_dir: Path | None = None
+    """The folder of the run, where the metrics are."""
+    agent_prompt: PromptTemplate | None = None
+    """The prompt that the agent has by itself, where no resource gives it one."""
+    own_gateway_address: str | None = None
+    """Where the gateway is, if the run has started it: then nobody else calls it."""
+
+    @property
+    def publishes_model(self) -> bool:
+        """Whether agents get the first model from it, and not from the trainer."""
+        return self.needs_gateway
 
     @property
     def default_loggers(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""From an import path to the class behind it.
+"""From an import path to the class behind it, and from an object to the path of its class.
 
 The longest part of the path that is a module wins; the rest are attributes. An error raised inside a module that is
 being imported belongs to its author and passes unchanged.
@@ -15,6 +15,12 @@ from .registry import Maker
 
 _OWN_PACKAGE = __name__.partition(".")[0]
 _NOTHING = object()
+
+
+def class_path(thing: object) -> str:
+    """Where the class of an object is: `pkg.module.Class`."""
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def load_class(path: str) -> Maker:

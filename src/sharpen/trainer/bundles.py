@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
+from ..algorithm.own_thread import run_to_end
 from ..execution.events import ExecutionEvent
 from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
-from ..types import Dataset, Hook, NamedResources, RolloutConfig
+from ..types import Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
 from .algorithm_store import AlgorithmStore
 from .checkpoints import Checkpoints
 from .gateway import GatewaySign, RunGateway
 from .loop import LoopPlan, TrainingLoop
 from .loop_face import LoopFace
-from .own_thread import run_in_own_thread
 from .progress import Progress, ProgressPlan
 
 if TYPE_CHECKING:
@@ -87,12 +87,13 @@ class AlgorithmBundle:
         retries: int = 0,
         loop: LoopPlan | None = None,
         needs_llm: bool = False,
+        agent_prompt: PromptTemplate | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
-        self.gateway_sign, self.needs_llm = gateway_sign, needs_llm
+        self.gateway_sign, self.needs_llm, self.agent_prompt = gateway_sign, needs_llm, agent_prompt
         self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
         self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
@@ -125,12 +126,13 @@ class AlgorithmBundle:
                     async with progress:
                         await self._serve(face, event, resources)
                 else:
-                    await self._train(self.algorithm, face, resources, progress)
+                    self._equip(self.algorithm, face, gateway, resources)
+                    await self._train(self.algorithm, face, progress)
         finally:
             self._running = None
 
     def _first_resources(self, gateway: RunGateway) -> NamedResources | None:
-        if self.algorithm is not None and self.algorithm.needs_gateway:  # it publishes its own model
+        if self.algorithm is not None and self.algorithm.publishes_model:
             return self.initial_resources
         return gateway.add_to(self.initial_resources, needs_llm=self.needs_llm)
 
@@ -141,9 +143,7 @@ class AlgorithmBundle:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
-    async def _train(
-        self, algorithm: Algorithm[Any], store: AlgorithmStore, resources: NamedResources | None, progress: Progress
-    ) -> None:
+    async def _train(self, algorithm: Algorithm[Any], store: AlgorithmStore, progress: Progress) -> None:
         trainer = self._trainer() if self._trainer is not None else None
         face = trainer if isinstance(trainer, LoopFace) else None
         loop, saved = TrainingLoop(self.loop, algorithm, face), self.checkpoints.load_loop()
@@ -151,19 +151,20 @@ class AlgorithmBundle:
             face.follow_loop(loop)
         with loop.opened(saved):
             async with progress:
-                self._equip(algorithm, store, loop, trainer)
-                algorithm.set_initial_resources(resources)
-                await self._publish(store, resources)
+                algorithm.set_loop(loop)
+                save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
+                algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)
+                await self._publish(store, algorithm.get_initial_resources())
                 loop.start(saved)
-                await self._run(algorithm, store, loop)
+                await self._run(algorithm, loop)
                 loop.end()
 
-    async def _run(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop) -> None:
+    async def _run(self, algorithm: Algorithm[Any], loop: TrainingLoop) -> None:
         left, first = self.retries, loop.own_state()
         while True:
             self._load_checkpoint(algorithm)
             try:
-                await self._run_once(algorithm, store)
+                await run_to_end(algorithm, self.train_dataset, self.val_dataset)
                 return
             except Exception:
                 if left <= 0 or loop.error is not None or not self.checkpoints.exist:
@@ -187,26 +188,19 @@ class AlgorithmBundle:
         if resources is not None and not is_known:
             await store.add_resources(resources)
 
-    def _equip(self, algorithm: Algorithm[Any], store: AlgorithmStore, loop: TrainingLoop, trainer: Any) -> None:
+    def _equip(
+        self, algorithm: Algorithm[Any], store: AlgorithmStore, gateway: RunGateway, resources: NamedResources | None
+    ) -> None:
+        trainer = self._trainer() if self._trainer is not None else None
         if trainer is not None:
             algorithm.set_trainer(trainer)
         algorithm.set_store(store)
         if self.adapter is not None:
             algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
-        algorithm.set_loop(loop)
-        algorithm.run_dir = self.loop.run_dir
-        save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
-        algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)
-
-    async def _run_once(self, algorithm: Algorithm[Any], store: AlgorithmStore) -> None:
-        if algorithm.is_async():
-            result: Any = algorithm.run(self.train_dataset, self.val_dataset)
-        else:
-            work = lambda: algorithm.run(self.train_dataset, self.val_dataset)  # noqa: E731
-            result = await run_in_own_thread(work, wake=store.wake_waiting)
-        if hasattr(result, "__await__"):
-            await result
+        algorithm.set_initial_resources(resources)
+        algorithm.own_gateway_address, algorithm.agent_prompt = gateway.own_address, self.agent_prompt
+        algorithm.run_dir = algorithm.records_dir = self.loop.run_dir
 
     def _load_checkpoint(self, algorithm: Algorithm[Any]) -> None:
         state = self.checkpoints.load()

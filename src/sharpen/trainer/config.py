@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..algorithm import Algorithm
 from ..algorithm.datasets import size_of
+from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.messages import shown
+from ..components.paths import class_path
 from ..types import Dataset
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def resolved_config(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "name": trainer.name,
         "agent": {"class": class_path(agent), "name": getattr(agent, "__name__", type(agent).__name__)},
-        "components": {"algorithm": _component(algorithm, trainer.spec_of("algorithm"))}
+        "components": {"algorithm": describe(algorithm, trainer.spec_of("algorithm"))}
         | {name: _component(getattr(trainer, name), trainer.spec_of(name)) for name in _PARTS},
         "hooks": [class_path(hook) for hook in trainer.hooks],
         "callbacks": [_named(spec) for spec in trainer.callbacks],
@@ -48,9 +50,24 @@ def resolved_config(
     }
 
 
-def class_path(thing: object) -> str:
-    kind = type(thing)
-    return f"{kind.__module__}.{kind.__qualname__}"
+def describe(algorithm: Algorithm[Any] | None, spec: object = None) -> dict[str, Any] | None:
+    """What an algorithm is, by which a run that goes on is known to be the same; a sequence with its stages."""
+    if not isinstance(algorithm, AlgorithmSequence):
+        return _component(algorithm, spec)
+    specs = spec if isinstance(spec, list | tuple) else algorithm.stages
+    described = zip(algorithm.stages, map(_component, algorithm.stages, specs), strict=True)
+    return {
+        "class": class_path(algorithm),
+        "stages": [{**(each or {}), "class": path_of(of)} for of, each in described],
+    }
+
+
+def made_by(described: Mapping[str, Any] | None) -> str | None:
+    """The same in words."""
+    if not described:
+        return None
+    stages = ", then ".join(stage["class"] for stage in described.get("stages", ()))
+    return f"a sequence of {stages}" if stages else described.get("class")
 
 
 def _component(component: object, spec: object) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
+from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
 from ..components import ComponentSpec, build_component
 from ..errors import ConfigError
@@ -84,7 +85,9 @@ class Factories(TrainerLegacy):
             dict_default_cls=TracerTraceToTriplet,
         )
 
-    def _make_algorithm(self, algorithm: ComponentSpec[Algorithm[Any]]) -> Algorithm[Any] | None:
+    def _make_algorithm(
+        self, algorithm: ComponentSpec[Algorithm[Any]] | Sequence[ComponentSpec[Algorithm[Any]]]
+    ) -> Algorithm[Any] | None:
         # The store is made when the run begins, the gateway with it: asking for either is what makes it now.
         offered = {
             "store": lambda: self.store,
@@ -93,6 +96,8 @@ class Factories(TrainerLegacy):
             "adapter": lambda: self.adapter,
             "initial_resources": lambda: self.initial_resources,
         }
+        if isinstance(algorithm, list | tuple):
+            return AlgorithmSequence(build_stages(algorithm, offered=offered))
         return build_component(
             algorithm, expected_type=Algorithm, spec_name="algorithm", allow_none=True, optional_defaults=offered
         )

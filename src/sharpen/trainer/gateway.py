@@ -71,6 +71,8 @@ class RunGateway:
         self._sign, self._has_travelled = sign, has_travelled
         self._before: dict[str, float] = {}
         self._watch: GatewayWatch | None = None
+        self.own_address: str | None = None
+        """Where it is, if the run has started it."""
 
     @contextlib.asynccontextmanager
     async def at_work(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
@@ -90,7 +92,7 @@ class RunGateway:
             old = await self._sign.last_address(store) if is_ours and self._sign is not None else None
             await self._start(old)
             try:
-                now = address(gateway.host, gateway.port) if is_ours else None
+                self.own_address = now = address(gateway.host, gateway.port) if is_ours else None
                 if old is not None and now is not None and old != now:
                     await move_endpoint(store, old, now)
                 await self._give_sign(store, now)

@@ -1,10 +1,9 @@
 """When a run goes on and its gateway has another address, the rollouts that wait in the store are told."""
 
-import msgspec
-
+from ..algorithm.handed_on import moved
 from ..store import LightningStore
 from ..store.transitions import FINISHED
-from ..types import LLM, ROLLOUT_STATUSES, NamedResources, ProxyLLM
+from ..types import ROLLOUT_STATUSES
 
 OPEN = [status for status in ROLLOUT_STATUSES if status not in FINISHED]
 Bound = tuple[str, int]
@@ -43,22 +42,11 @@ async def _publish_moved(store: LightningStore, bound: Bound, old: str, new: str
     resources_id, version = bound
     found = await store.get_resources_by_id(resources_id, version)
     newest = await store.get_resources_by_id(resources_id)
-    moved = None if found is None else _moved(found.resources, old, new)
-    if found is None or newest is None or moved == found.resources:
+    if found is None or newest is None:
         return None
-    assert moved is not None
+    resources = moved(found.resources, old, new)
+    if resources == found.resources:
+        return None
     if newest.version == version:
-        return (await store.update_resources(resources_id, moved)).resources_id
-    return (await store.add_resources(moved)).resources_id
-
-
-def _moved(resources: NamedResources, old: str, new: str) -> NamedResources:
-    moved = dict(resources)
-    for name, each in resources.items():
-        if isinstance(each, ProxyLLM) and _is_below(each, old):
-            moved[name] = msgspec.structs.replace(each, endpoint=new + each.endpoint.removeprefix(old))
-    return moved
-
-
-def _is_below(llm: LLM, address: str) -> bool:
-    return llm.endpoint == address or llm.endpoint.startswith(f"{address}/")
+        return (await store.update_resources(resources_id, resources)).resources_id
+    return (await store.add_resources(resources)).resources_id

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..algorithm import Algorithm, Baseline
+from ..algorithm.prompts.seed_prompt import prompt_of_agent
+from ..algorithm.sequence import stages_of, title_of
 from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
@@ -48,7 +50,7 @@ class Run:
         is_resumed: bool,
     ) -> None:
         self._trainer, self._folder, self._is_resumed = trainer, folder, is_resumed
-        self._agent, self._algorithm = agent, algorithm
+        self._agent, self._algorithm, self._stages = agent, algorithm, stages_of(algorithm)
         self._datasets = (train_dataset, val_dataset)
         self._began = time.monotonic()
         self._is_stopped = False
@@ -114,9 +116,10 @@ class Run:
             asyncio.run(_finish(executing))
 
     def _widen_runner(self) -> None:
-        """A model of our own answers many calls at once: async agents run side by side unless a runner was given."""
+        """Where the algorithm asks for many rollouts at once, async agents run side by side unless a runner was
+        given."""
         algorithm, runner = self._algorithm, self._trainer.runner
-        if algorithm is None or not algorithm.needs_gateway or self._trainer.spec_of("runner") is not None:
+        if algorithm is None or not algorithm.runs_side_by_side or self._trainer.spec_of("runner") is not None:
             return
         if self._agent.is_async():
             runner.concurrency = max(runner.concurrency, ASYNC_AGENTS)
@@ -143,7 +146,7 @@ class Run:
             )
 
     def _summary(self) -> str:
-        algorithm = "no algorithm" if self._algorithm is None else type(self._algorithm).__name__
+        algorithm = "no algorithm" if self._algorithm is None else title_of(self._algorithm)
         parts = f"{algorithm}, {type(self._trainer.strategy).__name__}, {type(self._trainer.store).__name__}"
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
@@ -154,7 +157,8 @@ class Run:
             metrics_path=None if folder is None else folder.metrics_path,
             run_dir=None if folder is None else str(folder.path),
             is_resumed=self._is_resumed,
-            shows_table=not isinstance(self._algorithm, Baseline),  # which shows its own
+            # A Baseline shows its own.
+            shows_table=not self._stages or any(not isinstance(each, Baseline) for each in self._stages),
             stall_seconds=trainer.stall_seconds,
         )
         return AlgorithmBundle(
@@ -170,6 +174,7 @@ class Run:
             checkpoint_path=None if folder is None else folder.checkpoint_path,
             retries=trainer.algorithm_retries,
             needs_llm=self._needs_llm(),
+            agent_prompt=prompt_of_agent(self._agent),
             loop=LoopPlan(
                 callbacks=trainer.callbacks,
                 loggers=trainer.loggers,
@@ -183,7 +188,8 @@ class Run:
         """Whether the agent asks for an LLM that no algorithm will publish."""
         agent = self._agent
         is_asking = isinstance(agent, FunctionalLitAgent) and agent.asks_for("llm")
-        return is_asking and isinstance(self._algorithm, Baseline) and not self._is_resumed
+        is_first = bool(self._stages) and isinstance(self._stages[0], Baseline)
+        return is_asking and is_first and not self._is_resumed
 
     def _config(self) -> dict[str, Any]:
         config = resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
+from ..algorithm import Algorithm, Baseline, FastAlgorithm
+from ..algorithm.sequence import file_name, stages_of
 from ..callbacks import Callback
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
@@ -21,7 +22,7 @@ from ..runner import Runner
 from ..runs import RunFolder
 from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, RolloutConfig, SizedDataset
-from .config import class_path
+from .config import describe, made_by
 from .factories import Factories, is_runner_only, log
 from .loop_face import LoopFace
 from .result import RunResult
@@ -40,6 +41,9 @@ DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, 
 class Trainer(LoopFace, Factories):
     """Connects an algorithm, a store and runners. Every component takes a spec: an instance, a class, a factory, a
     name, an import path, or a dict with `type`.
+
+    `algorithm` may be a list: its members run one after another on the same agent, each from the resources that the
+    last one published. A run that is resumed goes on in the right one.
 
     `rollout_config` is for rollouts that are enqueued without one. `run_dir` is the folder of the run, `name` a part
     of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
@@ -69,7 +73,7 @@ class Trainer(LoopFace, Factories):
         runner: ComponentSpec[Runner[Any]] = None,
         strategy: ComponentSpec[ExecutionStrategy] = None,
         port: int | None = None,
-        algorithm: ComponentSpec[Algorithm[Any]] = None,
+        algorithm: ComponentSpec[Algorithm[Any]] | Sequence[ComponentSpec[Algorithm[Any]]] = None,
         llm_proxy: ComponentSpec[Any] = None,
         hooks: Hook | Sequence[Any] | None = None,
         callbacks: ComponentSpec[Callback] | Sequence[ComponentSpec[Callback]] = None,
@@ -88,6 +92,8 @@ class Trainer(LoopFace, Factories):
         self.rollout_config = _rollout_config(rollout_config)
         self.run_dir, self.name, self.seed = run_dir, name, seed
         self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
+        if isinstance(algorithm, list):
+            algorithm = tuple(algorithm)  # the list may change, the run does not
         self._specs = {"store": store, "llm_proxy": llm_proxy, "algorithm": algorithm, "strategy": strategy}
         self._specs |= {"runner": runner, "tracer": tracer, "adapter": adapter}
         self._fitting = threading.Lock()
@@ -226,10 +232,11 @@ class Trainer(LoopFace, Factories):
             return self.algorithm
         if self.algorithm is None:
             return Baseline()
-        if not isinstance(self.algorithm, FastAlgorithm):
+        slow = [type(stage).__name__ for stage in stages_of(self.algorithm) if not isinstance(stage, FastAlgorithm)]
+        if slow:
             raise ComponentTypeError(
                 f"dev mode tries an agent out and takes a FastAlgorithm such as Baseline, "
-                f"but the algorithm is {type(self.algorithm).__name__}: use fit for it"
+                f"but the algorithm is {slow[0]}: use fit for it"
             )
         return self.algorithm
 
@@ -269,8 +276,8 @@ class Trainer(LoopFace, Factories):
 
     def _check_same_run(self, folder: RunFolder, algorithm: Algorithm[Any] | None) -> None:
         """A run goes on with the algorithm that it began with."""
-        before = (folder.read_config().get("components", {}).get("algorithm") or {}).get("class")
-        now = class_path(algorithm)
+        before = made_by(folder.read_config().get("components", {}).get("algorithm"))
+        now = made_by(describe(algorithm)) or "no algorithm"
         if before is not None and before != now:
             folder.release()
             raise ConfigError(
@@ -279,7 +286,9 @@ class Trainer(LoopFace, Factories):
             )
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
-        return RunFolder.create(self.name or _name_of(algorithm), run_dir=self.run_dir)
+        return RunFolder.create(
+            self.name or ("run" if algorithm is None else file_name(algorithm)), run_dir=self.run_dir
+        )
 
     def _leave_folder(self) -> None:
         if self._folder is not None:
@@ -295,12 +304,6 @@ class Trainer(LoopFace, Factories):
             self._is_folder_new = True
         self._is_store_in_folder = True
         return self._folder.store_path
-
-
-def _name_of(algorithm: Algorithm[Any] | None) -> str:
-    if isinstance(algorithm, FunctionalAlgorithm):
-        return str(getattr(algorithm, "__name__", "algo")).strip("<>")
-    return "run" if algorithm is None else type(algorithm).__name__.lower().lstrip("_")
 
 
 def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutConfig:

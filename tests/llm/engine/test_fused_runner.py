@@ -19,12 +19,15 @@ SETS = ["torch", pytest.param("triton", marks=pytest.mark.triton)]
 
 def engine_with(kernels: str, model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Engine:
     made: Any = TorchKernels()
+    device = None
     if kernels == "triton":
         from sharpen.llm.engine.kernels.triton_kernels import TritonKernels
 
         made = TritonKernels()
+        device = "cuda" if torch.cuda.is_available() else None  # Triton's interpreter works on the CPU
     monkeypatch.setattr(fused_runner, "kernels_for", lambda device: made)
-    engine = Engine(model, static_shapes=True, **{"max_batch": 8, "max_tokens": 512, "block_size": 4, **options})
+    usual: dict[str, Any] = {"max_batch": 8, "max_tokens": 512, "block_size": 4, "device": device}
+    engine = Engine(model, static_shapes=True, **{**usual, **options})
     assert isinstance(engine._runner, FusedRunner)
     return engine
 

@@ -7,10 +7,8 @@ failed. A call that finds no model would fail its rollout, by the fault of its a
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from ...errors import RunError, SharpenError
@@ -23,10 +21,11 @@ LOOK_SECONDS = 0.05
 
 
 class HeldCalls:
-    """Only the gateway that the run itself has started is held: others have callers of their own."""
+    """Only a gateway that is ours, as the run itself has started it, is held: others have callers of their own."""
 
-    def __init__(self, gateway: Any, run_dir: Path | None) -> None:
-        self._gateway = gateway if _is_of_run(gateway, run_dir) else None
+    def __init__(self, gateway: Any, *, is_ours: bool) -> None:
+        can_hold = is_ours and hasattr(gateway, "pause") and gateway.is_running()
+        self._gateway = gateway if can_hold else None
         self.held_at = 0.0
         """When they were last held, in seconds since the epoch."""
 
@@ -67,11 +66,3 @@ class HeldCalls:
             await getattr(self._gateway, name)(*arguments)
         except RunError as error:
             log.debug("the gateway did not %s: %s", name, error)
-
-
-def _is_of_run(gateway: Any, run_dir: Path | None) -> bool:
-    """The trainer calls a gateway that it starts after the run."""
-    if run_dir is None or not hasattr(gateway, "pause") or not gateway.is_running():
-        return False
-    name = re.sub(r"[^\w.-]", "-", run_dir.name)
-    return str(gateway.name).endswith(f"-{name[:100]}")

@@ -6,22 +6,22 @@ be run with older weights than it was asked for with.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ...store import LightningStore
-from ...types import EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus
+from ...types import EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus, Span
+from ..finished import FinishedRollouts
 from ..rewards import with_last_attempt
 from .collected import CollectedRollout
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
-POLL_SECONDS = 10.0
 READS_AT_ONCE = 16
+FIRST_SPANS = 200  # more than most rollouts have
 OPEN: tuple[RolloutStatus, ...] = ("queuing", "preparing", "running", "requeuing")
 LATE_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.6)  # before the spans of a rollout are read again
 MOST_IN_VAIN = 8  # rollouts in a row for which that changed nothing, before it is no longer done
@@ -54,24 +54,13 @@ class Rollouts:
         self._store, self._read = store, read
         self._earlier, self._began = tuple(map(_prefix, earlier)), began
         self.prefix = _prefix(key)
-        self._open: dict[str, asyncio.Future[CollectedRollout]] = {}
-        self._reads: dict[str, asyncio.Task[None]] = {}
+        self._finished = FinishedRollouts(store, self._read_one)
         self._reading = asyncio.Semaphore(READS_AT_ONCE)
         self._num_in_vain = 0
-        self._error: BaseException | None = None
 
-    @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
+    def following(self) -> AbstractAsyncContextManager[None]:
         """Completions are taken as long as the block lasts."""
-        follower = asyncio.ensure_future(self._follow())
-        follower.add_done_callback(self._on_end)
-        try:
-            yield
-        finally:
-            under_way = (follower, *self._reads.values())
-            for each in under_way:
-                each.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+        return self._finished.following()
 
     async def ask(
         self,
@@ -96,18 +85,12 @@ class Rollouts:
             for number, task in enumerate(tasks, first)
             for sample in range(n)
         }
-        if self._error is not None:
-            raise self._error
         known = await self._finished_before(requests, is_training=mode == "train")
         ids = tuple(f"{self.prefix}{place}" if place not in known else known[place].rollout_id for place in requests)
-        loop = asyncio.get_running_loop()
-        for rollout_id in ids:  # before the call: one of them may be finished before it returns
-            self._open.setdefault(rollout_id, loop.create_future())
+        self._finished.expect(ids)
         missing = [request for place, request in requests.items() if place not in known]
         new = await self._store.enqueue_many_rollouts(missing) if missing else []
-        for rollout in (*known.values(), *new):
-            if rollout.is_finished:
-                self._take(rollout)
+        self._finished.take((*known.values(), *new))
         return Batch(name, ids)
 
     async def _finished_before(self, places: Iterable[str], *, is_training: bool) -> dict[str, Rollout]:
@@ -129,10 +112,7 @@ class Rollouts:
 
     async def results(self, batch: Batch) -> list[CollectedRollout]:
         """Those of a batch, in the order in which they were asked for, when all are finished."""
-        found = [await self._open[rollout_id] for rollout_id in batch.ids]
-        for rollout_id in batch.ids:
-            del self._open[rollout_id]
-        return found
+        return [await self._finished.result(rollout_id) for rollout_id in batch.ids]
 
     async def cancel(self, *keys: str) -> None:
         """Cancel what was asked for under these keys and is not finished: nobody waits for it."""
@@ -149,38 +129,25 @@ class Rollouts:
 
     def num_finished(self, batch: Batch) -> int:
         """How many of a batch that is waited for are finished."""
-        return sum(self._open[rollout_id].done() for rollout_id in batch.ids)
+        return sum(self._finished.is_done(rollout_id) for rollout_id in batch.ids)
 
-    # -- following -----------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        cursor = 0
-        while True:
-            page = await self._store.finished_rollouts(after=cursor, limit=PAGE, wait_seconds=POLL_SECONDS)
-            cursor = page.cursor
-            for rollout in page.items:
-                self._take(rollout)
+    async def _read_one(self, rollout: Rollout) -> CollectedRollout:
+        async with self._reading:
+            rollout = await with_last_attempt(self._store, rollout)
+            spans = await self._spans_of(rollout.rollout_id)
+        found = self._read(rollout, spans)
+        if _may_be_late(rollout, found):
+            found = await self._read_again(rollout, found, len(spans))
+        return found
 
-    def _take(self, rollout: Rollout) -> None:
-        future = self._open.get(rollout.rollout_id)
-        if future is None or future.done() or rollout.rollout_id in self._reads:
-            return
-        task = asyncio.ensure_future(self._read_one(rollout, future))
-        self._reads[rollout.rollout_id] = task
-        task.add_done_callback(lambda _: self._reads.pop(rollout.rollout_id, None))
-
-    async def _read_one(self, rollout: Rollout, future: "asyncio.Future[CollectedRollout]") -> None:
-        try:
-            async with self._reading:
-                rollout = await with_last_attempt(self._store, rollout)
-                spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            found = self._read(rollout, spans.items)
-            if _may_be_late(rollout, found):
-                found = await self._read_again(rollout, found, len(spans.items))
-            future.set_result(found)
-        except Exception as error:  # noqa: BLE001 - whoever waits for it has it
-            if not future.done():
-                future.set_exception(error)
+    async def _spans_of(self, rollout_id: str) -> Sequence[Span]:
+        """Those of its last attempt. A page is asked for first: a store reads a short one at once, without a thread."""
+        page = await self._store.query_spans(rollout_id, "latest", limit=FIRST_SPANS)
+        if page.total > len(page.items):
+            page = await self._store.query_spans(rollout_id, "latest")
+        return page.items
 
     async def _read_again(self, rollout: Rollout, found: CollectedRollout, num_spans: int) -> CollectedRollout:
         """The gateway stores a stream that the agent left early only after the agent has ended. Give it a moment."""
@@ -190,26 +157,16 @@ class Rollouts:
                 return found
             await asyncio.sleep(pause)
             async with self._reading:
-                spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            if len(spans.items) == num_spans:
+                spans = await self._spans_of(rollout.rollout_id)
+            if len(spans) == num_spans:
                 continue
-            num_spans = len(spans.items)
-            found = self._read(rollout, spans.items)
+            num_spans = len(spans)
+            found = self._read(rollout, spans)
             if not _may_be_late(rollout, found):
                 break
         has_helped = (found.num_calls, found.num_untokenised) != (first.num_calls, first.num_untokenised)
         self._num_in_vain = 0 if has_helped else self._num_in_vain + 1
         return found
-
-    def _on_end(self, follower: "asyncio.Future[None]") -> None:
-        """Whoever waits must not wait for ever when the store cannot be followed any more."""
-        if follower.cancelled() or follower.exception() is None:
-            return
-        self._error = follower.exception()
-        assert self._error is not None
-        for future in self._open.values():
-            if not future.done():
-                future.set_exception(self._error)
 
 
 def _may_be_late(rollout: Rollout, found: CollectedRollout) -> bool:

@@ -16,8 +16,8 @@ from ...errors import ConfigError
 from ...llm.policy.local_policy import LocalPolicy
 from ...llm.policy.ranks.servers import PolicyServers
 from ...llm.server.vllm import VLLMServer
+from ..serving import Entry
 from .config import VERLConfig
-from .serving import Entry
 
 log = logging.getLogger(__name__)
 

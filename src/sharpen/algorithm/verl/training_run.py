@@ -24,6 +24,8 @@ from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
 from ...types import Dataset, Rollout, Span
 from ..base import State
+from ..serving import PublishedModel, model_name
+from ..task_order import TaskOrder, all_tasks
 from .changed_settings import changes, settings_of
 from .collected import CollectedRollout, collect
 from .computing import compute, finish
@@ -34,11 +36,10 @@ from .preflight import NUM_GROUPS, conclude, run_checks
 from .reports import in_words, reward_in_words, staleness, validation_metrics
 from .rollouts import Batch, Rollouts
 from .samplers import make_sampler
+from .sampling import training_sampling, validation_sampling
 from .scoring import Conversation, RewardModel, conversation_of
-from .serving import PublishedModel, model_name
 from .step_folders import MODEL, read_state
 from .summary import Summary
-from .tasks import TaskOrder, all_tasks
 
 if TYPE_CHECKING:
     from .verl import VERL
@@ -137,7 +138,7 @@ class TrainingRun:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, policy.close)
             await self._run_with(policy, critic, stack)
-        self.summary.show(self._verl.run_dir)
+        self.summary.show(self._verl.records_dir)
 
     async def _run_with(
         self, policy: LocalPolicy, critic: LocalCritic | None, stack: contextlib.AsyncExitStack
@@ -150,7 +151,12 @@ class TrainingRun:
         stack.push_async_callback(asyncio.to_thread, self._sampler.stop)
         await compute(self._sampler.start)
         await compute(self._sampler.take, policy)
-        self._model = PublishedModel(self._verl.get_llm_proxy(), self._config, name=name)
+        self._model = PublishedModel(
+            self._verl.get_llm_proxy(),
+            name=name,
+            training=training_sampling(self._config),
+            validation=validation_sampling(self._config),
+        )
         stack.enter_context(self._model.listed(self._sampler.entries()))
         await stack.enter_async_context(self._calls.let_through(self._rollouts.are_running))
         await stack.enter_async_context(self._rollouts.following())

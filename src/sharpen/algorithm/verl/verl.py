@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...llm.models.loading import check_packages
@@ -28,7 +28,8 @@ class VERL(Algorithm[Any]):
     `docs/reference/verl-keys.md`. Run it with `Trainer(algorithm=VERL(config)).fit(agent, train, val)`.
     """
 
-    needs_gateway: ClassVar[bool] = True
+    needs_gateway = True
+    runs_side_by_side = True
 
     def __init__(self, config: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
         self.settings: VERLConfig = read_config(config)
@@ -47,7 +48,7 @@ class VERL(Algorithm[Any]):
         return tuple(name for name in self.settings.trainer.logger if name != "console")
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        calls = HeldCalls(self.get_llm_proxy(), self.run_dir)
+        calls = HeldCalls(self.get_llm_proxy(), is_ours=self.own_gateway_address is not None)
         await calls.hold()  # first of all: runners are at work already
         # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

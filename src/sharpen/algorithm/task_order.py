@@ -1,12 +1,14 @@
-"""Which tasks each step works on. The order follows from the seed alone, so a run that is resumed meets the same."""
+"""Which tasks a step works on. The order follows from the seed alone, so a run that is resumed meets the same."""
 
+import heapq
 import math
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ConfigError
-from ...types import Dataset, SizedDataset
+from ..errors import ConfigError
+from ..types import Dataset, SizedDataset
+from .datasets import Tasks
 
 LARGEST_STREAM = 1_000_000
 
@@ -43,6 +45,16 @@ class TaskOrder:
         return indices
 
 
+def indices_of_batch(number: int, *, size: int, count: int, seed: int) -> list[int]:
+    """The tasks of a batch, counted from 0, out of `count`: in every pass over them each comes once at most, and a
+    batch is as large as it can be."""
+    batches_per_pass = max(1, count // size)
+    turn, place = divmod(number, batches_per_pass)
+    indices = list(range(count))
+    random.Random(f"{seed}-{turn}").shuffle(indices)
+    return indices[place * size : (place + 1) * size]
+
+
 def all_tasks(dataset: Dataset[Any] | None) -> list[Any]:
     """The tasks of a validation set, in their order."""
     if dataset is None:
@@ -50,6 +62,17 @@ def all_tasks(dataset: Dataset[Any] | None) -> list[Any]:
     if isinstance(dataset, SizedDataset):
         return [dataset[index] for index in range(len(dataset))]
     return _read(dataset)
+
+
+def divided(dataset: Dataset[Any], train_split: float) -> tuple[list[Any], list[Any]]:
+    """The tasks to learn from and those to validate on, as `Baseline` divides a training set."""
+    source = dataset if isinstance(dataset, SizedDataset) else iter(_read(dataset))
+    tasks = Tasks(source, None, train_split=train_split)
+    sides: tuple[list[Any], list[Any]] = [], []
+    # In the order of their numbers, as an iterable can be read.
+    for index, side in heapq.merge(((i, 0) for i in tasks.train_indices), ((i, 1) for i in tasks.val_indices)):
+        sides[side].append(tasks[index])
+    return sides
 
 
 def _read(stream: Any) -> list[Any]:

@@ -8,9 +8,29 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..types import Dataset
+from .base import Algorithm
+
 log = logging.getLogger(__name__)
 INTERRUPT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
+
+
+async def run_to_end(
+    algorithm: Algorithm[Any], train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+) -> None:
+    """Run an algorithm, sync or async, that has been given all it needs."""
+    if algorithm.is_async():
+        result: Any = algorithm.run(train_dataset, val_dataset)
+    else:
+        wake = getattr(algorithm.get_store(), "wake_waiting", _wake_nobody)
+        result = await run_in_own_thread(lambda: algorithm.run(train_dataset, val_dataset), wake=wake)
+    if hasattr(result, "__await__"):
+        await result
+
+
+def _wake_nobody() -> None:
+    """For a store that does not know who waits in it."""
 
 
 async def run_in_own_thread(work: Callable[[], Any], *, wake: Callable[[], None]) -> Any:

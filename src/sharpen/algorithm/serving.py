@@ -1,4 +1,4 @@
-"""The model that agents talk to: the policy's engine behind a server, the server behind the gateway.
+"""A model of our own that agents talk to: an engine behind a server, the server behind the gateway.
 
 Training and validation differ in how tokens are sampled, so they are two models for the gateway. What an agent does not
 set itself is then right, whether it reads `sampling_parameters` or not.
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from ...errors import ConfigError, RunError
-from ...types import LLM, NamedResources
-from ..base import Gateway
-from .config import VERLConfig
+from ..errors import ConfigError, RunError
+from ..types import LLM, NamedResources
+from .base import Gateway
 
 Entry = Mapping[str, Any]
 """What the gateway has to know of a server, less the names that agents ask for and how tokens are sampled."""
@@ -51,14 +50,13 @@ class Sampling:
 
 
 class PublishedModel:
-    """The names under which agents find the policy, and the resources that lead them there."""
+    """The names under which agents find the model, and the resources that lead them there."""
 
-    def __init__(self, gateway: Gateway | None, config: VERLConfig, *, name: str) -> None:
-        self._gateway = _checked(gateway)
-        self._sampling = {
-            name: training_sampling(config),
-            f"{name}:val": validation_sampling(config),
-        }
+    def __init__(
+        self, gateway: Gateway | None, *, name: str, training: Sampling, validation: Sampling, feature: str = "VERL"
+    ) -> None:
+        self._gateway = _checked(gateway, feature)
+        self._sampling = {name: training, f"{name}:val": validation}
         self.names = frozenset(self._sampling)
         """As agents ask for it, in training and in validation."""
         self.name = name
@@ -67,7 +65,7 @@ class PublishedModel:
 
     @contextlib.contextmanager
     def listed(self, entries: Sequence[Entry]) -> Iterator[None]:
-        """The gateway answers for the policy, beside the models that it had before."""
+        """The gateway answers for the model, beside the models that it had before."""
         self._before = self._gateway.model_list
         self.lead_to(entries)
         # Kept, as a gateway that has died has no address until it is back, where it was.
@@ -96,20 +94,9 @@ class PublishedModel:
         return found
 
     def resources(self, others: NamedResources | None, *, is_validation: bool = False) -> NamedResources:
-        """The policy first, then what agents are given besides."""
+        """The model first, then what agents are given besides."""
         name = f"{self.name}:val" if is_validation else self.name
         return {MAIN_LLM: self._llms[name]} | {key: value for key, value in (others or {}).items() if key != MAIN_LLM}
-
-
-def training_sampling(config: VERLConfig) -> Sampling:
-    rollout = config.rollout
-    return Sampling(rollout.temperature, rollout.top_p, config.data.max_response_length, rollout.top_k)
-
-
-def validation_sampling(config: VERLConfig) -> Sampling:
-    values = config.rollout.val_kwargs
-    temperature = values.temperature if values.do_sample else 0.0
-    return Sampling(temperature, values.top_p, config.data.max_response_length, values.top_k)
 
 
 def model_name(path: str) -> str:
@@ -118,10 +105,10 @@ def model_name(path: str) -> str:
     return PurePath(path).name if is_place else path
 
 
-def _checked(gateway: Any) -> ModelGateway:
+def _checked(gateway: Any, feature: str) -> ModelGateway:
     if gateway is None:
         raise ConfigError(
-            "VERL needs a gateway between agents and the model: run it with Trainer.fit, or set_llm_proxy"
+            f"{feature} needs a gateway between agents and the model: run it with Trainer.fit, or set_llm_proxy"
         )
     if not isinstance(getattr(type(gateway), "model_list", None), property) or not hasattr(
         gateway, "update_model_list"

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from sharpen.trainer import own_thread
-from sharpen.trainer.own_thread import AlgorithmInterrupted, run_in_own_thread
+from sharpen.algorithm import own_thread
+from sharpen.algorithm.own_thread import AlgorithmInterrupted, run_in_own_thread
 
-from ..algorithm.workers import until
+from .workers import until
 
 
 def nobody() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sharpen.algorithm.verl import tasks as tasks_module
-from sharpen.algorithm.verl.tasks import TaskOrder, all_tasks
+from sharpen.algorithm import task_order
+from sharpen.algorithm.task_order import TaskOrder, all_tasks, indices_of_batch
 from sharpen.errors import ConfigError
 
 
@@ -43,6 +43,17 @@ def test_an_iterable_is_read_whole() -> None:
 def test_no_tasks_and_endless_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="the training set is empty"):
         order([])
-    monkeypatch.setattr(tasks_module, "LARGEST_STREAM", 10)
+    monkeypatch.setattr(task_order, "LARGEST_STREAM", 10)
     with pytest.raises(ConfigError, match="give one with a length"):
         order(iter(int, 1))
+
+
+def test_batches_of_one_pass_share_no_task_and_are_all_of_one_size() -> None:
+    batches = [indices_of_batch(number, size=3, count=8, seed=1) for number in range(4)]
+    assert [len(batch) for batch in batches] == [3, 3, 3, 3]
+    assert not set(batches[0]) & set(batches[1])
+    assert indices_of_batch(2, size=3, count=8, seed=1) == batches[2]
+
+
+def test_a_batch_is_never_larger_than_the_data_set() -> None:
+    assert sorted(indices_of_batch(5, size=10, count=4, seed=1)) == [0, 1, 2, 3]

@@ -1,0 +1,6 @@
+"""APO: prompts that improve themselves, by critique and edit."""
+
+from .apo import APO
+from .results import RolloutResultForAPO, VersionedPromptTemplate
+
+__all__ = ["APO", "RolloutResultForAPO", "VersionedPromptTemplate"]

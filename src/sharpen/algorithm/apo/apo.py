@@ -1,0 +1,440 @@
+"""`APO`: a beam search over prompts, led by what a critic says about rollouts.
+
+A round: parents are chosen from the beam; for every branch of each a fresh batch of training tasks is rolled out with
+the parent, a critic says what is wrong with the prompt, an editor rewrites it. The new candidates and the old beam race
+on validation tasks, the best stay, and their leader may become the best prompt of the run.
+
+Branches run side by side, from their rollouts to their first validation tasks: a round takes about as long as its
+slowest branch.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import ConfigError, InvalidInputError, RunError
+from ...types import PromptTemplate, Rollout
+from ..base import State
+from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
+from ..prompts.candidates import Candidate
+from ..prompts.evaluations import Evaluation, Item, Split, as_items
+from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
+from ..prompts.placeholders import why_unfit
+from ..prompts.promotion import Promotion
+from ..prompts.race import Race
+from ..prompts.scoreboard import side_by_side
+from ..rewards import is_lost, why_failed, with_last_attempt
+from ..task_order import indices_of_batch
+from .branch import AllLostError, Branch, current_branch, give_up, next_place, occasion_of, pay, work_for
+from .critic import Critic, load_prompts
+from .results import RolloutResultForAPO, VersionedPromptTemplate
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", int, float)
+CALL_RETRIES = 5  # of the client, over some 15 s: so long it may take until a gateway that has died is back
+
+
+class _Rounds(int):
+    """A default that can be told from the same number given."""
+
+
+class _Temperature(float):
+    """A default that can be told from the same number given."""
+
+
+class APO(PromptOptimiser):
+    """Automatic prompt optimisation by textual gradients.
+
+    `gradient_model` writes the critiques, `apply_edit_model` the new prompts, both asked through `async_openai_client`,
+    or the gateway of the trainer where that lists them, or a client from the environment. Each of `beam_rounds` rounds
+    makes `beam_width` times `branch_factor` candidates, each from `gradient_batch_size` rollouts. `max_iterations` and
+    `temperature` are other names for `beam_rounds` and `diversity_temperature`. `critique_prompts` and `edit_prompts`
+    are texts or files that replace ours. `max_concurrent_calls` bounds the calls of critic and editor at a time, and
+    `edit_attempts` is how often an edit is asked for until it can be used. The rest is as for every `PromptOptimiser`.
+    """
+
+    def __init__(
+        self,
+        async_openai_client: "AsyncOpenAI | None" = None,
+        *,
+        gradient_model: str = "gpt-5-mini",
+        apply_edit_model: str = "gpt-4.1-mini",
+        diversity_temperature: float = _Temperature(1.0),
+        gradient_batch_size: int = 4,
+        val_batch_size: int = 16,
+        beam_width: int = 4,
+        branch_factor: int = 4,
+        beam_rounds: int = _Rounds(3),
+        rollout_batch_timeout: float = 3600.0,
+        run_initial_validation: bool = True,
+        patience: int | None = None,
+        promotion: Promotion = "interval",
+        max_iterations: int | None = None,
+        temperature: float | None = None,
+        critique_prompts: Sequence[str | Path] | None = None,
+        edit_prompts: Sequence[str | Path] | None = None,
+        max_concurrent_calls: int = 16,
+        edit_attempts: int = 2,
+        **shared: Any,
+    ) -> None:
+        super().__init__(
+            val_batch_size=val_batch_size,
+            rollout_batch_timeout=rollout_batch_timeout,
+            run_initial_validation=run_initial_validation,
+            patience=patience,
+            promotion=promotion,
+            **shared,
+        )
+        self.async_openai_client = async_openai_client
+        self.gradient_model, self.apply_edit_model = gradient_model, apply_edit_model
+        self.beam_rounds = _one_of("beam_rounds", beam_rounds, "max_iterations", max_iterations)
+        self.diversity_temperature = _one_of("diversity_temperature", diversity_temperature, "temperature", temperature)
+        self.gradient_batch_size, self.beam_width, self.branch_factor = gradient_batch_size, beam_width, branch_factor
+        self.max_concurrent_calls, self.edit_attempts = max_concurrent_calls, edit_attempts
+        self._prompts = {"critique_prompts": critique_prompts, "edit_prompts": edit_prompts}
+        check_counts(
+            gradient_batch_size=gradient_batch_size,
+            beam_width=beam_width,
+            branch_factor=branch_factor,
+            beam_rounds=self.beam_rounds,
+            max_concurrent_calls=max_concurrent_calls,
+            edit_attempts=edit_attempts,
+        )
+        _check_temperature(self.diversity_temperature)
+        _check_models(gradient_model=gradient_model, apply_edit_model=apply_edit_model)
+        _check_client(async_openai_client)
+        load_prompts("critique", critique_prompts)  # a file that cannot be used is said here, and not in a run
+        load_prompts("edit", edit_prompts)
+        self._critic: Critic | None = None
+
+    beam: list[str]
+    """The versions that parents are chosen from, best first."""
+
+    # -- the search ----------------------------------------------------------------------------------
+
+    async def search(self) -> None:
+        self._critic = self._make_critic()  # a client that is missing is said before anything is paid for
+        await self.validate_seed()
+        while self.round < self.beam_rounds and not self.should_stop:
+            self.begin_iteration()
+            if await self._run_round():
+                break
+
+    async def _run_round(self) -> bool:
+        """True when it is time to stop."""
+        log.info("round %d of %d: from %s", self.round + 1, self.beam_rounds, ", ".join(self.beam))
+        batch = self.val_batch()
+        branches = self._plan()
+        # The old beam meets the first tasks while the new candidates are made.
+        await side_by_side(
+            *(self._grow(branch, batch) for branch in branches),
+            *(self._meet_first(version, batch) for version in self.beam),
+        )
+        self._check_answers(branches)
+        fresh = [version for branch in branches if (version := self._enter(branch)) is not None]
+        self.write_records()
+        beam = await self.race([*self.beam, *fresh], batch, keep=self.beam_width)
+        has_improved = await self.challenge(beam[0])
+        self.beam = beam  # only now: a round that is broken off begins again with the old one
+        self._answers.clear()  # what they came to is in the book
+        return await self.end_round(_metrics(branches, fresh), has_improved=has_improved)
+
+    def _plan(self) -> list[Branch]:
+        parents = self._choose_parents()
+        first = self.round * self.beam_width * self.branch_factor
+        return [
+            Branch(
+                place=f"r{self.round + 1}-p{number // self.branch_factor}-b{number % self.branch_factor}",
+                version=f"v{first + number + 1}",
+                parent=self.book.get(parents[number // self.branch_factor]),
+                tasks=self._fresh_tasks(first + number),
+            )
+            for number in range(self.beam_width * self.branch_factor)
+        ]
+
+    def _choose_parents(self) -> list[str]:
+        """As many as the beam is wide, in turn where it is not full yet."""
+        chosen = self.chance("parents", self.round).sample(self.beam, len(self.beam))
+        return [chosen[number % len(chosen)] for number in range(self.beam_width)]
+
+    def _fresh_tasks(self, number: int) -> list[Item]:
+        size, count = self.gradient_batch_size, len(self.train_items)
+        return [self.train_items[i] for i in indices_of_batch(number, size=size, count=count, seed=self.seed)]
+
+    async def _meet_first(self, version: str, batch: Sequence[Item]) -> None:
+        found = await self.evaluate(version, _first_of(batch))
+        if version == SEED and not self.round and not self.run_initial_validation:
+            self._check_seed(found)
+
+    async def _grow(self, branch: Branch, batch: Sequence[Item]) -> None:
+        """From rollouts of the parent to a new prompt and its first validation tasks."""
+        work_for(branch)
+        name, template = next(iter(branch.parent.prompts.items()))
+        current = VersionedPromptTemplate(branch.parent.version, template, _mean(branch.parent))
+        tasks = [item.task for item in branch.tasks]
+        try:
+            found = await self.evaluate_prompt_on_batch(current, name, tasks, "train", prefix=branch.place)
+        except AllLostError as error:
+            branch.give_up(str(error), is_unanswered=True)
+            return
+        results, branch.reward_mean = found
+        text = await self.textual_gradient_and_apply_edit(current, results, prefix=branch.place)
+        made = self._made(branch, text)
+        if made is not None and self.book.find(made) is None:
+            await self.evaluations.evaluate(made, _first_of(batch))
+
+    def _made(self, branch: Branch, text: str | None) -> dict[str, PromptTemplate] | None:
+        """The new prompt of a branch, where it can be used."""
+        name, template = next(iter(branch.parent.prompts.items()))
+        if text is None:
+            branch.why_none = branch.why_none or "no new prompt was made"
+            return None
+        new = PromptTemplate(text, template.engine)
+        reason = why_unfit(new, template)
+        if reason is not None:
+            branch.give_up(reason)
+            return None
+        branch.text, branch.why_none, branch.is_unanswered = text, None, False
+        return {name: new}
+
+    def _check_answers(self, branches: Sequence[Branch]) -> None:
+        if all(branch.is_unanswered for branch in branches):
+            raise RunError(
+                f"not one of {len(branches)} branches came to a new prompt, the first: {branches[0].why_none}. What is "
+                "paid for is kept: resume the run when that is mended"
+            )
+
+    def _enter(self, branch: Branch) -> str | None:
+        """Into the book; the version of a candidate that takes part."""
+        if branch.version in self.book:  # by an earlier life of the run
+            return None if self.book.get(branch.version).status == "rejected" else branch.version
+        name, template = next(iter(branch.parent.prompts.items()))
+        prompts = branch.parent.prompts if branch.text is None else {name: PromptTemplate(branch.text, template.engine)}
+        known = None if branch.text is None else self.book.find(prompts)
+        reason = branch.why_none if known is None else f"the same as {known.version}"
+        self.add(
+            Candidate(
+                branch.version,
+                prompts,
+                [branch.parent.version],
+                round=self.round + 1,
+                critique=branch.critique,
+                cost=branch.cost,
+                status="new" if reason is None else "rejected",
+                reason=reason,
+            )
+        )
+        return branch.version if reason is None else None
+
+    # -- critique and edit ---------------------------------------------------------------------------
+
+    async def compute_textual_gradient(
+        self,
+        current_prompt: VersionedPromptTemplate,
+        rollout_results: Sequence[RolloutResultForAPO],
+        *,
+        prefix: str | None = None,
+    ) -> str | None:
+        """What a critic says about a prompt, shown up to `gradient_batch_size` results; None where it says nothing.
+
+        `prefix` names the work in the log.
+        """
+        place = next_place("critique")
+        chance = self._chance_of(place)
+        shown = [each for each in rollout_results if not each.get("is_lost")]
+        if len(shown) > self.gradient_batch_size:
+            shown = chance.sample(shown, self.gradient_batch_size)
+        criticise = partial(self.critic.critique, current_prompt.prompt_template, shown, chance)
+        answer = await self._ask(place, "critique", prefix, criticise)
+        branch = current_branch()
+        if answer is not None and branch is not None:
+            branch.critique = answer.text
+        return None if answer is None else answer.text
+
+    async def textual_gradient_and_apply_edit(
+        self,
+        current_prompt: VersionedPromptTemplate,
+        rollout: Sequence[RolloutResultForAPO],
+        *,
+        prefix: str | None = None,
+    ) -> str | None:
+        """A new template by a critique of the current one; None where none that can be used was made."""
+        critique = await self.compute_textual_gradient(current_prompt, rollout, prefix=prefix)
+        if critique is None:
+            return None
+        template = current_prompt.prompt_template
+        for _ in range(self.edit_attempts):
+            place = next_place("edit")
+            edit = partial(self.critic.edit, template, critique, self._chance_of(place))
+            answer = await self._ask(place, "edit", prefix, edit)
+            if answer is None:
+                continue
+            reason = why_unfit(PromptTemplate(answer.text, template.engine), template)
+            if reason is None:
+                return answer.text
+            give_up(reason)
+        return None
+
+    async def _ask(
+        self, place: str | None, what: str, prefix: str | None, ask: Callable[[], Awaitable[Answer]]
+    ) -> Answer | None:
+        """An answer, paid for once in a branch; None where the model gave none, which is told."""
+        try:
+            answer = await (ask() if place is None else self.once(place, ask))
+        except NoAnswerError as error:
+            log.warning("%s: no %s: %s", prefix or place or type(self).__name__, what, error)
+            pay(error.cost)
+            give_up(str(error), is_unanswered=True)
+            return None
+        pay(answer.cost)
+        return answer
+
+    def _chance_of(self, place: str | None) -> random.Random:
+        return random.Random() if place is None else self.chance(place)
+
+    @property
+    def critic(self) -> Critic:
+        if self._critic is None:
+            self._critic = self._make_critic()
+        return self._critic
+
+    def _make_critic(self) -> Critic:
+        models = (self.gradient_model, self.apply_edit_model)
+        client = self.async_openai_client
+        if client is None:
+            client = choose_client(self, models, feature=type(self).__name__).with_options(max_retries=CALL_RETRIES)
+        return Critic(
+            Assistant(client, limit=self.max_concurrent_calls),
+            gradient_model=self.gradient_model,
+            apply_edit_model=self.apply_edit_model,
+            temperature=float(self.diversity_temperature),
+            **self._prompts,
+        )
+
+    # -- other public parts --------------------------------------------------------------------------
+
+    def get_seed_prompt_template(self) -> tuple[str, PromptTemplate]:
+        """The name of the prompt to improve, and where it begins."""
+        return next(iter(super()._find_seed().items()))
+
+    def _find_seed(self) -> dict[str, PromptTemplate]:
+        return dict([self.get_seed_prompt_template()])
+
+    async def evaluate_prompt_on_batch(
+        self,
+        prompt: VersionedPromptTemplate,
+        resource_name: str,
+        dataset: Sequence[Any],
+        mode: Split,
+        *,
+        prefix: str | None = None,
+    ) -> tuple[list[RolloutResultForAPO], float]:
+        """Roll a prompt out on tasks: what came of each, and the mean reward. Only within a run.
+
+        On validation tasks what is paid for comes again; on training tasks, under the same `prefix`. What the critic
+        is shown in the search comes from here; candidates are compared by `evaluate`.
+        """
+        if not dataset:
+            raise InvalidInputError("there are no tasks to evaluate the prompt on: give at least one")
+        self.board  # noqa: B018 - without a run this is an error that says so
+        known = self.train_items if mode == "train" else self.val_items
+        items = as_items(dataset, mode, known)
+        occasion = occasion_of(prefix) if mode == "train" else ""
+        found = await self.evaluations.evaluate({resource_name: prompt.prompt_template}, items, occasion=occasion)
+        branch = current_branch()
+        if branch is not None and mode == "train":
+            branch.rollouts |= {each.rollout_id: each for each in found}
+        rewards = [each.reward for each in found if not each.is_lost]
+        if not rewards:
+            raise AllLostError(f"every rollout of prompt {prompt.version} was lost: {found[0].error}")
+        return await self._results(found, prefix), sum(rewards) / len(rewards)
+
+    async def _results(self, found: Sequence[Evaluation], prefix: str | None) -> list[RolloutResultForAPO]:
+        ids = [each.rollout_id for each in found]
+        rollouts = {each.rollout_id: each for each in await self.evaluations.rollouts(ids)}
+        return await self.get_rollout_results([rollouts[each] for each in ids], prefix=prefix)
+
+    async def get_rollout_results(
+        self, rollouts: Sequence[Rollout], *, prefix: str | None = None
+    ) -> list[RolloutResultForAPO]:
+        """What the critic is shown of rollouts that are finished."""
+        return list(await asyncio.gather(*map(self._result, rollouts)))
+
+    async def _result(self, rollout: Rollout) -> RolloutResultForAPO:
+        rollout = await with_last_attempt(self.get_store(), rollout)
+        spans = list((await self.get_store().query_spans(rollout.rollout_id, "latest")).items)
+        has_failed = rollout.status == "failed"
+        return {
+            "status": rollout.status,
+            "final_reward": 0.0 if has_failed and rollout.reward is None else rollout.reward,
+            "spans": spans,
+            "messages": self.to_messages.adapt(spans),
+            "error": why_failed(rollout),
+            "is_lost": is_lost(rollout) or rollout.status == "cancelled",
+        }
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def search_state(self) -> State:
+        return {"beam": self.beam}
+
+    def load_search_state(self, state: State) -> None:
+        self.beam = list(state.get("beam", [SEED]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_critic": None}
+
+
+def _first_of(batch: Sequence[Item]) -> list[Item]:
+    """What every candidate meets, whatever comes of the race."""
+    cut = Race(["one", "other"], num_items=len(batch)).next_slice()
+    return [batch[position] for position in (cut.items if cut is not None else ())]
+
+
+def _mean(candidate: Candidate) -> float | None:
+    return None if candidate.score is None else candidate.score.mean
+
+
+def _metrics(branches: Sequence[Branch], fresh: Sequence[str]) -> dict[str, float]:
+    rewards = [branch.reward_mean for branch in branches if branch.reward_mean is not None]
+    found: dict[str, float] = {
+        "candidates": len(fresh),
+        "rejected": len(branches) - len(fresh),
+        "unanswered": sum(branch.is_unanswered for branch in branches),
+        "lost": sum(each.is_lost for branch in branches for each in branch.rollouts.values()),
+    }
+    return {**found, "reward_mean": sum(rewards) / len(rewards)} if rewards else found
+
+
+def _one_of(name: str, value: T, other_name: str, other: T | None) -> T:
+    """The value of a setting that has two names."""
+    if other is None:
+        return value
+    if not isinstance(value, _Rounds | _Temperature):
+        raise ConfigError(f"{other_name} is another name for {name}: give one of the two, not both")
+    return other
+
+
+def _check_temperature(temperature: float) -> None:
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not is_number or not 0 <= temperature <= 2:
+        raise ConfigError(f"diversity_temperature is {temperature!r}: give a number from 0 to 2")
+
+
+def _check_models(**models: str) -> None:
+    for name, value in models.items():
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{name} is {value!r}: give the name of a model")
+
+
+def _check_client(client: object) -> None:
+    create = getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)
+    if client is not None and (create is None or type(client).__name__ in ("OpenAI", "AzureOpenAI")):
+        raise ConfigError(f"async_openai_client is of the kind {type(client).__name__}: give an openai.AsyncOpenAI")

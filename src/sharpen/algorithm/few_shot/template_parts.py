@@ -1,0 +1,147 @@
+"""A template taken apart: the fields in it, the part that is about the task, and the values in a filled copy."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...errors import InvalidInputError
+from ...types import PromptTemplate
+from ..prompts.placeholders import placeholders
+
+DEMOS = ("demos", "demonstrations", "examples")
+"""A place of this name is where demonstrations go."""
+
+# As PromptTemplate fills them: a doubled brace around a name is text.
+_F_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)(?P<access>(?:\.|\[)[^{}]*)?\}")
+_DOUBLE_FIELD = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z_]\w*)\s*-?\}\}")
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
+_LINE = re.compile(r"\n")
+
+
+def field_spans(template: PromptTemplate, names: tuple[str, ...] | None = None) -> list[tuple[int, int, str]]:
+    """Where plain fields stand in the text, with their names; only those of `names` where it is given."""
+    pattern = _F_FIELD if template.engine == "f-string" else _DOUBLE_FIELD
+    matches = [match for match in pattern.finditer(template.template) if match["name"]]
+    found = [(*match.span(), match["name"]) for match in matches if not match.groupdict().get("access")]
+    return [each for each in found if names is None or each[2] in names]
+
+
+def f_string_fields(text: str) -> list[str]:
+    """Everything that the f-string engine may take for a field, as it is written."""
+    return [match[0] for match in _F_FIELD.finditer(text) if match["name"]]
+
+
+def holds_field(text: str, names: frozenset[str]) -> bool:
+    """Whether the f-string engine would fill something in this text when it is given values of these names."""
+    return any(match["name"] in names for match in _F_FIELD.finditer(text))
+
+
+# -- the part about the task -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A template in three: what comes before the demonstrations, what between them and the task, and the task."""
+
+    head: str
+    middle: str
+    task: str
+
+
+def place_of_demos(template: PromptTemplate) -> str | None:
+    """The name of the place that the template has for demonstrations."""
+    return next((name for name in placeholders(template) if name in DEMOS), None)
+
+
+def parts_of(template: PromptTemplate) -> Parts:
+    """Where the template says nothing, demonstrations go before the part about the task."""
+    text = template.template
+    places = field_spans(template, DEMOS)
+    start = task_start(template)
+    if not places:
+        return Parts(text[:start], "", text[start:])
+    begin, end, _ = places[0]
+    if start >= end:
+        return Parts(text[:begin], text[end:start], text[start:])
+    return Parts(text[:begin], text[end:], "")
+
+
+def task_start(template: PromptTemplate) -> int:
+    """Where the part about the task begins: the paragraph with the first value, or its line where that is all."""
+    places = [each for each in field_spans(template) if each[2] not in DEMOS]
+    demos = field_spans(template, DEMOS)
+    if demos:  # values before the demonstrations are part of what comes before them
+        places = [each for each in places if each[0] >= demos[0][1]] or places
+    if not places:
+        return len(template.template)
+    first = places[0][0]
+    return _begin(_BLANK_LINE, template.template, first) or _begin(_LINE, template.template, first)
+
+
+def _begin(separator: re.Pattern[str], text: str, place: int) -> int:
+    """The end of the last separator before this place; 0 without one."""
+    return max((match.end() for match in separator.finditer(text, 0, place)), default=0)
+
+
+def without_demos(template: PromptTemplate) -> PromptTemplate:
+    """The template with nothing at the place for demonstrations, and no gap there either."""
+    text = template.template
+    for begin, end, _ in reversed(field_spans(template, DEMOS)):
+        text = _closed(text[:begin], text[end:])
+    return PromptTemplate(text, template.engine)
+
+
+def _closed(before: str, after: str) -> str:
+    """Two texts without the line that stood between them; within a line, nothing changes around the gap."""
+    is_line = (not before or before.endswith("\n")) and (not after or after.startswith("\n"))
+    if not is_line:
+        return before + after
+    if not after:
+        return before.rstrip("\n")
+    return before + (after.lstrip("\n") if not before or before.endswith("\n\n") else after[1:])
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+
+def values_in(
+    text: str, template: PromptTemplate, *, likely: Mapping[str, str] | None = None
+) -> dict[str, str] | None:
+    """The values with which the template gives this text, `likely` ones first; None where there are none."""
+    if template.engine == "poml":
+        return None  # it does not stand in the prompt as it is written
+    guesses = [likely, _read(text, template)]
+    return next((dict(each) for each in guesses if each is not None and _gives(template, each, text)), None)
+
+
+def _gives(template: PromptTemplate, values: Mapping[str, str], text: str) -> bool:
+    try:
+        return template.format(**values).strip() == text.strip()
+    except InvalidInputError:
+        return False
+
+
+def _read(text: str, template: PromptTemplate) -> dict[str, str] | None:
+    """Each value ends where the words after it begin. `_gives` then says whether that was right."""
+    values: dict[str, str] = {}
+    rest, literal, name = text.strip(), "", ""
+    pieces = _pieces(template)
+    for number, (words, next_name) in enumerate(pieces):
+        literal = words
+        is_last = number == len(pieces) - 1
+        place = len(rest) - len(literal) if is_last and name else rest.find(literal)
+        if place < 0 or (name and not literal and not is_last):
+            return None
+        if name:
+            values.setdefault(name, rest[:place])
+        rest, name = rest[place + len(literal) :], next_name
+    return values
+
+
+def _pieces(template: PromptTemplate) -> list[tuple[str, str]]:
+    """Words, and the name of the field that follows them; the last has none."""
+    text, pieces, position = template.template.strip(), [], 0
+    for begin, end, name in field_spans(PromptTemplate(text, template.engine)):
+        pieces.append((text[position:begin], name))
+        position = end
+    return [*pieces, (text[position:], "")]

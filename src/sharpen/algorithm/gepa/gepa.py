@@ -1,0 +1,146 @@
+"""`GEPA`: the reflective, Pareto-based optimiser of the `gepa` package as an algorithm.
+
+gepa chooses a candidate from the front of those that are best on some task, lets a model reflect on rollouts of it, and
+keeps what the model writes if that does better on the same tasks; it may also merge candidates. Here its evaluations
+are rollouts, and what the model is shown of them comes from their traces.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...errors import ConfigError, MissingExtraError
+from ..base import State
+from ..prompts.assistant import Assistant, choose_client
+from ..prompts.candidates import Cost
+from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
+from .budget import check_budget
+from .gepa_search import GepaSearch
+from .options import GepaOptions, check_names
+from .scores import ScoreScale
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class GEPA(PromptOptimiser):
+    """Improves all prompts of the resources together, or the one called `resource_name`.
+
+    `reflection_model` is asked through `reflection_client`, or the gateway of the trainer where that lists it, or a
+    client from the environment. The search spends at most `max_metric_calls` rollouts; a prompt on a task is one,
+    however often gepa asks for it. The options from `candidate_selection_strategy` to `stop_callbacks` are gepa's own.
+    The rest is as for every `PromptOptimiser`. Each iteration of gepa is a round.
+    """
+
+    takes_many_prompts = True
+    open_cost: Cost
+    """What was paid since the last candidate was made."""
+
+    def __init__(
+        self,
+        *,
+        reflection_client: "AsyncOpenAI | None" = None,
+        reflection_model: str = "gpt-5-mini",
+        max_metric_calls: int = 150,
+        reflection_temperature: float | None = None,
+        candidate_selection_strategy: Any = "pareto",
+        reflection_minibatch_size: int | None = None,
+        reflection_prompt_template: str | Mapping[str, str] | None = None,
+        module_selector: Any = "round_robin",
+        skip_perfect_score: bool = True,
+        perfect_score: float = 1.0,
+        use_merge: bool = False,
+        max_merge_invocations: int = 5,
+        merge_val_overlap_floor: int = 5,
+        acceptance_criterion: Any = "strict_improvement",
+        batch_sampler: Any = "epoch_shuffled",
+        sampling_strategy: Any = None,
+        selection_strategy: Any = None,
+        stop_callbacks: Any = None,
+        **shared: Any,
+    ) -> None:
+        check_names(shared, [*_names_of(GEPA), *_names_of(PromptOptimiser)])
+        if importlib.util.find_spec("gepa") is None:
+            raise MissingExtraError.of("gepa", extra="gepa", feature="GEPA")
+        super().__init__(**shared)
+        if max_metric_calls is None:
+            raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
+        check_counts(max_metric_calls=max_metric_calls)
+        _check_model(reflection_model, reflection_temperature)
+        self.reflection_client, self.reflection_model = reflection_client, reflection_model
+        self.max_metric_calls, self.reflection_temperature = max_metric_calls, reflection_temperature
+        self.options = GepaOptions(
+            candidate_selection_strategy=candidate_selection_strategy,
+            reflection_minibatch_size=reflection_minibatch_size,
+            reflection_prompt_template=reflection_prompt_template,
+            module_selector=module_selector,
+            skip_perfect_score=skip_perfect_score,
+            perfect_score=perfect_score,
+            use_merge=use_merge,
+            max_merge_invocations=max_merge_invocations,
+            merge_val_overlap_floor=merge_val_overlap_floor,
+            acceptance_criterion=acceptance_criterion,
+            batch_sampler=batch_sampler,
+            sampling_strategy=sampling_strategy,
+            selection_strategy=selection_strategy,
+            stop_callbacks=stop_callbacks,
+        )
+
+    async def search(self) -> None:
+        minibatch_size = self.options.minibatch_size(len(self.train_items))
+        check_budget(self.max_metric_calls, num_val=len(self.val_items), minibatch_size=minibatch_size)
+        self.options.check_components(self.seed_prompts)
+        client = self.reflection_client or self._choose_client()  # before anything is paid for
+        _finish_importing_httpx()
+        await self.validate_seed()
+        if self.has_ended:
+            return
+        await GepaSearch(self, Assistant(client), await self._scale()).run()
+
+    @property
+    def cost(self) -> Cost:
+        """What the search took so far, with what came after the last candidate."""
+        return super().cost + self.open_cost
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether an earlier life of the run came to its end."""
+        return self.should_stop or (self.patience is not None and self._num_fruitless >= self.patience)
+
+    def _choose_client(self) -> "AsyncOpenAI":
+        return choose_client(self, [self.reflection_model], feature="GEPA", argument="reflection_client")
+
+    async def _scale(self) -> ScoreScale:
+        if not self.options["use_merge"]:
+            return ScoreScale()
+        return ScoreScale.for_merges(await self.evaluate(SEED, self.val_items))
+
+    def search_state(self) -> State:
+        return {"open_cost": msgspec.to_builtins(self.open_cost)}
+
+    def load_search_state(self, state: State) -> None:
+        self.open_cost = msgspec.convert(state.get("open_cost", {}), Cost)
+
+
+def _names_of(kind: type) -> list[str]:
+    found = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
+
+
+def _finish_importing_httpx() -> None:
+    """The client of OpenAI looks into `httpx` wherever that is loaded, also while a runner in another thread is in the
+    middle of importing it, and fails. Where that is under way, this waits for its end."""
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("httpx")
+
+
+def _check_model(name: str, temperature: float | None) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"reflection_model is {name!r}: give the name of a model")
+    if temperature is not None and not 0 <= temperature <= 2:
+        raise ConfigError(f"reflection_temperature is {temperature}: give a number from 0 to 2")

@@ -1,0 +1,154 @@
+"""The options of `gepa.optimize` that can be given here, by gepa's own names.
+
+What would break a promise of a run (its records, that it can be resumed, that nothing is paid for twice) is refused,
+with the reason.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...components.messages import suggestion
+from ...errors import ConfigError
+
+MINIBATCH_SIZE = 3
+
+_CHOICES = {
+    "candidate_selection_strategy": ("pareto", "current_best", "epsilon_greedy", "top_k_pareto"),
+    "module_selector": ("round_robin", "all"),
+    "acceptance_criterion": ("strict_improvement", "improvement_or_equal"),
+    "batch_sampler": ("epoch_shuffled",),
+}
+_COUNTS = ("reflection_minibatch_size", "max_merge_invocations", "merge_val_overlap_floor")
+_FLAGS = ("skip_perfect_score", "use_merge")
+# Given to gepa by the search, or not at all.
+_OURS_TO_PASS = ("stop_callbacks", "reflection_prompt_template", "perfect_score")
+_FIELDS = ("<curr_param>", "<side_info>")
+
+_OURS = "the run keeps its own records: the loggers= and the run_dir= of the Trainer say where"
+_DATA = "Trainer.fit takes the agent and its data sets, initial_resources= the prompts to begin with"
+_ROLLOUTS = "evaluations are rollouts of the agent"
+_REFLECTION = "the model that reflects is named by reflection_model=, and asked through reflection_client="
+_KEPT = "what it proposes could not be kept for a run that is resumed; use reflection_prompt_template="
+REFUSED: Mapping[str, str] = {
+    "seed_candidate": _DATA,
+    "trainset": _DATA,
+    "valset": _DATA,
+    "adapter": _ROLLOUTS,
+    "task_lm": _ROLLOUTS,
+    "evaluator": _ROLLOUTS,
+    "reflection_lm": _REFLECTION,
+    "reflection_lm_kwargs": f"{_REFLECTION}, with reflection_temperature=",
+    "reflection_strategy": _KEPT,
+    "custom_candidate_proposer": _KEPT,
+    "frontier_type": "a rollout has one score, not several objectives: there is a front of tasks only",
+    "max_reflection_cost": "the price of a model is not known here: max_metric_calls= bounds the search",
+    "run_dir": "gepa would write, and read back, pickled files there; the run_dir= of the Trainer is for this",
+    "use_cloudpickle": "nothing is pickled: a run is resumed from its checkpoint and its store",
+    "cache_evaluation": "the store remembers every evaluation: none is paid for twice",
+    "raise_on_exception": "errors of gepa are logged, and end the search when they go on",
+    "track_best_outputs": "the store has the trace of every rollout",
+    "display_progress_bar": "the run shows its own progress",
+    "logger": "what gepa logs goes to our log at debug level",
+    "callbacks": "give the Trainer callbacks=",
+    "use_wandb": _OURS,
+    "wandb_api_key": _OURS,
+    "wandb_init_kwargs": _OURS,
+    "wandb_attach_existing": _OURS,
+    "use_mlflow": _OURS,
+    "mlflow_tracking_uri": _OURS,
+    "mlflow_experiment_name": _OURS,
+    "mlflow_attach_existing": _OURS,
+    "tracking_key_prefix": _OURS,
+    "val_evaluation_policy": "candidates are compared on all validation tasks: give a smaller val_dataset",
+    "run_initial_validation": "gepa scores the seed prompt first in any case",
+    "val_batch_size": "gepa scores every candidate on all validation tasks: give a smaller val_dataset",
+}
+
+
+class GepaOptions:
+    """Options of gepa, checked, by name."""
+
+    def __init__(self, **given: Any) -> None:
+        _check_choices(given)
+        _check_numbers(given)
+        _check_template(given["reflection_prompt_template"])
+        self._given = given
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    @property
+    def stop_callbacks(self) -> list[Any]:
+        given = self["stop_callbacks"]
+        return [] if given is None else list(given) if isinstance(given, Sequence) else [given]
+
+    def minibatch_size(self, num_train: int) -> int:
+        """How many training tasks a reflection is about; 0 where a sampler of the user decides."""
+        if self["batch_sampler"] != "epoch_shuffled":
+            return 0
+        return min(int(self["reflection_minibatch_size"] or MINIBATCH_SIZE), num_train)
+
+    def check_components(self, names: Iterable[str]) -> None:
+        """The templates by component are for components that there are."""
+        template, known = self["reflection_prompt_template"], list(names)
+        for name in template if isinstance(template, Mapping) else ():
+            if name not in known:
+                names_there = ", ".join(map(repr, known))
+                raise ConfigError(f"reflection_prompt_template has {name!r}, but the prompts are {names_there}")
+
+    def for_gepa(self, *, num_train: int, num_val: int) -> dict[str, Any]:
+        """For one search. Strategies have a state of their own, which the next search must not inherit."""
+        found = {name: copy.deepcopy(value) for name, value in self._given.items() if name not in _OURS_TO_PASS}
+        found["reflection_minibatch_size"] = self.minibatch_size(num_train) or None
+        # gepa merges nothing where there are fewer validation tasks than this.
+        found["merge_val_overlap_floor"] = min(self["merge_val_overlap_floor"], num_val)
+        return found
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse what is none of the known names, with the reason or with the nearest of them."""
+    names = set(known) - set(REFUSED)
+    for name in given:
+        if name in REFUSED:
+            raise ConfigError(f"GEPA takes no {name}: {REFUSED[name]}")
+        if name not in names:
+            raise ConfigError(f"GEPA has no option {name!r}.{suggestion(name, names)}")
+
+
+def _check_choices(given: Mapping[str, Any]) -> None:
+    for name, choices in _CHOICES.items():
+        value = given[name]
+        if isinstance(value, str) and value not in choices:
+            raise ConfigError(f"{name} is {value!r}: use {' or '.join(map(repr, choices))}, or a strategy of gepa")
+    if given["batch_sampler"] != "epoch_shuffled" and given["reflection_minibatch_size"] is not None:
+        raise ConfigError("reflection_minibatch_size is for batch_sampler='epoch_shuffled': give one of the two")
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name in _COUNTS:
+        value = given[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
+    for name in _FLAGS:
+        if not isinstance(given[name], bool):
+            raise ConfigError(f"{name} is {given[name]!r}: use True or False")
+    perfect = given["perfect_score"]
+    if isinstance(perfect, bool) or not isinstance(perfect, int | float) or not math.isfinite(perfect):
+        raise ConfigError(f"perfect_score is {perfect!r}: give the reward that cannot be bettered, a finite number")
+
+
+def _check_template(template: Any) -> None:
+    if template is None:
+        return
+    for name, text in (template if isinstance(template, Mapping) else {"": template}).items():
+        where = "reflection_prompt_template" + (f"[{name!r}]" if name else "")
+        if not isinstance(text, str):
+            raise ConfigError(f"{where} is {type(text).__name__}: give a text, or a dict of texts by component")
+        missing = [each for each in _FIELDS if each not in text]
+        if missing:
+            raise ConfigError(
+                f"{where} has no {' and no '.join(missing)}: gepa puts the current prompt in place of <curr_param> and "
+                "the rollouts in place of <side_info>"
+            )

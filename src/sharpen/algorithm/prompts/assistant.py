@@ -1,0 +1,173 @@
+"""Asking a model about prompts: which client to use, and what may be made of an answer.
+
+Every answer that comes back has a text that is not empty. What a model charged is counted also where its answer is of
+no use. Keys stay in the client: no message and no log line holds one.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...components.messages import listed
+from ...errors import ConfigError, MissingExtraError, RunError
+from ..base import Algorithm
+from .call_failures import NoAnswerError, TooLongError, complains_of, failure_of, without_key
+from .candidates import Cost
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["Answer", "Assistant", "NoAnswerError", "TooLongError", "choose_client"]
+
+log = logging.getLogger(__name__)
+Options = Mapping[str, float | int | None]
+# What a local model that reasons writes before its answer.
+_THOUGHTS = re.compile(r"\s*<think>(.*?</think>|.*)\s*", re.DOTALL)
+# A connection belongs to an event loop, and a client that is given may be used in several, one for every run.
+_ONE_CALL = {"Connection": "close"}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a model said, and what it cost. `is_cut_off`: it ran into its limit of length before it was done."""
+
+    text: str
+    cost: Cost
+    is_cut_off: bool = False
+
+
+class Assistant:
+    """Asks models, at most `limit` calls at a time."""
+
+    def __init__(self, client: "AsyncOpenAI", *, limit: int = 16) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ConfigError(f"limit is {limit!r}: give how many calls may run at once, 1 or more")
+        self._client = client
+        self._slots = asyncio.Semaphore(limit)
+        self._refused: set[tuple[str, str]] = set()
+
+    async def ask(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        temperature: float | None,
+        seed: int | None = None,
+    ) -> Answer:
+        """One answer. A NoAnswerError may go better next time; any other RunError will not."""
+        async with self._slots:
+            found = await self._completion(model, _writable(messages), {"temperature": temperature, "seed": seed})
+        if not hasattr(found, "choices"):
+            raise RunError(
+                f"{model!r} at {self._place} answered with no chat completion, but with "
+                f"{without_key(str(found), self._key)[:80]!r}: check the base_url of the client"
+            )
+        answer = _answer(found, model)
+        log.debug("%s answered: %s", model, answer.cost.text())
+        return answer
+
+    async def _completion(self, model: str, messages: list[Any], wanted: Options) -> Any:
+        """What the server sent; options that the model does not take are left out from then on."""
+        from openai import OpenAIError
+
+        while True:
+            refused = self._refused
+            options: dict[str, Any] = {
+                name: value for name, value in wanted.items() if value is not None and (model, name) not in refused
+            }
+            try:
+                return await self._client.chat.completions.create(
+                    model=model, messages=messages, extra_headers=_ONE_CALL, **options
+                )
+            except (OpenAIError, json.JSONDecodeError, UnicodeDecodeError) as error:
+                name = next((name for name in options if complains_of(error, name)), None)
+                if name is None:
+                    # The error of the client may hold what the server said of the key: it is not passed on.
+                    raise failure_of(error, model=model, place=self._place, key=self._key) from None
+            log.info("the model %r takes no %s: it is asked without", model, name)
+            self._refused.add((model, name))
+
+    @property
+    def _place(self) -> str:
+        url = self._client.base_url
+        return url.host if url.port is None else f"{url.host}:{url.port}"
+
+    @property
+    def _key(self) -> str:
+        key = self._client.api_key
+        return key if isinstance(key, str) else ""
+
+
+def _writable(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Agents may have recorded half a character, which no request can hold."""
+    return json.loads(json.dumps(list(messages), ensure_ascii=False).encode("utf-8", "replace"))  # type: ignore[no-any-return]
+
+
+# -- what a model said -------------------------------------------------------------------------------
+
+
+def _answer(completion: Any, model: str) -> Answer:
+    cost = _cost(completion.usage)
+    if not completion.choices or completion.choices[0].message is None:
+        raise NoAnswerError(f"{model!r} answered without any choice", cost)
+    choice = completion.choices[0]
+    refusal = getattr(choice.message, "refusal", None)
+    if refusal:
+        raise NoAnswerError(f"{model!r} refused: {str(refusal)[:300]}", cost)
+    if choice.finish_reason == "content_filter":
+        raise NoAnswerError(f"the answer of {model!r} was stopped by a content filter", cost)
+    said = choice.message.content
+    text = _THOUGHTS.sub("", said, count=1) if isinstance(said, str) and said.lstrip().startswith("<think>") else said
+    is_cut_off = choice.finish_reason == "length"
+    if not isinstance(text, str) or not text.strip():
+        how = "was cut off by its length before it said anything" if is_cut_off else "gave an empty answer"
+        raise NoAnswerError(f"{model!r} {how}", cost)
+    return Answer(text, cost, is_cut_off)
+
+
+def _cost(usage: Any) -> Cost:
+    read, written = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    return Cost(calls=1, input_tokens=read or 0, output_tokens=written or 0)
+
+
+# -- which client ------------------------------------------------------------------------------------
+
+
+def choose_client(
+    algorithm: Algorithm[Any], models: Sequence[str], *, feature: str, argument: str = "async_openai_client"
+) -> "AsyncOpenAI":
+    """The trainer's gateway where it lists all the models, else the client that the environment describes.
+
+    `feature` and `argument` are the words of the errors: who asks, and the name under which a client can be given.
+    """
+    try:
+        from openai import AsyncOpenAI
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of("openai", extra="apo", feature=feature) from error
+    gateway: Any = algorithm.get_llm_proxy()
+    names = list(getattr(gateway, "model_names", ()))
+    if models and all(_is_listed(model, names) for model in models):
+        # Named, since a gateway of several models cannot choose one by itself.
+        llm = gateway.as_resource(model=models[0])
+        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "held-by-the-gateway")
+    if os.environ.get("OPENAI_API_KEY"):
+        return AsyncOpenAI()
+    raise ConfigError(_no_client(gateway, names, list(dict.fromkeys(models)), feature, argument))
+
+
+def _is_listed(model: str, names: Sequence[str]) -> bool:
+    """A star stands for any end of a name, as the gateway reads it."""
+    return any(model.startswith(name.partition("*")[0]) if "*" in name else model == name for name in names)
+
+
+def _no_client(gateway: Any, names: Sequence[str], models: Sequence[str], feature: str, argument: str) -> str:
+    there = f"the gateway lists {listed(names) or 'no models'}" if gateway is not None else "the trainer has no gateway"
+    return (
+        f"{feature} asks {' and '.join(map(repr, models))}, but {there}, and OPENAI_API_KEY is not set: list them at "
+        f"a gateway (Trainer(llm_proxy=LLMProxy(model_list=[...]))), set OPENAI_API_KEY, or give {argument}="
+    )

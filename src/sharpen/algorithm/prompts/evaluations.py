@@ -1,0 +1,309 @@
+"""What prompts are worth on tasks: every evaluation is a rollout, and none is paid for twice.
+
+The id of a rollout is made from the run, the prompts and the task. The store knows an id that comes twice, so what was
+evaluated once comes from there, also in a run that goes on after it was killed.
+
+A rollout that failed by its agent's fault counts with its reward, or 0. One that was lost to infrastructure is asked
+for again; when that is in vain it is told, and given back as lost, for its askers to count. A run that goes on tries
+anew what was lost before.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import msgspec
+
+from ...adapter import TraceToMessages
+from ...adapter.messages import OpenAIMessages
+from ...errors import ConfigError
+from ...semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
+from ...store import LightningStore
+from ...types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, Rollout, RolloutStatus, Span
+from ..finished import FinishedRollouts
+from ..rewards import is_lost, why_failed, with_last_attempt
+from .candidates import Cost
+
+log = logging.getLogger(__name__)
+
+Split = Literal["train", "val"]
+Prompts = Mapping[str, PromptTemplate]
+RETRIES = 2  # of a rollout that was lost to infrastructure
+READS_AT_ONCE = 16
+_FAR = 1 << 40  # from here on, tasks are numbered that belong to no data set of the run
+_INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One task of a data set, by its place."""
+
+    split: Split
+    index: int
+    task: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came of one rollout."""
+
+    rollout_id: str
+    item: Item
+    status: RolloutStatus
+    reward: float
+    is_lost: bool = False
+    """Whether infrastructure failed it: then it says nothing about the prompt."""
+    has_reward: bool = True
+    """Whether the reward is its own; otherwise it is 0."""
+    is_too_late: bool = False
+    """Whether it was cancelled because it did not end in time."""
+    error: str | None = None
+    cost: Cost = field(default_factory=Cost)
+    """Of all rollouts that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was enqueued: with which resources, and which of it an earlier life of the run had finished."""
+
+    resources_id: str
+    known: frozenset[str]
+
+
+class Evaluations:
+    """Asks for rollouts with given prompts, and remembers what came of them."""
+
+    def __init__(
+        self,
+        store: LightningStore,
+        key: str,
+        *,
+        others: Mapping[Split, NamedResources] | None = None,
+        timeout_seconds: float = 3600.0,
+        messages: TraceToMessages | None = None,
+    ) -> None:
+        """`key` names the run in the ids of rollouts, `others` are the resources beside the prompts, for tasks of
+        each split, and a rollout that has not ended `timeout_seconds` after it was asked for is cancelled and counts as
+        lost."""
+        self._store, self._key, self._others = store, key, others or {}
+        self._timeout, self._to_messages = timeout_seconds, messages or TraceToMessages()
+        self._finished = FinishedRollouts(store, self._read)
+        self._reading = asyncio.Semaphore(READS_AT_ONCE)
+        self._known: dict[str, asyncio.Task[Evaluation]] = {}
+        self._published: dict[str, asyncio.Task[str]] = {}
+        self._asking: set[asyncio.Task[_Asked]] = set()
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Completions are taken as long as the block lasts."""
+        async with self._finished.following():
+            try:
+                yield
+            finally:
+                under_way = (*self._known.values(), *self._published.values(), *self._asking)
+                for each in under_way:
+                    each.cancel()
+                await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def evaluate(
+        self,
+        prompts: Prompts,
+        items: Sequence[Item],
+        *,
+        occasion: str = "",
+        sampling: Mapping[str, Any] | None = None,
+    ) -> list[Evaluation]:
+        """One for every item, in their order. The same prompts on the same item are one rollout for ever; `occasion`
+        names a further one. `sampling` is laid over the sampling parameters of every LLM."""
+        digest = _digest(prompts, sampling)
+        places = [_place(digest, item, occasion) for item in items]
+        for split in ("train", "val"):
+            new = {
+                place: item
+                for place, item in zip(places, items, strict=True)
+                if item.split == split and place not in self._known
+            }
+            if not new:
+                continue
+            resources = _with_sampling({**self._others.get(split, {}), **prompts}, sampling)
+            asked = asyncio.ensure_future(self._ask(f"{digest}-{split}", resources, new))
+            self._asking.add(asked)
+            asked.add_done_callback(self._asking.discard)
+            for place, item in new.items():
+                self._known[place] = asyncio.ensure_future(self._follow_one(place, item, asked))
+        waiting = [self._known[place] for place in places]
+        return list(await asyncio.gather(*map(asyncio.shield, waiting)))
+
+    def is_known(self, prompts: Prompts, item: Item) -> bool:
+        """Whether this is paid for, or asked for, in this process."""
+        return _place(_digest(prompts, None), item, "") in self._known
+
+    async def rollouts(self, ids: Sequence[str]) -> list[Rollout]:
+        async with self._reading:
+            return list((await self._store.query_rollouts(rollout_id_in=ids)).items)
+
+    async def spans(self, evaluation: Evaluation) -> list[Span]:
+        async with self._reading:
+            return list((await self._store.query_spans(evaluation.rollout_id, "latest")).items)
+
+    async def messages(self, evaluation: Evaluation) -> list[OpenAIMessages]:
+        """The conversations of the agent with models, one for each call."""
+        return self._to_messages.adapt(await self.spans(evaluation))
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    async def _ask(self, name: str, resources: NamedResources, items: Mapping[str, Item]) -> _Asked:
+        resources_id = await self._publish_once(name, resources)
+        requests = [self._request(place, item, resources_id) for place, item in items.items()]
+        return _Asked(resources_id, await self._enqueue(requests))
+
+    async def _enqueue(self, requests: Sequence[EnqueueRolloutRequest]) -> frozenset[str]:
+        """Those that were finished before."""
+        self._finished.expect(str(request.rollout_id) for request in requests)
+        rollouts = await self._store.enqueue_many_rollouts(requests)
+        self._finished.take(rollouts)
+        return frozenset(each.rollout_id for each in rollouts if each.is_finished)
+
+    def _request(self, place: str, item: Item, resources_id: str, attempt: int = 0) -> EnqueueRolloutRequest:
+        rollout_id = f"ro-{self._key}-{place}" + (f"-again{attempt}" if attempt else "")
+        about = {"prompt": place.split("-", maxsplit=1)[0], "index": item.index}
+        return EnqueueRolloutRequest(item.task, item.split, resources_id, metadata=about, rollout_id=rollout_id)
+
+    async def _publish_once(self, name: str, resources: NamedResources) -> str:
+        """The id under which these resources are in the store, once for every name."""
+        if name not in self._published:
+            self._published[name] = asyncio.ensure_future(self._publish(f"rs-{self._key}-{name}", resources))
+        return await asyncio.shield(self._published[name])
+
+    async def _publish(self, resources_id: str, resources: NamedResources) -> str:
+        known = await self._store.get_resources_by_id(resources_id)
+        if known is None:
+            await self._store.add_resources(resources, resources_id=resources_id)
+        elif known.resources != resources:  # a run that goes on may have its gateway at another address
+            await self._store.update_resources(resources_id, resources)
+        return resources_id
+
+    # -- following -----------------------------------------------------------------------------------
+
+    async def _follow_one(self, place: str, item: Item, asking: "asyncio.Future[_Asked]") -> Evaluation:
+        asked = await asyncio.shield(asking)
+        request, known = self._request(place, item, asked.resources_id), asked.known
+        retries, number, cost = RETRIES, 0, Cost()
+        while True:
+            found = await self._wait_for(request, item)
+            cost += found.cost
+            if not found.is_lost or found.is_too_late:
+                break
+            retries -= found.rollout_id not in known  # what an earlier life of the run lost takes nothing away
+            if retries < 0:
+                break
+            log.warning("rollout %s was lost (%s); it is asked for again", found.rollout_id, found.error)
+            number += 1
+            request = self._request(place, item, asked.resources_id, number)
+            known = await self._enqueue([request])
+        return _told(replace(found, cost=cost))
+
+    async def _wait_for(self, request: EnqueueRolloutRequest, item: Item) -> Evaluation:
+        rollout_id = str(request.rollout_id)
+        try:
+            async with asyncio.timeout(self._timeout):
+                rollout, cost = await self._finished.result(rollout_id)
+        except TimeoutError:
+            self._finished.forget(rollout_id)
+            await self._store.cancel_rollouts([rollout_id])
+            error = f"not finished within {self._timeout:g} s (rollout_batch_timeout)"
+            lost = Evaluation(rollout_id, item, "cancelled", 0.0, is_lost=True, has_reward=False, error=error)
+            return replace(lost, is_too_late=True, cost=Cost(rollouts=1))
+        return _evaluation(rollout, item, cost)
+
+    async def _read(self, rollout: Rollout) -> tuple[Rollout, Cost]:
+        async with self._reading:
+            rollout = await with_last_attempt(self._store, rollout)
+            spans = await self._store.query_spans(rollout.rollout_id, "latest")
+        return rollout, cost_of(spans.items)
+
+
+def _evaluation(rollout: Rollout, item: Item, cost: Cost) -> Evaluation:
+    lost = is_lost(rollout) or rollout.status == "cancelled"
+    error = why_failed(rollout) or ("it was cancelled" if rollout.status == "cancelled" else None)
+    return Evaluation(
+        rollout.rollout_id,
+        item,
+        rollout.status,
+        rollout.reward if rollout.reward is not None and not lost else 0.0,
+        is_lost=lost,
+        has_reward=rollout.reward is not None,
+        error=error,
+        cost=cost,
+    )
+
+
+def _told(evaluation: Evaluation) -> Evaluation:
+    """None is left out in silence."""
+    if evaluation.is_lost:
+        log.warning("rollout %s is lost and left out of scores: %s", evaluation.rollout_id, evaluation.error)
+    elif not evaluation.has_reward and evaluation.status == "succeeded":
+        log.warning("rollout %s ended without a reward, which counts as 0", evaluation.rollout_id)
+    return evaluation
+
+
+def as_items(tasks: Sequence[Any], split: Split, known: Sequence[Item]) -> list[Item]:
+    """Tasks of a data set as the items that they are; others have a number that follows from what they say."""
+    wanted = set(map(id, tasks))
+    own: dict[int, list[Item]] = {}
+    for item in reversed(known):
+        if id(item.task) in wanted:
+            own.setdefault(id(item.task), []).append(item)
+    seen: Counter[bytes] = Counter()
+    return [own[id(task)].pop() if own.get(id(task)) else _foreign(task, split, seen) for task in tasks]
+
+
+def _foreign(task: Any, split: Split, seen: Counter[bytes]) -> Item:
+    try:
+        text = msgspec.json.encode(task, enc_hook=repr, order="sorted")
+    except (TypeError, ValueError, RecursionError):  # what JSON cannot hold
+        text = repr(task).encode("utf-8", "replace")
+    seen[text] += 1  # the same task twice is two of them
+    return Item(split, _FAR * seen[text] + zlib.crc32(text), task)
+
+
+def cost_of(spans: Sequence[Span]) -> Cost:
+    """What one rollout took: calls and tokens, and money where the gateway knows prices."""
+    # The gateway and the agent's own tracer may both have recorded a call: the gateway knows more.
+    recorded = [span for span in spans if span.name == SHARPEN_LLM_CALL] or spans
+    calls = [span.attributes for span in recorded if _INPUT in span.attributes or _OUTPUT in span.attributes]
+    prices = [float(each[name]) for each in calls if (name := LightningLLMAttributes.COST.value) in each]
+    return Cost(
+        rollouts=1,
+        calls=len(calls),
+        input_tokens=sum(int(each.get(_INPUT) or 0) for each in calls),
+        output_tokens=sum(int(each.get(_OUTPUT) or 0) for each in calls),
+        dollars=sum(prices) if prices else None,
+    )
+
+
+def _digest(prompts: Prompts, sampling: Mapping[str, Any] | None) -> str:
+    told = [(name, each.engine, each.template) for name, each in sorted(prompts.items())]
+    return hashlib.sha256(msgspec.json.encode((told, dict(sampling or {})), order="sorted")).hexdigest()[:16]
+
+
+def _place(digest: str, item: Item, occasion: str) -> str:
+    return f"{digest}-{occasion}-{item.split}{item.index}" if occasion else f"{digest}-{item.split}{item.index}"
+
+
+def _with_sampling(resources: NamedResources, sampling: Mapping[str, Any] | None) -> NamedResources:
+    if not sampling:
+        return resources
+    if not any(isinstance(each, LLM) for each in resources.values()):
+        raise ConfigError(f"sampling is {dict(sampling)}, but the resources hold no LLM: give the Trainer one")
+    return {name: _sampled(each, sampling) if isinstance(each, LLM) else each for name, each in resources.items()}
+
+
+def _sampled(llm: LLM, sampling: Mapping[str, Any]) -> LLM:
+    return msgspec.structs.replace(llm, sampling_parameters={**llm.sampling_parameters, **sampling})

@@ -1,0 +1,410 @@
+"""`PromptOptimiser`: what every search over prompts stands on.
+
+A search makes candidates; each is evaluated on validation tasks by rollouts, and the best replaces the seed on evidence
+alone. What it keeps:
+
+- Nothing is paid for twice: evaluations are in the store under ids that follow from their prompts and task, answers of
+  a second model are in the checkpoint (`once`).
+- Every random choice follows from the seed of the run and the place of the choice (`chance`), so it does not matter
+  what happens side by side, or whether a run was resumed on the way.
+- Every candidate is in the book, and the book is in the folder of the run after each round.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from ...adapter import TraceToMessages
+from ...errors import ConfigError, RunError, SharpenError
+from ...files import remove_leftovers
+from ...runs.screen import screen, show
+from ...types import Dataset, NamedResources, PromptTemplate
+from ..base import Algorithm, State
+from ..task_order import all_tasks, divided, indices_of_batch
+from ..verl.held_calls import HeldCalls
+from .assistant import Answer
+from .candidates import Candidate, CandidateBook, Cost
+from .difference import best_diff, show_best_diff
+from .evaluations import Evaluation, Evaluations, Item, Split
+from .promotion import Promotion
+from .records import write_records
+from .scoreboard import Scoreboard, cost_metrics
+from .seed_prompt import seed_prompts
+from .served_model import served_model
+from .tree import draw_tree
+from .tree_svg import tree_svg
+from .unused_prompt import unused_prompts
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+log = logging.getLogger(__name__)
+SEED = "v0"
+
+
+class PromptOptimiser(Algorithm[Any]):
+    """Override `search`, and `search_state` with `load_search_state` where it has a state of its own.
+
+    `val_batch_size` is how many validation tasks the candidates of a round are compared on; the leader meets all of
+    them. `patience` ends the search after so many rounds without a better leader. `promotion` says what a better one
+    is: "interval" on evidence, "mean" on the mean alone. Without a validation set `train_split` divides the training
+    set. `resource_name` names the prompt where the resources have several. `model` is a local model (a folder, a GGUF
+    file, a name on the hub) that is served to the agents while the search lasts, for answers of at most
+    `max_response_tokens`.
+    """
+
+    runs_side_by_side = True
+    takes_many_prompts = False
+
+    def __init__(
+        self,
+        *,
+        val_batch_size: int = 16,
+        rollout_batch_timeout: float = 3600.0,
+        run_initial_validation: bool = True,
+        patience: int | None = None,
+        promotion: Promotion = "interval",
+        train_split: float = 0.5,
+        resource_name: str | None = None,
+        seed: int | None = None,
+        model: str | os.PathLike[str] | None = None,
+        max_response_tokens: int = 512,
+    ) -> None:
+        check_counts(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
+        _check(rollout_batch_timeout, promotion, train_split)
+        _check_seed_number(seed)
+        self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout
+        self.run_initial_validation, self.patience, self.promotion = run_initial_validation, patience, promotion
+        self.train_split, self.resource_name, self.model = train_split, resource_name, model
+        self.max_response_tokens, self._wanted_seed = max_response_tokens, seed
+        if model is not None:
+            self.needs_gateway = True
+        self._loaded: State | None = None
+        self._reset({})
+
+    def _reset(self, state: State) -> None:
+        """To the beginning of a run, or to where it was."""
+        self.key: str = state.get("key", "")
+        self.seed: int = state.get("seed", 0)
+        self.round: int = state.get("round", 0)
+        self._num_fruitless: int = state.get("fruitless", 0)
+        self.book = CandidateBook.of(state["book"]) if "book" in state else CandidateBook()
+        self._answers = {place: msgspec.convert(each, Answer) for place, each in state.get("answers", {}).items()}
+        self._scores: State = state.get("scores", {})
+        self._board: Scoreboard | None = None
+        self.load_search_state(state.get("search", {}))
+
+    # -- to override ---------------------------------------------------------------------------------
+
+    async def search(self) -> None:
+        """The whole search. What it needs is ready: items, evaluations, the book with the seed in it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it searches: override search()")
+
+    def search_state(self) -> State:
+        """What the search needs to go on, beside what the base class keeps."""
+        return {}
+
+    def load_search_state(self, state: State) -> None:
+        """Go on from what `search_state` gave; from the beginning where it is empty."""
+
+    # -- the run -------------------------------------------------------------------------------------
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        calls = HeldCalls(self.get_llm_proxy(), is_ours=self.model is not None and self.own_gateway_address is not None)
+        await calls.hold()  # first of all: runners are at work already
+        self._reset(self._loaded or {"key": secrets.token_hex(6), "seed": self._first_seed()})
+        self._loaded = None  # a second run is a new one
+        self.train_items, self.val_items = self._split(train_dataset, val_dataset)
+        self.seed_prompts = self._find_seed()
+        self.checkpoint()  # a run that is killed from here on finds its rollouts again
+        async with self._resources() as others, self._searching(others), calls.let_through(self._are_agents_at_work):
+            if not len(self.book):
+                self.add(Candidate(SEED, self.seed_prompts))
+                self.book.best_version = SEED
+            await self.search()
+        self._conclude()
+
+    def _first_seed(self) -> int:
+        return random.getrandbits(32) if self._wanted_seed is None else self._wanted_seed
+
+    def _split(self, train: Dataset[Any] | None, val: Dataset[Any] | None) -> tuple[list[Item], list[Item]]:
+        name = type(self).__name__
+        if train is None:
+            raise ConfigError(f"{name} learns from tasks: give fit a train_dataset")
+        if val is None:
+            tasks, val_tasks = divided(train, self.train_split)
+            log.info("no val_dataset: %d tasks to learn from, %d to validate on", len(tasks), len(val_tasks))
+        else:
+            tasks, val_tasks = all_tasks(train), all_tasks(val)
+        if not tasks or not val_tasks:
+            found = f"{len(tasks)} tasks to learn from and {len(val_tasks)} to validate on"
+            way_out = "" if val is not None else " or another train_split, which divides the training set,"
+            raise ConfigError(f"{name} has {found}: give it more,{way_out} so that there is at least one of each")
+        return [Item("train", *each) for each in enumerate(tasks)], [
+            Item("val", *each) for each in enumerate(val_tasks)
+        ]
+
+    def _find_seed(self) -> dict[str, PromptTemplate]:
+        resources, own = self.get_initial_resources(), self.agent_prompt
+        return seed_prompts(resources, own, name=self.resource_name, many=self.takes_many_prompts)
+
+    @contextlib.asynccontextmanager
+    async def _resources(self) -> AsyncIterator[Mapping[Split, NamedResources]]:
+        """What agents are given beside the prompts."""
+        others = self.get_initial_resources() or {}
+        if self.model is None:
+            yield {"train": others, "val": others}
+            return
+        async with served_model(
+            self.model,
+            self.get_llm_proxy(),
+            others,
+            max_response_tokens=self.max_response_tokens,
+            seed=self.seed,
+            rollout_prefix=f"ro-{self.key}-",
+            feature=f"{type(self).__name__}(model=...)",
+        ) as found:
+            yield found
+
+    @contextlib.asynccontextmanager
+    async def _searching(self, others: Mapping[Split, NamedResources]) -> AsyncIterator[None]:
+        """However it ends, the resources that were published last are those with the best prompt."""
+        self._others = others["val"]
+        self.evaluations = Evaluations(
+            self.get_store(),
+            self.key,
+            others=others,
+            timeout_seconds=self.rollout_batch_timeout,
+            messages=self.to_messages,
+        )
+        self._board = Scoreboard(
+            self.book, self.evaluations, self.val_items, promotion=self.promotion, saved=self._scores
+        )
+        try:
+            async with self.evaluations.following():
+                yield
+        except BaseException:
+            with contextlib.suppress(SharpenError):
+                await self._publish_best()
+            raise
+        await self._publish_best()
+
+    async def _are_agents_at_work(self) -> bool:
+        working = await self.get_store().query_rollouts(
+            status_in=["preparing", "running"], rollout_id_contains=f"ro-{self.key}-", limit=1
+        )
+        return bool(working.items)
+
+    def _conclude(self) -> None:
+        best, seed = self.book.best, self.book.seed
+        told = (
+            "the seed prompt is still the best" if best.version == seed.version else f"the best prompt: {best.version}"
+        )
+        log.info("%s, %s; %s", told, self.board.score_text(best.version), self.cost.text())
+        show(_as_text(draw_tree(self.book, width=screen().width)))
+        if best.version != seed.version:
+            show_best_diff(self.book)
+
+    # -- what a search uses --------------------------------------------------------------------------
+
+    def chance(self, *place: object) -> random.Random:
+        """Random choices of one place, which are the same whenever they are made."""
+        return random.Random("/".join(map(str, (self.seed, *place))))
+
+    @property
+    def to_messages(self) -> TraceToMessages:
+        """Reads the conversations of agents: the adapter of the trainer, where it is of that kind."""
+        return self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
+
+    async def once(self, place: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """An answer of a model. It is kept with the state of the run, so none is paid for twice."""
+        if place not in self._answers:
+            self._answers[place] = await ask()
+            self.checkpoint()
+        return self._answers[place]
+
+    def val_batch(self) -> list[Item]:
+        """The validation tasks of this round."""
+        indices = indices_of_batch(self.round, size=self.val_batch_size, count=len(self.val_items), seed=self.seed)
+        return [self.val_items[index] for index in indices]
+
+    @property
+    def board(self) -> Scoreboard:
+        """Who is worth what."""
+        if self._board is None:
+            raise ConfigError(f"{type(self).__name__} evaluates prompts only within a run: use Trainer.fit")
+        return self._board
+
+    def add(self, candidate: Candidate) -> Candidate:
+        """A new candidate; its cost is what it took to make it."""
+        return self.board.add(candidate)
+
+    async def evaluate(self, version: str, items: Sequence[Item]) -> list[Evaluation]:
+        """A candidate on validation tasks; its score and its cost in the book are then up to date."""
+        return await self.board.evaluate(version, items)
+
+    async def race(self, versions: Sequence[str], items: Sequence[Item], *, keep: int) -> list[str]:
+        """Compare candidates on the same tasks and drop the clearly worse; gives those that are kept, best first."""
+        return await self.board.race(versions, items, keep=keep)
+
+    async def challenge(self, version: str) -> bool:
+        """Score a candidate on all validation tasks; it becomes the best if it beats the best on evidence."""
+        return await self.board.challenge(version)
+
+    async def validate_seed(self) -> None:
+        """Score the seed prompt on all validation tasks, if that is wanted."""
+        if not self.run_initial_validation:
+            return
+        found = await self.evaluate(SEED, self.val_items)
+        self._check_seed(found)
+        await self._check_use(found)
+        log.info("the seed prompt: %s", self.board.score_text(SEED))
+        if not self.round:
+            self.report_validation(self.board.metrics())
+
+    def _check_seed(self, evaluations: Sequence[Evaluation]) -> None:
+        """A search that can see nothing ends before it costs more."""
+        if all(each.is_lost for each in evaluations):
+            raise RunError(f"every rollout of the seed prompt was lost: {evaluations[0].error}")
+        failed = [each for each in evaluations if each.status == "failed"]
+        if len(failed) == len(evaluations):
+            log.warning("every rollout of the seed prompt failed, the first with %s", failed[0].error)
+        elif not any(each.has_reward for each in evaluations):
+            raise ConfigError(
+                "no rollout of the seed prompt has a reward, so prompts cannot be compared: let the agent return a "
+                "number, or call emit_reward"
+            )
+
+    async def _check_use(self, evaluations: Sequence[Evaluation]) -> None:
+        """Say so when the agent seems to have its prompt from elsewhere."""
+        done = next((each for each in evaluations if each.status == "succeeded"), None)
+        conversations = [] if done is None else await self.evaluations.messages(done)
+        for name in unused_prompts(self.seed_prompts, conversations):
+            log.warning(
+                "the words of the prompt %r stand in no call of the agent, so other words may change nothing: it has "
+                "to use resources[%r], or its parameter prompt_template",
+                name,
+                name,
+            )
+
+    async def end_round(self, metrics: Mapping[str, float], *, has_improved: bool) -> bool:
+        """Write the records, publish the best, report the iteration, keep the state; True when it is time to stop."""
+        self.round += 1
+        self._num_fruitless = 0 if has_improved else self._num_fruitless + 1
+        self.write_records()
+        await self._publish_best()
+        has_to_stop = self.report_iteration(
+            {**metrics, "candidates_total": len(self.book), **cost_metrics(self.cost)}, val_metrics=self.board.metrics()
+        )
+        self.checkpoint()
+        if has_to_stop or self.should_stop:
+            return True
+        if self.patience is not None and self._num_fruitless >= self.patience:
+            log.info("no better prompt for %d rounds: the search ends (patience)", self._num_fruitless)
+            return True
+        return False
+
+    async def _publish_best(self) -> None:
+        """What agents get from here on: rollouts without resources of their own are bound to the latest."""
+        if not len(self.book):
+            return
+        resources = {**self._others, **self.book.best.prompts}
+        latest = await self.get_store().get_latest_resources()
+        if latest is None or latest.resources != resources:
+            await self.get_store().add_resources(resources)
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    def get_best_prompt(self) -> PromptTemplate:
+        """The best prompt so far."""
+        if not len(self.book):
+            raise ConfigError("there is no best prompt yet: run the search with Trainer.fit first")
+        return self.book.best.template
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Every candidate, in the order of making."""
+        return list(self.book)
+
+    @property
+    def cost(self) -> Cost:
+        """What the search took so far."""
+        return sum((each.cost for each in self.book), Cost())
+
+    def best_diff(self) -> str:
+        """The best prompt against the seed, as a unified diff; several one after another."""
+        return best_diff(self.book)
+
+    def tree(self) -> str:
+        """All candidates as a tree of text."""
+        return draw_tree(self.book)
+
+    def tree_svg(self) -> str:
+        """All candidates as a picture."""
+        return tree_svg(self.book)
+
+    def write_records(self) -> None:
+        """Every candidate and the best prompt as files in the folder of the run."""
+        if self.run_dir is not None:
+            folder = Path(self.run_dir) / "prompts"
+            write_records(folder, self.book)
+            remove_leftovers(folder)  # of a life of the run that was killed at this
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        if not self.key:
+            return self._loaded or {}
+        return {
+            "key": self.key,
+            "seed": self.seed,
+            "round": self.round,
+            "fruitless": self._num_fruitless,
+            "answers": msgspec.to_builtins(self._answers),
+            "scores": self._scores if self._board is None else self._board.state(),
+            "search": self.search_state(),
+            **({"book": self.book.as_json()} if len(self.book) else {}),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self._loaded = state or None
+        if state:
+            self._reset(state)
+
+
+def _as_text(drawing: str) -> "Text":
+    """Words of models may look like markup, and are none."""
+    from rich.text import Text
+
+    return Text(drawing, no_wrap=True)
+
+
+def check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
+
+
+def _check(timeout: float, promotion: str, train_split: float) -> None:
+    if not _is_number(timeout) or not timeout > 0:
+        raise ConfigError(f"rollout_batch_timeout is {timeout!r}: give a number of seconds above 0")
+    if promotion not in get_args(Promotion):
+        raise ConfigError(f"promotion is {promotion!r}: use one of {', '.join(get_args(Promotion))}")
+    if not _is_number(train_split) or not 0 < train_split < 1:
+        raise ConfigError(f"train_split is {train_split!r}: give the share of the tasks to learn from, between 0 and 1")
+
+
+def _check_seed_number(seed: int | None) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ConfigError(f"seed is {seed!r}: give a whole number, or None for another one in every run")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,204 @@
+"""A race between candidates: all are tried on the same items, and the clearly worse ones leave early.
+
+Items come in growing slices. After each slice every candidate is compared with the `keep`-th best of those still in, on
+the items that both have met: how hard an item is drops out of the difference. Who is worse by more than chance explains
+leaves, so later slices cost less. What it keeps:
+
+- All who are in have met the same items; an item whose reward was lost is left out of the pairs it would be in.
+- At least `keep` stay in, and whoever is ahead of the `keep`-th best on their common items stays in.
+- The same rewards give the same race. Nothing here is random: shuffle the items before, so that every slice is a fair
+  sample of them.
+- Only differences count, beside the range of the rewards seen: a race has the same course on any scale.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...errors import ConfigError, InvalidInputError
+from ...stats import check_confidence, t_quantile
+
+# Chosen on the development tasks of `benchmarks/apo.py`, as were the defaults of `Race`.
+_LEAST_FIRST_SLICE = 6
+_FIRST_SHARE = 1 / 12
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What to evaluate next: every one of `names` on every position of `items`."""
+
+    names: tuple[str, ...]
+    items: range
+
+
+class Race:
+    """Successive elimination on paired differences. See the module's head.
+
+    Ask for a slice, add a reward for each of its names and items in any order, and so on until there is none. It is
+    over when only `keep` are left, however little is known of them, or when all of `num_items` are met.
+
+    `confidence` is that of a single comparison, one-sided. With a `tolerance`, a share of the range of the rewards,
+    those who are behind go also while they may still turn out better by that much: quicker among near equals.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        num_items: int,
+        keep: int = 1,
+        first_slice: int | None = None,
+        growth: float = 1.5,
+        confidence: float = 0.92,
+        tolerance: float = 0.0,
+    ) -> None:
+        _check(names, num_items, keep, first_slice, growth, confidence, tolerance)
+        self.num_items, self.keep = num_items, keep
+        self.confidence, self.tolerance, self._growth = confidence, tolerance, growth
+        self.alive = list(names)
+        self.dropped: dict[str, str] = {}
+        self._first = first_slice or max(_LEAST_FIRST_SLICE, math.ceil(num_items * _FIRST_SHARE))
+        self._rewards: dict[str, dict[int, float | None]] = {name: {} for name in names}
+        self._low, self._high = math.inf, -math.inf
+        self._met = 0  # items that all who are in have met
+        self._slice: Slice | None = None
+
+    # -- running it ----------------------------------------------------------------------------------
+
+    def next_slice(self) -> Slice | None:
+        """What to evaluate next, or None when it is over. Asked again before all of it was added, it is the same."""
+        if self._slice is None and self._met < self.num_items and len(self.alive) > self.keep:
+            self._slice = Slice(tuple(self.alive), range(self._met, self._next_end()))
+        return self._slice
+
+    def _next_end(self) -> int:
+        end = self._first if self._met == 0 else math.ceil(self._met * self._growth)
+        # Every slice waits for its slowest rollout, which a few last items are not worth.
+        is_last = end + (end - self._met) / 2 >= self.num_items
+        return self.num_items if is_last else end
+
+    def add(self, name: str, position: int, reward: float | None) -> None:
+        """The reward of `name` on an item of the slice, None where it was lost. The last one of a slice judges it."""
+        self._check_reward(name, position, reward)
+        self._rewards[name][position] = reward
+        if reward is not None:
+            self._low, self._high = min(self._low, reward), max(self._high, reward)
+        current = self._slice
+        if current is not None and all(len(self._rewards[other]) == current.items.stop for other in current.names):
+            self._met, self._slice = current.items.stop, None
+            self._judge()
+
+    def _check_reward(self, name: str, position: int, reward: float | None) -> None:
+        if name not in self._rewards:
+            raise InvalidInputError(f"{name!r} is not in this race: it has {', '.join(map(repr, self._rewards))}")
+        if self._slice is None or name not in self._slice.names or position not in self._slice.items:
+            asked = "nothing" if self._slice is None else f"{self._slice.items} of {', '.join(self._slice.names)}"
+            raise InvalidInputError(
+                f"a reward of {name!r} on item {position} was not asked for: next_slice() has {asked}"
+            )
+        if position in self._rewards[name]:
+            raise InvalidInputError(f"{name!r} has a reward on item {position} already: add each one once")
+        if reward is not None and not math.isfinite(reward):
+            raise InvalidInputError(
+                f"the reward of {name!r} on item {position} is {reward}: give a number, or None if lost"
+            )
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    def mean(self, name: str) -> float | None:
+        """Over the rewards that were not lost; None without any."""
+        rewards = [reward for reward in self._rewards[name].values() if reward is not None]
+        return math.fsum(rewards) / len(rewards) if rewards else None
+
+    def ranking(self) -> list[str]:
+        """Best first: those still in, then the dropped, the last to go first. Equals keep the order they came in."""
+        return [*self._by_lead(self.alive), *reversed(self.dropped)]
+
+    # -- judging -------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Drop who is clearly worse than the `keep`-th best. With all items met there is nothing left to save."""
+        if self._met == self.num_items or len(self.alive) <= self.keep:
+            return
+        ranked = self._by_lead(self.alive)
+        opponent = ranked[self.keep - 1]
+        reasons = {name: self._why_worse(name, opponent) for name in ranked[self.keep :]}
+        for name, reason in reversed(reasons.items()):
+            if reason is not None:
+                self.dropped[name] = reason
+                self.alive.remove(name)
+
+    def _by_lead(self, names: list[str]) -> list[str]:
+        """Sorted by how far they are ahead of the others on the items they have a reward on. Without one: last."""
+        leads: dict[str, list[float]] = {name: [] for name in names}
+        for position in range(self._met):
+            found = {name: reward for name in names if (reward := self._rewards[name][position]) is not None}
+            middle = math.fsum(found.values()) / max(1, len(found))
+            for name, reward in found.items():
+                leads[name].append(reward - middle)
+        return sorted(names, key=lambda name: self._rounded_mean(leads[name]), reverse=True)
+
+    def _rounded_mean(self, leads: list[float]) -> float:
+        """As a share of the range, less digits than rounding errors have: equals must come out equal."""
+        spread = self._high - self._low
+        if not leads:
+            return -math.inf
+        return round(math.fsum(leads) / len(leads) / spread, 12) if spread else 0.0
+
+    def _why_worse(self, name: str, opponent: str) -> str | None:
+        """The reason to drop it, or None."""
+        pairs = [(self._rewards[opponent][at], self._rewards[name][at]) for at in range(self._met)]
+        leads = [first - second for first, second in pairs if first is not None and second is not None]
+        lead = math.fsum(leads) / len(leads) if leads else 0.0
+        if lead <= 0:
+            return None
+        # As shares of the range, with which squares of rewards of any size stay finite.
+        shares = [each / (self._high - self._low) for each in leads]
+        if lead_bound(shares, num_items=self.num_items, confidence=self.confidence) <= -self.tolerance:
+            return None
+        return f"worse than {opponent} by {lead:.3g} on the {len(leads)} items that both have met"
+
+
+def lead_bound(leads: Sequence[float], *, num_items: int, confidence: float) -> float:
+    """What the mean of paired differences is at least, over all `num_items`, with this confidence (one-sided).
+
+    They are shares of the range of the rewards. A full win for either side is imagined beside the pairs there are: four
+    wins in a row are not yet certainty, though they have no spread. The interval closes as the items run out, as there
+    is then nothing left to guess.
+    """
+    values = [*leads, 1.0, -1.0]
+    count = len(values)
+    mean = math.fsum(values) / count
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    unseen = max(0.0, 1 - len(leads) / num_items)
+    return mean - _t(confidence, count - 1) * math.sqrt(variance * unseen / count)
+
+
+@lru_cache(maxsize=4096)
+def _t(share: float, freedom: int) -> float:
+    return t_quantile(share, freedom)
+
+
+def _check(
+    names: Sequence[str],
+    num_items: int,
+    keep: int,
+    first_slice: int | None,
+    growth: float,
+    confidence: float,
+    tolerance: float,
+) -> None:
+    if not names:
+        raise ConfigError("names is empty: a race needs at least one candidate")
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise ConfigError(f"names has {', '.join(map(repr, twice))} more than once: every candidate needs its own name")
+    for what, value in (("num_items", num_items), ("keep", keep), ("first_slice", first_slice)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{what} is {value}: use 1 or more")
+    if not growth > 1 or not math.isfinite(growth):
+        raise ConfigError(f"growth is {growth}: slices must grow, use a number above 1")
+    check_confidence(confidence)
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"tolerance is {tolerance}: use a share of the range of the rewards, 0 or more and below 1")

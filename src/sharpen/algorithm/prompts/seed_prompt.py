@@ -1,0 +1,76 @@
+"""Where a search over prompts begins: in the resources of the run, or with the agent."""
+
+import inspect
+from typing import Any
+
+from ...errors import ConfigError
+from ...litagent import FunctionalLitAgent, LitAgent
+from ...types import NamedResources, PromptTemplate
+
+PROMPT_NAME = "prompt_template"
+_WAYS = (
+    "give a PromptTemplate in initial_resources of the Trainer, set the attribute prompt_template of the agent "
+    "(a PromptTemplate or a str), or give the agent's function a default for its parameter prompt_template"
+)
+
+
+def seed_prompts(
+    resources: NamedResources | None,
+    agent_prompt: PromptTemplate | None,
+    *,
+    name: str | None,
+    many: bool = False,
+) -> dict[str, PromptTemplate]:
+    """The prompts to improve, by the names of their resources. Only with `many` may there be several."""
+    given = resources or {}
+    found = {key: each for key, each in given.items() if isinstance(each, PromptTemplate)}
+    if name is not None and name in found:
+        found = {name: found[name]}
+    elif name is not None and (found or name in given):
+        raise ConfigError(f"resource_name is {name!r}, which is no PromptTemplate: the resources have {_shown(given)}")
+    elif not found and agent_prompt is not None:
+        found = {name or _free_name(given): agent_prompt}
+    if not found:
+        raise ConfigError(f"there is no prompt to begin with: {_WAYS}")
+    if len(found) > 1 and not many:
+        raise ConfigError(
+            f"the resources have several prompts, {', '.join(map(repr, found))}: say with resource_name= which one "
+            "to improve"
+        )
+    return _checked(found)
+
+
+def prompt_of_agent(agent: LitAgent[Any]) -> PromptTemplate | None:
+    """The agent's attribute `prompt_template`, or the default of the parameter of that name of its function."""
+    own = _as_template(getattr(agent, PROMPT_NAME, None))
+    if own is not None or not isinstance(agent, FunctionalLitAgent):
+        return own
+    parameter = inspect.signature(agent.function).parameters.get(PROMPT_NAME)
+    return None if parameter is None else _as_template(parameter.default)
+
+
+def _as_template(value: object) -> PromptTemplate | None:
+    if isinstance(value, str):
+        return PromptTemplate(str(value))
+    return value if isinstance(value, PromptTemplate) else None
+
+
+def _free_name(resources: NamedResources) -> str:
+    if PROMPT_NAME in resources:
+        kind = type(resources[PROMPT_NAME]).__name__
+        raise ConfigError(
+            f"the resource {PROMPT_NAME!r} is of the kind {kind}, but the agent's own prompt goes by that name: rename "
+            "the resource, or say with resource_name= how the prompt is to be called"
+        )
+    return PROMPT_NAME
+
+
+def _checked(prompts: dict[str, PromptTemplate]) -> dict[str, PromptTemplate]:
+    for name, prompt in prompts.items():
+        if prompt.template != prompt.template.encode("utf-8", "replace").decode():
+            raise ConfigError(f"the prompt {name!r} holds half a character (a lone surrogate): write it as UTF-8 text")
+    return prompts
+
+
+def _shown(resources: NamedResources) -> str:
+    return ", ".join(f"{name!r} ({type(each).__name__})" for name, each in resources.items())

@@ -1,0 +1,27 @@
+"""Whether an agent uses the prompt that it is given: candidates for one that nobody reads are all alike."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from ...adapter.messages import OpenAIMessages
+from ...types import PromptTemplate
+
+_FIELD = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<[^<>]*>|\{[A-Za-z_][^{}]*\}", re.DOTALL)
+_SPACE = re.compile(r"\s+")
+SHORTEST = 8  # characters; a shorter piece may be found anywhere
+
+
+def unused_prompts(prompts: Mapping[str, PromptTemplate], conversations: Sequence[OpenAIMessages]) -> list[str]:
+    """The names of prompts whose own words stand in none of the conversations. Without any, nobody can tell."""
+    if not conversations:
+        return []
+    said = _SPACE.sub(" ", json.dumps([each["messages"] for each in conversations], ensure_ascii=False))
+    return [name for name, prompt in prompts.items() if (piece := _longest_piece(prompt)) and piece not in said]
+
+
+def _longest_piece(prompt: PromptTemplate) -> str:
+    """Of the words between the fields, as they stand in JSON; nothing where they are too few."""
+    pieces = [_SPACE.sub(" ", piece).strip() for piece in re.split(r"\n", _FIELD.sub("\n", prompt.template))]
+    longest = max(pieces, key=len, default="")
+    return json.dumps(longest, ensure_ascii=False)[1:-1] if len(longest) >= SHORTEST else ""

@@ -1,0 +1,69 @@
+"""The thread of gepa ends with the search, whatever gepa makes of errors."""
+
+import asyncio
+import threading
+
+import pytest
+
+from sharpen.algorithm.gepa.search_thread import SearchThread
+from sharpen.errors import ConfigError, RunError
+
+
+async def answer() -> int:
+    await asyncio.sleep(0)
+    return 42
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def refuse() -> None:
+    raise ConfigError("no such prompt")
+
+
+def forgiving(thread: SearchThread, ask: object, calls: list[str]) -> None:
+    """A loop that swallows every Exception, as gepa's does."""
+    while len(calls) < 100:
+        try:
+            calls.append("called")
+            thread.wait_for(ask)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - what gepa does
+            calls.append("swallowed")
+
+
+async def test_the_thread_gets_what_the_loop_gives() -> None:
+    thread, found = SearchThread(), list[int]()
+    await thread.run(lambda: found.append(thread.wait_for(answer)))
+    assert found == [42]
+
+
+async def test_an_error_on_the_loop_ends_the_thread_and_is_raised() -> None:
+    thread, calls = SearchThread(), list[str]()
+    with pytest.raises(ConfigError, match="no such prompt"):
+        await thread.run(lambda: forgiving(thread, refuse, calls))
+    assert calls == ["called"]
+
+
+async def test_cancelling_the_search_ends_a_thread_that_waits() -> None:
+    thread, calls = SearchThread(), list[str]()
+    search = asyncio.ensure_future(thread.run(lambda: forgiving(thread, never, calls)))
+    while not calls:
+        await asyncio.sleep(0.001)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    assert calls == ["called"]
+    assert not [each for each in threading.enumerate() if each.name == "sharpen-gepa"]
+
+
+async def test_an_error_of_gepa_is_told_as_one() -> None:
+    thread = SearchThread()
+    with pytest.raises(RunError, match="the gepa package failed: ZeroDivisionError"):
+        await thread.run(lambda: 1 / 0)
+
+
+async def test_ending_it_from_within_is_no_error() -> None:
+    thread = SearchThread()
+    await thread.run(lambda: thread.end())
+    assert thread.is_over

@@ -1,0 +1,112 @@
+"""The places for values in a prompt, and which rewritten prompts are refused."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sharpen.algorithm.prompts.placeholders import placeholders, why_unfit
+from sharpen.errors import InvalidInputError
+from sharpen.types import PromptTemplate
+
+PARENT = PromptTemplate('Context: {context}\nQuestion: {question}\nReply as {"answer": 1}.')
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "names"),
+    [
+        ('{b} and {a} and {b}, {"json": 1}, {{c}}, { d }, {e.f}, {g[0]}, {}, {0}', "f-string", ["b", "a"]),
+        ("no place", "f-string", []),
+        (
+            "{{ b }} {{ a|upper }} {% for x in xs %}{{ x }}{% endfor %} {% set y = 1 %}{{ y }}",
+            "jinja",
+            ["b", "a", "xs"],
+        ),
+        ("{# {{ a }} #}{% raw %}{{ b }}{% endraw %}", "jinja", []),
+        ("<p>{{b}} {{ a }} {{b}}</p> {c}", "poml", ["b", "a"]),
+        ('<item for="x in xs">{{x}}</item><let name="y">1</let>{{y}}{{z}}', "poml", ["z"]),
+    ],
+)
+def test_placeholders_are_the_values_that_a_template_takes(text: str, engine: Any, names: list[str]) -> None:
+    assert placeholders(PromptTemplate(text, engine)) == names
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["{", "}", "a", "b", "_1", ".", "[0]", " ", '"', "{a}", "{{b}}"])).map("".join))
+def test_placeholders_are_exactly_what_format_fills(text: str) -> None:
+    template = PromptTemplate(text)
+    names = placeholders(template)
+    for name in {"a", "b", "_1", *names}:
+        if f"{{{name}." not in text and f"{{{name}[" not in text:  # filling one of these is an error
+            assert (template.format(**{name: "\x00"}) != text) == (name in names)
+
+
+def test_a_jinja_template_that_is_wrong_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="the Jinja template is wrong"):
+        placeholders(PromptTemplate("{% if %}", "jinja"))
+
+
+def test_an_endless_sum_in_a_jinja_template_is_not_worked_out() -> None:
+    assert placeholders(PromptTemplate("{{ 9**9**9**9 }} {{ a }}", "jinja")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Think first.\n" + PARENT.template,
+        "{question} {context}",
+        "{question} {context} {something_new} {{question}} { json }",
+    ],
+)
+def test_a_prompt_that_keeps_its_places_is_fit(text: str) -> None:
+    assert why_unfit(PromptTemplate(text), PARENT) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        (" \n\t\u200b\u00a0", "it is empty"),
+        (PARENT.template, "it is the same as its parent"),
+        ("  " + PARENT.template.replace("\n", " \r\n"), "it is the same as its parent but for white space"),
+        ("Context: {context}", "it lost {question}"),
+        ("Answer.", "it lost {context} and {question}"),
+        ("{context} {{question}}", "it lost {question}"),
+        ("{context} {question} {question.text}", "it uses {question.text}, but only plain fields such as {question}"),
+        ("{context} {question} \ud800", "it holds half a character"),
+        ("{context} {question}" + "x" * 100_000, "it is too long: 100,020 characters, and its parent has"),
+    ],
+)
+def test_a_prompt_that_cannot_work_is_refused_in_words(text: str, why: str) -> None:
+    found = why_unfit(PromptTemplate(text), PARENT)
+    assert found is not None
+    assert found.startswith(why)
+
+
+def test_a_long_parent_may_have_long_children() -> None:
+    parent = PromptTemplate("x" * 10_000)
+    assert why_unfit(PromptTemplate("y" * 200_000), parent) is None
+    assert why_unfit(PromptTemplate("y" * 200_001), parent) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{{ question|nosuchfilter }}", "it does not parse: the Jinja template is wrong: No filter named"),
+        ("{% for %} {{ question }}", "it does not parse"),
+        ("{{ " + "(" * 5_000 + " }}", "it does not parse"),
+        ("{question}", "it lost {{question}}"),
+        ("{% set question = 1 %}{{ question }}", "it lost {{question}}"),
+    ],
+)
+def test_a_jinja_prompt_that_cannot_work_is_refused(text: str, why: str) -> None:
+    found = why_unfit(PromptTemplate(text, "jinja"), PromptTemplate("Q: {{ question }}", "jinja"))
+    assert found is not None
+    assert found.startswith(why)
+    assert why_unfit(PromptTemplate("{{ question }}!", "jinja"), PromptTemplate("Q: {{ question }}", "jinja")) is None
+
+
+def test_a_poml_prompt_that_lost_a_value_is_refused() -> None:
+    parent = PromptTemplate("<p>{{question}}</p>", "poml")
+    assert why_unfit(PromptTemplate("<p>Question</p>", "poml"), parent) == "it lost {{question}}"
+    assert why_unfit(PromptTemplate("<p>Q: {{ question }}</p>", "poml"), parent) is None

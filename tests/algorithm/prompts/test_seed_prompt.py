@@ -1,0 +1,112 @@
+"""Where a search over prompts begins."""
+
+from typing import Any
+
+import pytest
+
+from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts
+from sharpen.errors import ConfigError
+from sharpen.litagent import LitAgent, rollout
+from sharpen.types import LLM, NamedResources, PromptTemplate
+
+ONE, TWO, OWN = PromptTemplate("one {x}"), PromptTemplate("two {x}"), PromptTemplate("own {x}")
+MODEL = LLM("http://127.0.0.1:1/v1", "m")
+
+
+@pytest.mark.parametrize(
+    ("resources", "name", "expected"),
+    [
+        ({"a": ONE, "llm": MODEL}, None, {"a": ONE}),
+        ({"a": ONE, "b": TWO}, "b", {"b": TWO}),
+        ({"llm": MODEL}, None, {"prompt_template": OWN}),
+        (None, None, {"prompt_template": OWN}),
+        ({}, "mine", {"mine": OWN}),
+    ],
+)
+def test_the_search_begins_with_the_resources_then_the_agent(
+    resources: NamedResources | None, name: str | None, expected: NamedResources
+) -> None:
+    assert seed_prompts(resources, OWN, name=name) == expected
+
+
+def test_several_prompts_need_a_name_unless_many_are_wanted() -> None:
+    with pytest.raises(ConfigError, match="several prompts, 'a', 'b': say with resource_name="):
+        seed_prompts({"a": ONE, "b": TWO}, None, name=None)
+    assert seed_prompts({"a": ONE, "llm": MODEL, "b": TWO}, None, name=None, many=True) == {"a": ONE, "b": TWO}
+    assert seed_prompts({"a": ONE, "b": TWO}, None, name="a", many=True) == {"a": ONE}
+
+
+def test_no_prompt_at_all_says_the_three_ways_to_give_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        seed_prompts({"llm": MODEL}, None, name=None)
+    for way in ("initial_resources", "attribute prompt_template", "default"):
+        assert way in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["c", "llm"])
+def test_a_name_that_is_no_prompt_lists_what_there_is(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"resource_name is '{name}'.*'a' \(PromptTemplate\), 'llm' \(LLM\)"):
+        seed_prompts({"a": ONE, "llm": MODEL}, OWN, name=name)
+
+
+def test_the_prompt_of_the_agent_does_not_take_the_place_of_a_model() -> None:
+    with pytest.raises(ConfigError, match="'prompt_template' is of the kind LLM"):
+        seed_prompts({"prompt_template": MODEL}, OWN, name=None)
+    assert seed_prompts({"prompt_template": MODEL}, OWN, name="mine") == {"mine": OWN}
+
+
+def test_a_seed_that_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'a' holds half a character"):
+        seed_prompts({"a": PromptTemplate("\ud800")}, None, name=None)
+
+
+# -- the agent's own prompt --------------------------------------------------------------------------
+
+
+def agent_with(value: Any) -> LitAgent[Any]:
+    agent: LitAgent[Any] = LitAgent()
+    agent.prompt_template = value  # type: ignore[attr-defined]
+    return agent
+
+
+@pytest.mark.parametrize(("value", "expected"), [(OWN, OWN), ("own {x}", OWN), (None, None), (3, None)])
+def test_the_attribute_of_an_agent_is_its_prompt(value: Any, expected: PromptTemplate | None) -> None:
+    assert prompt_of_agent(agent_with(value)) == expected
+
+
+def test_an_agent_without_the_attribute_has_no_prompt() -> None:
+    assert prompt_of_agent(LitAgent()) is None
+
+
+def test_the_default_of_a_function_is_its_prompt() -> None:
+    @rollout
+    def with_template(task: Any, prompt_template: PromptTemplate = OWN) -> float:
+        return 0.0
+
+    @rollout
+    def with_text(task: Any, *, prompt_template: Any = "own {x}") -> float:
+        return 0.0
+
+    assert prompt_of_agent(with_template) == prompt_of_agent(with_text) == OWN
+
+
+def test_a_function_without_a_default_has_no_prompt() -> None:
+    @rollout
+    def asks(task: Any, prompt_template: PromptTemplate) -> float:
+        return 0.0
+
+    @rollout
+    def asks_not(task: Any) -> float:
+        return 0.0
+
+    assert prompt_of_agent(asks) is None
+    assert prompt_of_agent(asks_not) is None
+
+
+def test_the_attribute_comes_before_the_default() -> None:
+    @rollout
+    def agent(task: Any, prompt_template: PromptTemplate = ONE) -> float:
+        return 0.0
+
+    agent.prompt_template = TWO  # type: ignore[attr-defined]
+    assert prompt_of_agent(agent) == TWO

@@ -1,0 +1,33 @@
+"""Whether the words of a prompt stand in what an agent said to its model."""
+
+from typing import Any
+
+import pytest
+
+from sharpen.algorithm.prompts.unused_prompt import unused_prompts
+from sharpen.types import PromptTemplate
+
+
+def conversation(text: str) -> Any:
+    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "yes"}], "tools": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (PromptTemplate('Say "hello" to {name},\nplease.'), 'Say "hello" to Eva,\nplease.'),
+        (PromptTemplate("Translate into French: {{ text }}", "jinja"), "Translate into  French: tea"),
+        (PromptTemplate("{a} {b}"), "nothing of it, but it has no words of its own"),
+    ],
+)
+def test_a_prompt_whose_words_were_said_is_used(template: PromptTemplate, text: str) -> None:
+    assert unused_prompts({"prompt": template}, [conversation("before"), conversation(text)]) == []
+
+
+def test_a_prompt_whose_words_were_never_said_is_named() -> None:
+    found = unused_prompts({"other": PromptTemplate("Answer in one word: {question}")}, [conversation("What is it?")])
+    assert found == ["other"]
+
+
+def test_without_recorded_conversations_nobody_can_tell() -> None:
+    assert unused_prompts({"prompt": PromptTemplate("Answer in one word: {question}")}, []) == []
