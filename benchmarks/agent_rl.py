@@ -89,7 +89,7 @@ def through_gateway(options: argparse.Namespace) -> int:
     command = [
         sys.executable, str(FOLDER / "agent_rl_gateway.py"), "--device", options.device, "--shape", shape,
         "--completions", completions, "--group", str(options.group), "--new-tokens", str(options.new_tokens),
-        "--prompt-words", str(options.prompt_words), "--steps", str(options.steps),
+        "--prompt-words", str(options.prompt_words),
     ]  # fmt: skip
     return subprocess.run(command, check=False).returncode
 

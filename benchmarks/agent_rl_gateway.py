@@ -5,7 +5,8 @@
 
 The agents' side is the whole stack: runner processes, SQLite store, gateway, the engine's server. Direct means the
 policy's four verbs in one process, with the same prompts, the same number of tokens, and the same update. One JSON line
-per figure; seconds are medians over the steps after the first two.
+per figure; seconds are medians over the steps after the first four, in which kernels are compiled and steps recorded.
+Every runner has an equal share of the agents.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 
 from finetuning_models import rows, write_model
 
-WARM_UP = 2
+WARM_UP = 4
 _clients: dict[Any, Any] = {}
 
 
@@ -42,7 +43,7 @@ async def say_something(task: dict[str, Any], llm: Any) -> float:
 
 def through_gateway(model: str, options: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
     """The metrics of each step of a run with agents."""
-    from sharpen import GRPO, Trainer, llm_rollout
+    from sharpen import GRPO, LitAgentRunner, Trainer, llm_rollout
 
     prompts = tasks(options)
     algorithm = GRPO(
@@ -58,7 +59,8 @@ def through_gateway(model: str, options: argparse.Namespace, folder: Path) -> li
             "trainer.max_actor_ckpt_to_keep": 1,
         },
     )
-    trainer = Trainer(algorithm=algorithm, n_runners=options.runners, run_dir=folder / "run")
+    runner: LitAgentRunner[Any] = LitAgentRunner(concurrency=-(-options.completions // options.runners))
+    trainer = Trainer(algorithm=algorithm, runner=runner, n_runners=options.runners, run_dir=folder / "run")
     agent = llm_rollout(say_something)
     trainer.fit(agent, prompts)
     lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
@@ -137,6 +139,7 @@ def compare(model: str, options: argparse.Namespace, folder: Path) -> None:
             "direct_seconds": rounded(named),
             "through_gateway_seconds": rounded(theirs),
             "more_percent": round(100 * (theirs["step"] / named["step"] - 1), 1),
+            "all_steps_seconds": [round(each["train/seconds/step"], 3) for each in agents],
             "cpu_seconds_of_children": round(children.ru_utime + children.ru_stime, 2),
             "steps": options.steps,
         }
@@ -169,8 +172,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--group", type=int, default=8)
     found.add_argument("--new-tokens", type=int, default=256)
     found.add_argument("--prompt-words", type=int, default=38)
-    found.add_argument("--steps", type=int, default=6)
-    found.add_argument("--runners", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    found.add_argument("--steps", type=int, default=10)
+    found.add_argument("--runners", type=int, default=os.cpu_count() or 2)
     return found
 
 

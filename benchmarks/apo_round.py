@@ -50,7 +50,8 @@ APO: Any = importlib.import_module(f"{ARGUMENTS.package}.algorithm.apo").APO
 
 # -- what is slow --------------------------------------------------------------------------------------
 
-rollouts: dict[str, tuple[str, str, Interval]] = {}  # id: prompt, split, when
+# Agents may run in other processes: what they did goes into a file. The monotonic clock is the same in all.
+NOTES = os.environ.setdefault("APO_ROUND_NOTES", tempfile.mkstemp(suffix=".jsonl")[1])
 branches: list[tuple[list[str], str, Interval]] = []  # ids of its training rollouts, the new prompt, when it was made
 
 
@@ -59,7 +60,9 @@ class SlowAgent(package.LitAgent):  # type: ignore[misc]
         prompt = next(iter(resources.values())).template
         begin = time.monotonic()
         await asyncio.sleep(random.Random(f"{prompt} {task}").uniform(0.5, 2))
-        rollouts[rollout.rollout_id] = (prompt, task["split"], (begin, time.monotonic()))
+        note = {"id": rollout.rollout_id, "prompt": prompt, "split": task["split"], "when": [begin, time.monotonic()]}
+        with open(NOTES, "a", encoding="utf-8") as notes:  # noqa: ASYNC230 - one short line
+            notes.write(json.dumps(note) + "\n")
         return reward(prompt, task)
 
 
@@ -136,8 +139,9 @@ def side_by_side() -> dict[str, Any]:
         runner = {"type": "LitAgentRunner", "concurrency": ARGUMENTS.at_a_time}
         return {"strategy": "shm", "store": "memory", "runner": runner}
     path = f"{package.LitAgentRunner.__module__}.LitAgentRunner"
+    # Its tracer is one for a process, so that several runners must be as many processes.
     return {
-        "strategy": {"type": "shm", "n_runners": ARGUMENTS.at_a_time, "main_thread": "algorithm"},
+        "strategy": {"type": "cs", "n_runners": ARGUMENTS.at_a_time, "server_port": 47592, "server_host": "127.0.0.1"},
         "n_runners": ARGUMENTS.at_a_time,
         "tracer": package.OtelTracer(),
         "adapter": package.TraceToMessages(),
@@ -156,25 +160,27 @@ def serve() -> ThreadingHTTPServer:
 
 
 def figures() -> dict[str, Any]:
-    begin = min(when[0] for _, split, when in rollouts.values() if split == "train")
-    inside = {key: each for key, each in rollouts.items() if each[2][0] >= begin}
-    intervals = [when for _, _, when in inside.values()] + [when for _, _, when in branches]
+    with open(NOTES, encoding="utf-8") as notes:
+        rollouts = [json.loads(line) for line in notes]
+    begin = min(each["when"][0] for each in rollouts if each["split"] == "train")
+    inside = [each for each in rollouts if each["when"][0] >= begin]
+    intervals = [each["when"] for each in inside] + [when for _, _, when in branches]
     return {
         "round_seconds": round(max(end for _, end in intervals) - begin, 2),
-        "slowest_branch_seconds": round(max(map(branch_seconds, branches)), 2),
+        "slowest_branch_seconds": round(max(branch_seconds(branch, rollouts) for branch in branches), 2),
         "sum_of_all_seconds": round(sum(end - start for start, end in intervals), 1),
         "rollouts": len(inside),
-        "training_rollouts": sum(split == "train" for _, split, _ in inside.values()),
+        "training_rollouts": sum(each["split"] == "train" for each in inside),
         "calls": next(numbers) - 1,
         "candidates": len(branches),
     }
 
 
-def branch_seconds(branch: tuple[list[str], str, Interval]) -> float:
+def branch_seconds(branch: tuple[list[str], str, Interval], rollouts: list[dict[str, Any]]) -> float:
     """How long something of this branch was under way: its rollouts, critique, edit, and evaluation."""
     ids, text, made = branch
-    training = [rollouts[key][2] for key in ids]
-    evaluation = [when for prompt, split, when in rollouts.values() if prompt == text and split == "val"]
+    training = [each["when"] for each in rollouts if each["id"] in ids]
+    evaluation = [each["when"] for each in rollouts if each["prompt"] == text and each["split"] == "val"]
     return covered([*training, made, *evaluation])
 
 

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from sharpen.algorithm import own_thread
-from sharpen.algorithm.own_thread import AlgorithmInterrupted, run_in_own_thread
+from sharpen.algorithm import computing, own_thread
+from sharpen.algorithm.computing import ThreadInterrupted
+from sharpen.algorithm.own_thread import run_in_own_thread
 
 from .workers import until
 
@@ -39,7 +40,7 @@ async def test_what_would_end_a_loop_is_an_error(kind: type[BaseException]) -> N
     def work() -> None:
         raise kind("enough")
 
-    with pytest.raises(AlgorithmInterrupted, match="enough"):
+    with pytest.raises(ThreadInterrupted, match="enough"):
         await run_in_own_thread(work, wake=nobody)
 
 
@@ -67,7 +68,7 @@ async def test_a_thread_that_will_not_stop_is_left_behind_with_a_warning(
 ) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
     monkeypatch.setattr(own_thread, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(own_thread, "INTERRUPT_SECONDS", 0.05)
+    monkeypatch.setattr(computing, "AGAIN_SECONDS", 0.05)
     begun, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -80,7 +81,7 @@ async def test_a_thread_that_will_not_stop_is_left_behind_with_a_warning(
     with pytest.raises(asyncio.CancelledError):
         await task
     may_end.set()
-    assert "the algorithm did not stop within 0.2 s; its thread is left behind" in caplog.text
+    assert "the algorithm did not end within 0.2 s; its thread is left behind" in caplog.text
 
 
 def _is_set(event: threading.Event):  # type: ignore[no-untyped-def]

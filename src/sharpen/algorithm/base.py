@@ -56,6 +56,8 @@ class Algorithm(Generic[T]):
     """Whether it publishes a model of its own behind a gateway; the trainer makes one where none was given."""
     runs_side_by_side: bool = False
     """Whether it asks for many rollouts at once, so that async agents run side by side in a runner."""
+    holds_calls: bool = False
+    """Whether calls of agents wait at a gateway that the run starts, until it lets them through itself."""
     run_dir: Path | None = None
     """Where it keeps what it writes: the folder of the run, or one of its own below it in a sequence."""
     records_dir: Path | None = None

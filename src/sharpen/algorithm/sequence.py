@@ -20,6 +20,7 @@ from ..types import Dataset, NamedResources, ProxyLLM
 from .base import Algorithm, State
 from .decorator import FunctionalAlgorithm
 from .handed_on import HandedOn, is_below
+from .held_calls import HeldCalls
 from .own_thread import run_to_end
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class AlgorithmSequence(Algorithm[Any]):
         self.stages = tuple(build_stages(stages))
         self.needs_gateway = any(stage.needs_gateway for stage in self.stages)
         self.runs_side_by_side = any(stage.runs_side_by_side for stage in self.stages)
+        self.holds_calls = any(stage.holds_calls for stage in self.stages)
         self._place = Place()
         self._loaded: Place | None = None
         self._running: Algorithm[Any] | None = None
@@ -85,6 +87,8 @@ class AlgorithmSequence(Algorithm[Any]):
         stage.set_initial_resources(await self._resources(stage, place))
         if place.state is not None:
             stage.load_state_dict(place.state)
+        if not stage.holds_calls:
+            await HeldCalls(self._llm_proxy, is_ours=self.own_gateway_address is not None).let_go()
         log.info("%s %s", self._title(place), "begins" if place.state is None else "goes on")
         self._running = stage
         try:

@@ -117,7 +117,12 @@ class AlgorithmBundle:
         self._running = asyncio.get_running_loop(), task
         if self.on_begin is not None:
             self.on_begin()
-        gateway = RunGateway(self.llm_proxy, sign=self.gateway_sign, has_travelled=self._trainer is None)
+        gateway = RunGateway(
+            self.llm_proxy,
+            sign=self.gateway_sign,
+            has_travelled=self._trainer is None,
+            holds_calls=self.algorithm is not None and self.algorithm.holds_calls,
+        )
         try:
             async with gateway.at_work(store, event):
                 resources = self._first_resources(gateway)

@@ -65,10 +65,16 @@ class RunGateway:
     """A gateway, if there is one, as a run sees it."""
 
     def __init__(
-        self, gateway: Gateway | None, *, sign: GatewaySign | None = None, has_travelled: bool = False
+        self,
+        gateway: Gateway | None,
+        *,
+        sign: GatewaySign | None = None,
+        has_travelled: bool = False,
+        holds_calls: bool = False,
     ) -> None:
+        """With `holds_calls` one that the run starts lets no call through before it is told to."""
         self._gateway: Any = gateway  # a gateway of the user's own may have no more than an algorithm needs
-        self._sign, self._has_travelled = sign, has_travelled
+        self._sign, self._has_travelled, self._holds_calls = sign, has_travelled, holds_calls
         self._before: dict[str, float] = {}
         self._watch: GatewayWatch | None = None
         self.own_address: str | None = None
@@ -95,6 +101,8 @@ class RunGateway:
                 self.own_address = now = address(gateway.host, gateway.port) if is_ours else None
                 if old is not None and now is not None and old != now:
                     await move_endpoint(store, old, now)
+                if self._holds_calls and hasattr(gateway, "pause"):
+                    await gateway.pause()  # before any runner begins
                 await self._give_sign(store, now)
                 async with self._watched():
                     yield

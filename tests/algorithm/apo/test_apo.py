@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ async def test_a_search_finds_a_better_prompt_and_keeps_its_placeholder() -> Non
     best = apo.get_best_prompt().template
     assert sum(word in best for word in WORDS) == 3  # one more in every round
     assert "{question}" in best
-    assert apo.book.best.score is not None and apo.book.best.score.mean == pytest.approx(0.6)
+    assert apo.book.best.score is not None
+    assert apo.book.best.score.mean == pytest.approx(0.6)
     assert apo.book.best.score.count == len(VAL)
 
 
@@ -52,7 +54,8 @@ async def test_every_branch_of_every_round_is_in_the_book_with_parent_critique_a
     assert [each.version for each in made] == [f"v{number}" for number in range(1, 9)]
     assert [each.round for each in made] == [1] * 4 + [2] * 4
     for each in made:
-        assert each.critique is not None and each.critique.startswith("It lacks the word: ")
+        assert each.critique is not None
+        assert each.critique.startswith("It lacks the word: ")
         assert each.cost.calls >= 2
         parent = apo.book.get(str(each.parent))
         assert each.round > parent.round
@@ -156,7 +159,7 @@ async def test_batches_are_fresh_and_no_task_comes_twice_in_a_pass() -> None:
     found = batches(world)
     assert [len(batch) for batch in found] == [3] * 8
     for first in (0, 4):
-        assert sorted(sum(found[first : first + 4], [])) == list(range(100, 112))
+        assert sorted(chain.from_iterable(found[first : first + 4])) == list(range(100, 112))
     assert found[:4] != found[4:]
 
 
@@ -255,7 +258,8 @@ async def test_no_seed_or_several_are_errors_that_say_what_to_do(resources: Any,
         apo, world = make(server), World(play)
         with pytest.raises(ConfigError, match=words):
             await search(apo, world, resources=resources)
-    assert world.played == [] and server.requests == []
+    assert world.played == []
+    assert server.requests == []
 
 
 async def test_a_jinja_template_stays_one() -> None:
@@ -264,7 +268,8 @@ async def test_a_jinja_template_stays_one() -> None:
         apo = make(server, beam_rounds=1)
         await search(apo, resources={"prompt": seed})
     best = apo.get_best_prompt()
-    assert best.engine == "jinja" and best != seed
+    assert best.engine == "jinja"
+    assert best != seed
     assert best.format(question="7").startswith("Answer 7.")
 
 
@@ -298,7 +303,8 @@ async def test_missing_tasks_are_said_before_anything_is_spent(train: Any, val: 
         world = World(play)
         with pytest.raises(ConfigError, match=words):
             await search(make(server), world, train=train, val=val)
-    assert world.played == [] and server.requests == []
+    assert world.played == []
+    assert server.requests == []
 
 
 # -- when it ends ------------------------------------------------------------------------------------
@@ -310,7 +316,8 @@ async def test_patience_ends_the_search_after_rounds_without_a_better_leader() -
         await search(apo)
     # Four words are four better leaders; then two rounds in vain.
     assert apo.round == 4 + 2
-    assert apo.book.best.score is not None and apo.book.best.score.mean == pytest.approx(0.8)
+    assert apo.book.best.score is not None
+    assert apo.book.best.score.mean == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(("promotion", "is_promoted"), [("mean", True), ("interval", False)])
@@ -329,4 +336,5 @@ async def test_a_slightly_better_mean_is_enough_for_mean_and_not_for_interval(
         apo = make(server, beam_width=1, branch_factor=1, beam_rounds=1, promotion=promotion, val_batch_size=20)
         await search(apo, World(slightly))
     assert (apo.book.best.version == "v1") == is_promoted
-    assert apo.book.get("v1").score is not None and apo.book.get("v1").score.count == 20  # type: ignore[union-attr]
+    assert apo.book.get("v1").score is not None
+    assert apo.book.get("v1").score.count == 20

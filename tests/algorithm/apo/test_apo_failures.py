@@ -68,10 +68,13 @@ async def test_a_critic_that_fails_costs_one_branch_and_not_the_run(kind: str) -
         apo = impatient(server, beam_width=1, beam_rounds=1, val_batch_size=4)
         world = await search(apo)
     rejected = [each for each in apo.candidates if each.status == "rejected"]
-    assert len(rejected) == 1 and rejected[0].critique is None
-    assert rejected[0].reason is not None and "critic" in rejected[0].reason
+    assert len(rejected) == 1
+    assert rejected[0].critique is None
+    assert rejected[0].reason is not None
+    assert "critic" in rejected[0].reason
     assert rejected[0].cost.rollouts == 3  # its training batch, and no validation
-    assert len(apo.candidates) == 3 and world.count("train") == 6
+    assert len(apo.candidates) == 3
+    assert world.count("train") == 6
 
 
 @pytest.mark.parametrize("kind", ["refusal", "empty", "timeout"])
@@ -81,7 +84,8 @@ async def test_an_edit_without_an_answer_is_asked_for_once_more(kind: str) -> No
         await search(apo)
     assert server.count(model=EDITOR) == 2
     (made,) = apo.candidates[1:]
-    assert made.status != "rejected" and made.reason is None
+    assert made.status != "rejected"
+    assert made.reason is None
     assert made.cost.calls == 3  # also what came to nothing
 
 
@@ -100,7 +104,8 @@ async def test_a_broken_edit_is_asked_for_again(words: str) -> None:
         await search(apo)
     (made,) = apo.candidates[1:]
     assert server.count(model=EDITOR) == 2
-    assert made.status in ("kept", "best") and made.reason is None
+    assert made.status in ("kept", "best")
+    assert made.reason is None
     assert made.template.template.startswith("Answer {question}. ")
 
 
@@ -114,7 +119,8 @@ async def test_what_cannot_be_used_is_rejected_before_any_rollout_is_spent_on_it
     assert all(each.reason and words in each.reason for each in apo.candidates[1:])
     assert {each.prompt for each in world.played} == {SEED.template}
     assert world.count() == len(VAL) + 2 * 3
-    assert apo.round == 1 and apo.beam == ["v0"]  # no fault of the models' service: the search goes on
+    assert apo.round == 1
+    assert apo.beam == ["v0"]
 
 
 async def test_a_sibling_s_twin_is_rejected_and_costs_no_validation() -> None:
@@ -155,7 +161,7 @@ async def test_a_round_without_any_answer_ends_the_run_with_words_and_can_be_res
 
     world = World(play)
     with ScriptedOpenAI(reply) as server:
-        with pytest.raises(RunError, match="not one of 4 branches came to a new prompt.*critic.*resume the run"):
+        with pytest.raises(RunError, match=r"not one of 4 branches came to a new prompt.*critic.*resume the run"):
             await search(make(server), world)
         paid = world.count()
         assert paid == len(VAL) + 4 * 3
@@ -163,7 +169,8 @@ async def test_a_round_without_any_answer_ends_the_run_with_words_and_can_be_res
         again = make(server)
         again.load_state_dict(world.state)
         await search(again, world)
-    assert again.round == 2 and again.book.best.version != "v0"
+    assert again.round == 2
+    assert again.book.best.version != "v0"
     assert again.cost.rollouts == world.count()
 
 
@@ -182,7 +189,8 @@ async def test_a_failure_that_will_not_pass_ends_the_run_at_once_and_says_what_t
         assert KEY not in str(caught.value)
         assert len(server.requests) <= 2  # one may be on its way already; the other branches ask no more
     latest = await world.store.get_latest_resources()
-    assert latest is not None and latest.resources == {"prompt": SEED}
+    assert latest is not None
+    assert latest.resources == {"prompt": SEED}
 
 
 async def test_calls_run_side_by_side_up_to_the_limit() -> None:
@@ -212,7 +220,8 @@ async def test_rollouts_that_failed_by_the_agents_fault_count_as_zero() -> None:
         apo = make(server, beam_width=1, branch_factor=1, beam_rounds=1, val_batch_size=4)
         await search(apo, World(failing))
     seed = apo.book.seed.score
-    assert seed is not None and (seed.mean, seed.count) == (15 / 20, 20)
+    assert seed is not None
+    assert (seed.mean, seed.count) == (15 / 20, 20)
 
 
 async def test_the_critic_is_told_why_a_rollout_failed() -> None:
@@ -230,7 +239,7 @@ async def test_the_critic_is_told_why_a_rollout_failed() -> None:
 async def test_an_agent_that_gives_no_reward_at_all_is_an_error(is_validated: bool) -> None:
     with ScriptedOpenAI(good_words) as server:
         apo = make(server, run_initial_validation=is_validated, beam_rounds=1)
-        with pytest.raises(ConfigError, match="no rollout of the seed prompt has a reward.*emit_reward"):
+        with pytest.raises(ConfigError, match=r"no rollout of the seed prompt has a reward.*emit_reward"):
             await search(apo, World(lambda prompt, task: None))
         if is_validated:
             assert server.requests == []
@@ -247,7 +256,8 @@ async def test_rewards_that_are_missing_here_and_there_count_as_zero_and_are_tol
         with caplog.at_level(logging.WARNING, logger="sharpen"):
             await search(apo, World(forgetful))
     seed = apo.book.seed.score
-    assert seed is not None and (seed.mean, seed.count) == (15 / 20, 20)
+    assert seed is not None
+    assert (seed.mean, seed.count) == (15 / 20, 20)
     assert caplog.text.count("without a reward, which counts as 0") >= 5
 
 
@@ -282,17 +292,21 @@ async def test_what_stays_lost_is_told_and_left_out_of_scores_and_pairs(caplog: 
         apo = make(server, beam_rounds=1)
         with caplog.at_level(logging.WARNING, logger="sharpen"):
             world = await search(apo, World(bad_task))
-    assert apo.book.seed.score is not None and apo.book.seed.score.count == len(VAL) - 1
-    assert apo.book.best.version != "v0" and apo.book.best.score is not None
+    assert apo.book.seed.score is not None
+    assert apo.book.seed.score.count == len(VAL) - 1
+    assert apo.book.best.version != "v0"
+    assert apo.book.best.score is not None
     assert apo.book.best.score.count == len(VAL) - 1
     told = [each.getMessage() for each in caplog.records if "is lost and left out" in each.getMessage()]
-    assert len(told) == len(set(told)) and {text.split(" ")[1].split("-")[-2][:5] for text in told} <= {
+    assert len(told) == len(set(told))
+    assert {text.split(" ")[1].split("-")[-2][:5] for text in told} <= {
         "val3",
         "train",
         "b0",
         "b1",
     }
-    assert any("val3" in text for text in told) and any("train" in text for text in told)
+    assert any("val3" in text for text in told)
+    assert any("train" in text for text in told)
     tried = [each for each in world.played if each.prompt == SEED.template and each.task["number"] == 3]
     assert len(tried) == 3
     # The critic judges the prompt by what the prompt did.
@@ -321,7 +335,8 @@ async def test_when_all_is_lost_the_run_ends_and_can_go_on_later() -> None:
         again = make(server, beam_rounds=1)
         again.load_state_dict(world.state)
         await search(again, world)
-    assert again.book.seed.score is not None and again.book.seed.score.count == len(VAL)
+    assert again.book.seed.score is not None
+    assert again.book.seed.score.count == len(VAL)
     assert again.cost.rollouts == world.count()
 
 
@@ -343,4 +358,6 @@ async def test_an_engine_that_does_not_parse_its_new_template_rejects_it() -> No
         apo = make(server, beam_width=1, branch_factor=1, beam_rounds=1, edit_attempts=1)
         await search(apo, resources={"prompt": PromptTemplate("Answer {{ question }}.", "jinja")})
     (made,) = apo.candidates[1:]
-    assert made.status == "rejected" and made.reason is not None and "does not parse" in made.reason
+    assert made.status == "rejected"
+    assert made.reason is not None
+    assert "does not parse" in made.reason

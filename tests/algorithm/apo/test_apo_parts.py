@@ -83,14 +83,14 @@ def test_a_bad_value_is_an_error_that_names_the_setting(name: str, value: Any) -
 
 
 def test_a_client_that_is_not_async_is_an_error_at_once() -> None:
-    with pytest.raises(ConfigError, match="of the kind OpenAI: give an openai.AsyncOpenAI"):
+    with pytest.raises(ConfigError, match=r"of the kind OpenAI: give an openai.AsyncOpenAI"):
         APO(OpenAI(api_key="none"))  # type: ignore[arg-type]
 
 
 async def test_without_client_key_and_gateway_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     world = World(play)
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY.*async_openai_client="):
+    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY.*async_openai_client="):
         await search(APO(), world)
     assert world.played == []
 
@@ -129,7 +129,8 @@ async def test_what_is_asked_outside_of_a_run_is_asked_every_time() -> None:
         for text in ("One {question}", "Two {question}"):
             current = VersionedPromptTemplate("v1", PromptTemplate(text))
             new = await apo.textual_gradient_and_apply_edit(current, RESULTS[:2], prefix="[round 1]")
-            assert new is not None and new.startswith(text)
+            assert new is not None
+            assert new.startswith(text)
     assert len(server.requests) == 4
 
 
@@ -147,7 +148,7 @@ async def test_a_gradient_needs_results() -> None:
 
 
 async def test_prompts_are_evaluated_only_within_a_run() -> None:
-    with ScriptedOpenAI("x") as server, pytest.raises(ConfigError, match="only within a run: use Trainer.fit"):
+    with ScriptedOpenAI("x") as server, pytest.raises(ConfigError, match=r"only within a run: use Trainer.fit"):
         await make(server).evaluate_prompt_on_batch(NOW, "prompt", VAL, "val")
 
 
@@ -228,7 +229,8 @@ async def test_the_same_task_twice_in_a_batch_is_two_rollouts() -> None:
             return await self.evaluate_prompt_on_batch(NOW, "prompt", ["task", "task", {1: {2}}, object()], "val")
 
     results, score = await run_own(Doubled, world)
-    assert len(results) == world.count() == 4 and score == 1.0
+    assert len(results) == world.count() == 4
+    assert score == 1.0
 
 
 async def test_a_lost_rollout_is_among_the_results_and_marked() -> None:
@@ -240,7 +242,8 @@ async def test_a_lost_rollout_is_among_the_results_and_marked() -> None:
         return LOST if task["number"] == 1 else 1.0
 
     results, score = await run_own(Evaluating, World(play_lost))
-    assert [each["is_lost"] for each in results] == [False, True, False] and score == 1.0
+    assert [each["is_lost"] for each in results] == [False, True, False]
+    assert score == 1.0
     with pytest.raises(RunError, match="every rollout of prompt v0 was lost"):
         await run_own(Evaluating, World(lambda prompt, task: LOST))
 
@@ -286,7 +289,8 @@ async def test_a_subclass_may_criticise_without_a_model_and_need_not_pass_the_pr
     with ScriptedOpenAI(good_words) as server:
         apo = make(server, Mine, beam_rounds=1)
         await search(apo)
-    assert seen == [3] * 4 and server.count(model=CRITIC) == 0
+    assert seen == [3] * 4
+    assert server.count(model=CRITIC) == 0
     assert apo.get_best_prompt().template == "Answer {question}. twice"
     assert apo.candidates[1].cost.calls == 1  # it is still counted where it belongs
 
@@ -303,7 +307,8 @@ async def test_two_critiques_in_one_branch_are_two_answers() -> None:
     with ScriptedOpenAI(good_words) as server:
         apo = make(server, Mine, beam_width=1, branch_factor=1, beam_rounds=1)
         await search(apo)
-    assert server.count(model=CRITIC) == 2 and apo.candidates[1].cost.calls == 2
+    assert server.count(model=CRITIC) == 2
+    assert apo.candidates[1].cost.calls == 2
 
 
 @pytest.mark.parametrize(("text", "reason"), [(None, "no new prompt was made"), ("lost", "it lost {question}")])

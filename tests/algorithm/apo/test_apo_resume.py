@@ -47,12 +47,14 @@ async def test_a_search_that_is_resumed_pays_for_nothing_twice_and_comes_to_the_
         alone = await search(sound)
         asked = len(server.requests)
     paid = first.paid + second.paid
-    assert max(paid.values()) == 1 and len(paid) == asked
+    assert max(paid.values()) == 1
+    assert len(paid) == asked
     assert shape(again) == shape(sound)
     assert world.count() == alone.count()
     assert max(Counter(each.rollout_id for each in world.played).values()) == 1
     assert again.cost == sound.cost
-    assert again.beam == sound.beam and again.book.as_json() == sound.book.as_json()
+    assert again.beam == sound.beam
+    assert again.book.as_json() == sound.book.as_json()
 
 
 @pytest.mark.parametrize("rollouts", [5, 25, 45, 90])
@@ -73,7 +75,8 @@ async def test_a_search_that_was_stopped_between_rollouts_goes_on(rollouts: int)
         with pytest.raises(asyncio.CancelledError):
             await running
         latest = await world.store.get_latest_resources()
-        assert latest is not None and set(latest.resources) == {"prompt"}
+        assert latest is not None
+        assert set(latest.resources) == {"prompt"}
         again, sound = make(server), make(server)
         again.load_state_dict(world.state)
         await search(again, world)
@@ -97,7 +100,8 @@ async def test_a_search_that_is_done_and_resumed_pays_for_nothing() -> None:
         longer.load_state_dict(world.state)
         await search(longer, world)
     assert shape(again) == shape(first)
-    assert longer.round == 2 and [each[:4] for each in shape(longer)[:5]] == [each[:4] for each in shape(first)]
+    assert longer.round == 2
+    assert [each[:4] for each in shape(longer)[:5]] == [each[:4] for each in shape(first)]
 
 
 async def test_the_state_goes_through_json_and_back() -> None:
@@ -176,5 +180,6 @@ async def test_a_search_can_be_resumed_from_any_moment_of_a_round() -> None:
         again.load_state_dict(world.state)
         await search(again, world)
         alone = await search(sound)
-    assert shape(again) == shape(sound) and again.book.seed.template == SEED
+    assert shape(again) == shape(sound)
+    assert again.book.seed.template == SEED
     assert world.count() == alone.count()

@@ -61,7 +61,8 @@ async def test_without_initial_validation_a_better_candidate_still_becomes_the_b
         apo = make(server, beam_rounds=1, run_initial_validation=False)
         await search(apo, World(lambda prompt, task: float(prompt != SEED.template)))
     assert apo.book.best.version != "v0"
-    assert apo.book.best.score is not None and apo.book.best.score.count == len(VAL)
+    assert apo.book.best.score is not None
+    assert apo.book.best.score.count == len(VAL)
 
 
 async def test_the_clearly_worse_leave_the_race_early() -> None:
@@ -70,7 +71,8 @@ async def test_the_clearly_worse_leave_the_race_early() -> None:
         world = await search(apo, World(lambda prompt, task: float(prompt == SEED.template)), val=tasks(40))
     met = Counter(prompt for prompt, _ in pairs(world))
     assert met.pop(SEED.template) == 40
-    assert set(met.values()) == {min(met.values())} and max(met.values()) <= 40 // 3
+    assert set(met.values()) == {min(met.values())}
+    assert max(met.values()) <= 40 // 3
     assert {each.status for each in apo.candidates[1:]} == {"dropped"}
     assert all(each.reason and "worse than v0" in each.reason for each in apo.candidates[1:])
 
@@ -82,7 +84,8 @@ async def test_candidates_meet_the_same_tasks() -> None:
     met: dict[str, set[int]] = {}
     for prompt, number in pairs(world):
         met.setdefault(prompt, set()).add(number)
-    assert len(met) == 5 and len(set(map(frozenset, met.values()))) == 1
+    assert len(met) == 5
+    assert len(set(map(frozenset, met.values()))) == 1
 
 
 # -- nothing is paid for twice -----------------------------------------------------------------------
@@ -111,5 +114,6 @@ async def test_a_round_whose_candidates_are_all_known_pays_for_training_rollouts
         apo = make(server, Watched, beam_rounds=3, val_batch_size=20)
         await search(apo, world)
     assert counts == [20, 40, 40]  # the seed, the one better prompt, and nothing after that
-    assert world.count("val") == 40 and world.count("train") == 3 * 4 * 3
+    assert world.count("val") == 40
+    assert world.count("train") == 3 * 4 * 3
     assert [each.status for each in apo.candidates].count("rejected") == 3 * 4 - 1

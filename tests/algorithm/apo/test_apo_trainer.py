@@ -4,9 +4,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from sharpen import LLM, InMemoryLightningStore, LitAgent, LLMProxy, PromptTemplate, Trainer, rollout
 from sharpen.algorithm.apo import APO
@@ -43,15 +42,20 @@ def test_a_fit_gives_the_best_prompt_and_leaves_the_records_of_all(tmp_path: Pat
         apo = make(server, val_batch_size=6, promotion="mean")
         trainer = fit(apo, tmp_path / "run", **SMALL, loggers=["csv"], n_runners=2)
     result = trainer.result
-    assert result is not None and result.status == "succeeded"
+    assert result is not None
+    assert result.status == "succeeded"
     best = apo.get_best_prompt()
-    assert best != SEED and result.best_resources == {"prompt": best}
+    assert best != SEED
+    assert result.best_resources == {"prompt": best}
     folder = tmp_path / "run" / "prompts"
     assert (folder / "best_prompt.txt").read_text() == best.template
     assert f"+{best.template}" in (folder / "best_prompt.diff").read_text()
     assert read_records(tmp_path / "run").as_json() == apo.book.as_json()
-    assert best.template in (folder / "candidates.svg").read_text() and "v8" in (folder / "candidates.txt").read_text()
-    assert apo.best_diff() and "v8" in apo.tree() and apo.tree_svg().startswith("<svg")
+    assert best.template in (folder / "candidates.svg").read_text()
+    assert "v8" in (folder / "candidates.txt").read_text()
+    assert apo.best_diff()
+    assert "v8" in apo.tree()
+    assert apo.tree_svg().startswith("<svg")
     (table,) = (tmp_path / "run").rglob("*.csv")
     rows = [row for row in csv.DictReader(table.open()) if row.get("train/candidates")]
     assert len(rows) == 2
@@ -73,8 +77,10 @@ def test_callbacks_see_rounds_as_iterations_and_can_end_the_search(tmp_path: Pat
         trainer = fit(apo, None, **SMALL, callbacks=[Watching(), stopping, keeping])
     assert [number for number, _ in seen] == list(range(1, len(seen) + 1))
     assert apo.round == len(seen) < 9  # no round was better by 2
-    assert keeping.last_path is not None and keeping.last_path.exists()
-    assert trainer.result is not None and trainer.result.best_resources == {"prompt": apo.get_best_prompt()}
+    assert keeping.last_path is not None
+    assert keeping.last_path.exists()
+    assert trainer.result is not None
+    assert trainer.result.best_resources == {"prompt": apo.get_best_prompt()}
 
 
 def test_the_best_is_published_last_also_when_the_run_fails(tmp_path: Path) -> None:
@@ -97,7 +103,8 @@ def test_the_best_is_published_last_also_when_the_run_fails(tmp_path: Path) -> N
         trainer = fit(again, None, **SMALL, store=store, resume=tmp_path / "run")
         fit(sound, None, **SMALL)
     assert shape(again) == shape(sound)
-    assert trainer.result is not None and trainer.result.best_resources == {"prompt": again.get_best_prompt()}
+    assert trainer.result is not None
+    assert trainer.result.best_resources == {"prompt": again.get_best_prompt()}
     assert trainer.result.metrics["rollouts"] == again.cost.rollouts == sound.cost.rollouts
 
 
@@ -116,7 +123,8 @@ def test_a_run_that_is_stopped_leaves_the_best_prompt() -> None:
             callbacks=[Stopping()],
         )
         result = trainer.fit(agent, TRAIN, tasks(8))
-    assert apo.round < 9 and apo.get_best_prompt() != SEED
+    assert apo.round < 9
+    assert apo.get_best_prompt() != SEED
     assert result.best_resources == {"prompt": apo.get_best_prompt()}
 
 
@@ -147,14 +155,15 @@ def test_a_second_fit_of_the_same_object_and_client_begins_anew() -> None:
         first, key = shape(apo), apo.key
         fit(apo, None, **SMALL)
         assert len(server.requests) == 2 * 4  # and nothing was asked twice
-    assert shape(apo) == first and apo.key != key
+    assert shape(apo) == first
+    assert apo.key != key
     assert all(each.status != "rejected" for each in apo.candidates)
 
 
 def test_the_critic_reads_what_the_agent_and_its_model_said() -> None:
     @rollout
     def talking(task: Any, prompt_template: PromptTemplate, llm: LLM) -> float:
-        with httpx.Client(verify=False) as link:
+        with DefaultHttpxClient(verify=False) as link:
             client = OpenAI(base_url=llm.get_base_url(), api_key="none", http_client=link)
             asked = prompt_template.format(question=f"what is {task['number']}")
             said = client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": asked}])
@@ -183,7 +192,8 @@ def test_critic_and_editor_are_asked_through_the_gateway_where_it_lists_them() -
         trainer = fit(apo, None, **SMALL, llm_proxy=LLMProxy(model_list=models))
     assert {each.key for each in server.requests} == {"sk-upstream"}
     assert [each.model for each in server.requests] == [CRITIC, EDITOR]
-    assert trainer.result is not None and trainer.result.status == "succeeded"
+    assert trainer.result is not None
+    assert trainer.result.status == "succeeded"
 
 
 @pytest.mark.slow
@@ -192,14 +202,15 @@ def test_it_runs_in_processes_on_a_file_and_goes_on_there(tmp_path: Path) -> Non
         return good_words(request) if len(server.requests) <= 5 else Reply(status=401)
 
     options: dict[str, Any] = {**SMALL, "strategy": "cs", "n_runners": 2}
+    store = SQLiteStore(tmp_path / "store.db")
     with ScriptedOpenAI(reply) as server, pytest.raises(RunError, match="401"):
-        store = SQLiteStore(tmp_path / "store.db")
         fit(make(server, max_concurrent_calls=1), tmp_path / "run", store=store, **options)
     with ScriptedOpenAI(good_words) as server:
         again, sound = make(server), make(server)
         store = SQLiteStore(tmp_path / "store.db")
         trainer = fit(again, None, store=store, resume=tmp_path / "run", **options)
         fit(sound, None, **SMALL)
-    assert trainer.result is not None and trainer.result.status == "succeeded"
+    assert trainer.result is not None
+    assert trainer.result.status == "succeeded"
     assert trainer.result.metrics["rollouts"] == sound.cost.rollouts
     assert read_records(tmp_path / "run").as_json() == sound.book.as_json()

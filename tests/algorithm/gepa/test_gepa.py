@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
-from sharpen import PromptTemplate, Trainer
+from sharpen import LLM, LLMProxy, PromptTemplate, Trainer, llm_rollout, rollout
+from sharpen.algorithm.gepa import GEPA
 from sharpen.errors import ConfigError, RunError
 from sharpen.store import InMemoryLightningStore
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of
@@ -199,8 +201,6 @@ def test_a_budget_that_no_candidate_fits_into_is_refused_before_anything_is_spen
 
 
 def test_a_missing_client_is_said_before_anything_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sharpen.algorithm.gepa import GEPA
-
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     store = InMemoryLightningStore(thread_safe=True)
     with pytest.raises(
@@ -227,8 +227,6 @@ def test_a_template_of_the_user_takes_the_place_of_gepas(tmp_path: Path) -> None
 
 
 def test_the_agents_own_prompt_is_improved_too(tmp_path: Path) -> None:
-    from sharpen import rollout
-
     @rollout
     async def own(task: dict[str, Any], prompt_template: PromptTemplate = SEED) -> float:
         return float("twice" in prompt_template.template)
@@ -282,3 +280,42 @@ def test_a_stop_callback_of_gepa_ends_the_search(tmp_path: Path) -> None:
         gepa = make(server, stop_callbacks=lambda state: len(state.program_candidates) > 1)
         fit(gepa, tmp_path)
     assert [each.version for each in gepa.candidates] == ["v0", "v1"]
+
+
+@llm_rollout
+async def talker(task: dict[str, Any], llm: LLM, prompt_template: PromptTemplate) -> float:
+    """Its reward follows from what the model says to its prompt."""
+    async with AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+        prompt = prompt_template.format(question=task["number"])
+        said = await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": prompt}])
+    return float(said.choices[0].message.content == "with pleasure")
+
+
+@pytest.mark.slow
+def test_agents_and_reflections_go_through_the_gateway_of_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    def upstream(request: dict[str, Any]) -> str:
+        if request["model"] == "agent":
+            return "with pleasure" if "politely" in text_of(request) else "what now"
+        assert "[assistant] what now" in text_of(request)
+        return "It grumbles.\n```\nAnswer {question} politely.\n```"
+
+    with ScriptedOpenAI(upstream) as server:
+        models = [{"name": name, "base_url": server.base_url, "engine": "none"} for name in ("agent", "thinker")]
+        trainer = Trainer(
+            algorithm=GEPA(reflection_model="thinker", max_metric_calls=22, promotion="mean", seed=1),
+            llm_proxy=LLMProxy(model_list=models, launch_mode="thread"),
+            store=InMemoryLightningStore(thread_safe=True),
+            strategy="shm",
+            initial_resources={"prompt": SEED},
+            run_dir=tmp_path,
+        )
+        trainer.fit(talker, tasks(8), tasks(8))
+    gepa = trainer.algorithm
+    assert isinstance(gepa, GEPA)
+    assert gepa.get_best_prompt().template == "Answer {question} politely."
+    assert server.count(model="thinker") == 1
+    assert server.count(model="agent") == 22 == gepa.cost.rollouts

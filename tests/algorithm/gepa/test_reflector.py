@@ -2,7 +2,8 @@
 
 import pytest
 
-from sharpen.algorithm.gepa.reflector import split_answer
+from sharpen import PromptTemplate
+from sharpen.algorithm.gepa.reflector import split_answer, what_to_keep
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,10 @@ from sharpen.algorithm.gepa.reflector import split_answer
 )
 def test_the_new_text_stands_between_the_fences(answer: str, text: str, reflection: str) -> None:
     assert split_answer(answer) == (text, reflection)
+
+
+def test_the_model_is_told_which_places_for_values_to_keep() -> None:
+    assert "{a}, {b}:" in what_to_keep(PromptTemplate("{a} and {b} and {{c}}"))
+    assert "jinja template" in what_to_keep(PromptTemplate("{% for x in xs %}{{ x }}{% endfor %}", "jinja"))
+    assert "values xs too" in what_to_keep(PromptTemplate("{% for x in xs %}{{ x }}{% endfor %}", "jinja"))
+    assert what_to_keep(PromptTemplate("nothing")) == ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.race import Race, Slice, lead_bound
+from sharpen.algorithm.prompts.race import Pairs, Race, Slice
 from sharpen.errors import ConfigError, InvalidInputError
 
 Rewards = Mapping[str, Sequence[float | None]]
@@ -253,13 +253,23 @@ def test_one_who_left_gets_no_more_rewards() -> None:
 
 
 def test_the_bound_is_the_one_worked_by_hand() -> None:
-    # 1, 1, 1, 1 and the imagined 1 and -1: mean 2/3, variance 2/3; 12 of 16 items to come; t of 90 % at 5 is 1.4759.
-    bound = lead_bound([1.0] * 4, num_items=16, confidence=0.9)
-    assert bound == pytest.approx(2 / 3 - 1.47588 * math.sqrt(2 / 3 * 0.75 / 6), abs=1e-4)
+    # 1, 1, 1, 1 and a quarter of a win for either side: middle 4 / 4.5 = 8/9, squares 4 * (1/9)^2 and a quarter of
+    # (1/9)^2 + (17/9)^2, in all 306.5 / 324, over 3.5: variance 0.270282.
+    pairs = Pairs([1.0] * 4)
+    assert pairs.variance == pytest.approx(306.5 / 324 / 3.5)
+    # Mixed as 3 and 8 with the usual 0.5: 0.437350; 12 of 16 items are to come; t of 95 % at 11 is 1.7959.
+    bound = pairs.bound(16, 0.95, usual_variance=0.5)
+    assert bound == pytest.approx(8 / 9 - 1.7959 * math.sqrt(0.437350 * 0.75 / 4.5), abs=1e-4)
 
 
 def test_the_bound_closes_when_no_item_is_left() -> None:
-    assert lead_bound([0.5] * 8, num_items=8, confidence=0.9) == pytest.approx(4 / 10)
+    assert Pairs([0.5] * 8).bound(8, 0.95, usual_variance=1.0) == pytest.approx(4 / 8.5)
+
+
+def test_without_pairs_nothing_is_known() -> None:
+    pairs = Pairs([])
+    assert pairs.mean == 0
+    assert pairs.bound(16, 0.95, usual_variance=0.0) < -0.5
 
 
 # -- properties ------------------------------------------------------------------------------------------

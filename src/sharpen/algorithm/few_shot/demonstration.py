@@ -12,8 +12,7 @@ import msgspec
 from ...adapter.messages import OpenAIMessages
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from ..prompts.placeholders import placeholders
-from .template_parts import values_in
+from .template_parts import value_names, values_in
 
 MOST_CHARACTERS = 20_000
 """Of one demonstration: a longer one would crowd out the task."""
@@ -73,7 +72,7 @@ def _find(
 
 def _all_in_one(prompt: PromptTemplate, conversation: OpenAIMessages) -> dict[str, str]:
     """Where there is one place alone, what the user said last stands for it."""
-    names = placeholders(prompt)
+    names = value_names(prompt)
     said = _last_said(conversation)
     if len(names) > 1 or said is None:
         shown = ", ".join(map(repr, names))
@@ -82,7 +81,7 @@ def _all_in_one(prompt: PromptTemplate, conversation: OpenAIMessages) -> dict[st
 
 
 def _values_of_task(prompt: PromptTemplate, task: Any) -> dict[str, str] | None:
-    names = placeholders(prompt)
+    names = value_names(prompt)
     if not isinstance(task, Mapping) or not all(name in task for name in names):
         return None
     return {name: str(task[name]) for name in names}

@@ -13,7 +13,16 @@ from ...errors import InvalidInputError
 from ...types import PromptTemplate
 from ..prompts.placeholders import placeholders
 from .demonstration import Demonstration
-from .template_parts import DEMOS, Parts, f_string_fields, field_spans, holds_field, parts_of, place_of_demos, without_demos
+from .template_parts import (
+    DEMOS,
+    Parts,
+    f_string_fields,
+    field_spans,
+    holds_field,
+    parts_of,
+    place_of_demos,
+    without_demos,
+)
 
 LONGEST_COPY = 1000
 """Characters that a copy repeats beside its values; with more, inputs and outputs are shown."""
@@ -29,13 +38,16 @@ def with_demonstrations(template: PromptTemplate, shown: Sequence[Demonstration]
         return without_demos(template)
     if template.engine == "poml":
         return PromptTemplate(_poml(template, shown), "poml")
-    parts = parts_of(template)
-    if not _is_shown_as_copies(template, parts):
-        blocks = [f"Input: {each_input(template, each)}\nOutput: {each.answer}" for each in shown]
-        parts = _headed(template, parts)
-    else:
+    parts, is_jinja = parts_of(template), template.engine == "jinja"
+    if _is_shown_as_copies(template, parts):
         blocks = [_copy(PromptTemplate(parts.task.rstrip("\n"), template.engine), each) for each in shown]
-    text = "\n\n".join(map(_raw, blocks) if template.engine == "jinja" else blocks)
+    else:
+        blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}" for each in shown]
+        parts = _headed(template, parts)
+    text = "\n\n".join(map(_raw, blocks) if is_jinja else blocks)
+    place = place_of_demos(template)
+    if is_jinja and place is not None:  # a value of its own is right wherever the template uses it
+        return PromptTemplate(f"{{% set {place} %}}{text}{{% endset %}}{template.template}", "jinja")
     return PromptTemplate(_joined(parts, text), template.engine)
 
 
@@ -64,7 +76,9 @@ def why_broken(template: PromptTemplate, shown: Sequence[Demonstration]) -> str 
 
 def _fields(template: PromptTemplate) -> list[str]:
     # The names in a Jinja template come from its parser.
-    return f_string_fields(template.template) if template.engine == "f-string" else placeholders(template)
+    if template.engine == "f-string":
+        return f_string_fields(template.template)
+    return sorted(set(placeholders(template)) - set(DEMOS))
 
 
 # -- text --------------------------------------------------------------------------------------------
@@ -120,12 +134,11 @@ def _copy(part: PromptTemplate, shown: Demonstration) -> str:
     return f"{filled}{' ' if _RUNS_ON.search(filled) else chr(10)}{shown.answer}"
 
 
-def each_input(template: PromptTemplate, shown: Demonstration) -> str:
+def each_input(shown: Demonstration) -> str:
     """The values by name, or what the user said where there are none."""
-    values = {name: value for name, value in shown.values.items() if name not in DEMOS}
-    if len(values) == 1:
-        return next(iter(values.values()))
-    return "\n".join(f"{name}: {value}" for name, value in values.items()) or shown.input
+    if len(shown.values) == 1:
+        return next(iter(shown.values.values()))
+    return "\n".join(f"{name}: {value}" for name, value in shown.values.items()) or shown.input
 
 
 def _raw(text: str) -> str:
@@ -138,7 +151,7 @@ def _raw(text: str) -> str:
 
 def _poml(template: PromptTemplate, shown: Iterable[Demonstration]) -> str:
     examples = "".join(
-        f"<example><input>{escape(each_input(template, each))}</input><output>{escape(each.answer)}</output></example>\n"
+        f"<example><input>{escape(each_input(each))}</input><output>{escape(each.answer)}</output></example>\n"
         for each in shown
     )
     block, text = f"<examples>\n{examples}</examples>\n", template.template

@@ -14,6 +14,7 @@ DEMOS = ("demos", "demonstrations", "examples")
 # As PromptTemplate fills them: a doubled brace around a name is text.
 _F_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)(?P<access>(?:\.|\[)[^{}]*)?\}")
 _DOUBLE_FIELD = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z_]\w*)\s*-?\}\}")
+_TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _LINE = re.compile(r"\n")
 
@@ -24,6 +25,11 @@ def field_spans(template: PromptTemplate, names: tuple[str, ...] | None = None) 
     matches = [match for match in pattern.finditer(template.template) if match["name"]]
     found = [(*match.span(), match["name"]) for match in matches if not match.groupdict().get("access")]
     return [each for each in found if names is None or each[2] in names]
+
+
+def value_names(template: PromptTemplate) -> list[str]:
+    """The values that the agent gives; demonstrations are given by the search."""
+    return [name for name in placeholders(template) if name not in DEMOS]
 
 
 def f_string_fields(text: str) -> list[str]:
@@ -68,14 +74,21 @@ def parts_of(template: PromptTemplate) -> Parts:
 
 def task_start(template: PromptTemplate) -> int:
     """Where the part about the task begins: the paragraph with the first value, or its line where that is all."""
-    places = [each for each in field_spans(template) if each[2] not in DEMOS]
-    demos = field_spans(template, DEMOS)
+    values, demos = _mentions(template), field_spans(template, DEMOS)
     if demos:  # values before the demonstrations are part of what comes before them
-        places = [each for each in places if each[0] >= demos[0][1]] or places
-    if not places:
+        values = [place for place in values if place >= demos[0][1]]
+    if not values:
         return len(template.template)
-    first = places[0][0]
-    return _begin(_BLANK_LINE, template.template, first) or _begin(_LINE, template.template, first)
+    return _begin(_BLANK_LINE, template.template, values[0]) or _begin(_LINE, template.template, values[0])
+
+
+def _mentions(template: PromptTemplate) -> list[int]:
+    """Where values of the task are spoken of; in Jinja also within conditions and filters."""
+    if template.engine != "jinja":
+        return [begin for begin, _, name in field_spans(template) if name not in DEMOS]
+    names = set(value_names(template))
+    tags = _TAG.finditer(template.template)
+    return [match.start() for match in tags if names & set(re.findall(r"[A-Za-z_]\w*", match[0]))]
 
 
 def _begin(separator: re.Pattern[str], text: str, place: int) -> int:
@@ -84,8 +97,13 @@ def _begin(separator: re.Pattern[str], text: str, place: int) -> int:
 
 
 def without_demos(template: PromptTemplate) -> PromptTemplate:
-    """The template with nothing at the place for demonstrations, and no gap there either."""
+    """The template with nothing at the place for demonstrations, and no gap there either.
+
+    Jinja takes a value that it was not given for nothing, so there the template stays as it is.
+    """
     text = template.template
+    if template.engine == "jinja":
+        return template
     for begin, end, _ in reversed(field_spans(template, DEMOS)):
         text = _closed(text[:begin], text[end:])
     return PromptTemplate(text, template.engine)
@@ -104,9 +122,7 @@ def _closed(before: str, after: str) -> str:
 # -- values ------------------------------------------------------------------------------------------
 
 
-def values_in(
-    text: str, template: PromptTemplate, *, likely: Mapping[str, str] | None = None
-) -> dict[str, str] | None:
+def values_in(text: str, template: PromptTemplate, *, likely: Mapping[str, str] | None = None) -> dict[str, str] | None:
     """The values with which the template gives this text, `likely` ones first; None where there are none."""
     if template.engine == "poml":
         return None  # it does not stand in the prompt as it is written

@@ -19,7 +19,6 @@ from .reflector import Messages, Reflector
 from .rollout_adapter import RolloutAdapter
 from .scores import ScoreScale
 from .search_thread import SearchThread
-from .task_loader import TaskLoader
 
 if TYPE_CHECKING:
     from .gepa import GEPA
@@ -65,8 +64,8 @@ class GepaSearch:
         }
         optimize(
             self._family.seed_texts,
-            TaskLoader(train, first=0),
-            TaskLoader(val, first=len(train)),
+            train,
+            val,
             perfect_score=self._scale.of(self._options["perfect_score"]),
             seed=self._optimiser.chance("gepa").getrandbits(32),
             # What is an Exception to gepa is gepa's own: a single slip need not end the search.
@@ -200,6 +199,8 @@ class GepaSearch:
     def _mark(self, done: Iteration) -> None:
         book, reasons = self._optimiser.book, done.why_dropped()
         for version in done.made:
+            if book.get(version).status == "best":  # of an earlier life, which ended just after that
+                continue
             if version in reasons:
                 book.update(version, status="dropped", reason=reasons[version])
             else:

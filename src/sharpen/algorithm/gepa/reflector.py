@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...types import PromptTemplate
 from ..prompts.assistant import Answer
 from ..prompts.candidates import Cost
 from ..prompts.placeholders import placeholders, why_unfit
@@ -28,6 +29,7 @@ _ORDER = (
     "Before the new instruction, say in two or three sentences what went wrong and what you change. Write nothing but "
     "the new instruction itself within the ``` blocks."
 )
+_PART = "The instruction is the part called {name!r} of a system that has several: write this part only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +109,18 @@ class Reflector:
         """gepa's prompt, or the user's; what the text must keep is said at its end."""
         from gepa.strategies.instruction_proposal import InstructionProposalSignature as Signature
 
-        own = self._template if self._template is None or isinstance(self._template, str) else None
-        if isinstance(self._template, Mapping):
-            own = self._template.get(str(component))
+        own = self._template.get(str(component)) if isinstance(self._template, Mapping) else self._template
         given = {
             "current_instruction_doc": texts[component],
             "dataset_with_feedback": examples[component],
             "prompt_template": own,
         }
-        parts = [str(Signature.prompt_renderer(given))]
-        parts += [] if own is not None else [_ORDER]
-        parts += [self._about(component)] if len(texts) > 1 else []
-        parts += [self._to_keep(texts, component)]
-        return "\n\n".join(filter(None, parts))
-
-    def _about(self, component: str) -> str:
-        return f"The instruction is the part called {str(component)!r} of a system with several; write this part only."
-
-    def _to_keep(self, texts: Texts, component: str) -> str:
-        prompt = self._family.prompt(component, texts[component])
-        shown = "{%s}" if prompt.engine == "f-string" else "{{ %s }}"
-        names = [shown % name for name in placeholders(prompt)]
-        if not names:
-            return ""
-        return f"Values take the place of {', '.join(names)}: the new instruction must hold each, written exactly so."
+        orders = [
+            _ORDER if own is None else "",
+            _PART.format(name=str(component)) if len(texts) > 1 else "",
+            what_to_keep(self._family.prompt(component, texts[component])),
+        ]
+        return "\n\n".join(filter(None, [str(Signature.prompt_renderer(given)), *orders]))
 
     def _read(self, component: str, old: str, answer: Answer) -> Draft:
         text, reflection = split_answer(answer.text)
@@ -173,6 +163,17 @@ class Reflector:
                 cost=draft.cost,
                 reason=draft.why_unfit or "",
             )
+
+
+def what_to_keep(prompt: PromptTemplate) -> str:
+    """The order to keep the places for values; empty where there are none."""
+    names = placeholders(prompt)
+    if not names:
+        return ""
+    if prompt.engine != "f-string":
+        return f"It is a {prompt.engine} template: the new instruction must use the values {', '.join(names)} too."
+    fields = ", ".join(f"{{{name}}}" for name in names)
+    return f"Values take the place of {fields}: the new instruction must hold each of them, written exactly so."
 
 
 def split_answer(answer: str) -> tuple[str, str]:

@@ -27,8 +27,8 @@ from ...files import remove_leftovers
 from ...runs.screen import screen, show
 from ...types import Dataset, NamedResources, PromptTemplate
 from ..base import Algorithm, State
+from ..held_calls import HeldCalls
 from ..task_order import all_tasks, divided, indices_of_batch
-from ..verl.held_calls import HeldCalls
 from .assistant import Answer
 from .candidates import Candidate, CandidateBook, Cost
 from .difference import best_diff, show_best_diff
@@ -85,7 +85,7 @@ class PromptOptimiser(Algorithm[Any]):
         self.train_split, self.resource_name, self.model = train_split, resource_name, model
         self.max_response_tokens, self._wanted_seed = max_response_tokens, seed
         if model is not None:
-            self.needs_gateway = True
+            self.needs_gateway = self.holds_calls = True
         self._loaded: State | None = None
         self._reset({})
 

@@ -22,6 +22,8 @@ from ...stats import check_confidence, t_quantile
 # Chosen on the development tasks of `benchmarks/apo.py`, as were the defaults of `Race`.
 _LEAST_FIRST_SLICE = 6
 _FIRST_SHARE = 1 / 12
+_IMAGINED = 0.25  # of a win
+_USUAL_FREEDOM = 8  # how many pairs' worth of knowledge the usual variance is
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Race:
         keep: int = 1,
         first_slice: int | None = None,
         growth: float = 1.5,
-        confidence: float = 0.92,
+        confidence: float = 0.95,
         tolerance: float = 0.0,
     ) -> None:
         _check(names, num_items, keep, first_slice, growth, confidence, tolerance)
@@ -123,10 +125,13 @@ class Race:
             return
         ranked = self._by_lead(self.alive)
         opponent = ranked[self.keep - 1]
-        reasons = {name: self._why_worse(name, opponent) for name in ranked[self.keep :]}
-        for name, reason in reversed(reasons.items()):
-            if reason is not None:
-                self.dropped[name] = reason
+        pairs = {name: self._pairs(opponent, name) for name in ranked[self.keep :]}
+        usual = _mean([each.variance for each in pairs.values() if each.count])
+        # The worst first, so that the last to go is the best of the dropped.
+        for name, each in reversed(pairs.items()):
+            if each.mean > 0 and each.bound(self.num_items, self.confidence, usual) > -self.tolerance:
+                lead = each.mean * (self._high - self._low)
+                self.dropped[name] = f"worse than {opponent} by {lead:.3g} on the {each.count} items that both have met"
                 self.alive.remove(name)
 
     def _by_lead(self, names: list[str]) -> list[str]:
@@ -146,33 +151,40 @@ class Race:
             return -math.inf
         return round(math.fsum(leads) / len(leads) / spread, 12) if spread else 0.0
 
-    def _why_worse(self, name: str, opponent: str) -> str | None:
-        """The reason to drop it, or None."""
-        pairs = [(self._rewards[opponent][at], self._rewards[name][at]) for at in range(self._met)]
-        leads = [first - second for first, second in pairs if first is not None and second is not None]
-        lead = math.fsum(leads) / len(leads) if leads else 0.0
-        if lead <= 0:
-            return None
-        # As shares of the range, with which squares of rewards of any size stay finite.
-        shares = [each / (self._high - self._low) for each in leads]
-        if lead_bound(shares, num_items=self.num_items, confidence=self.confidence) <= -self.tolerance:
-            return None
-        return f"worse than {opponent} by {lead:.3g} on the {len(leads)} items that both have met"
+    def _pairs(self, opponent: str, name: str) -> "Pairs":
+        """As shares of the range, with which squares of rewards of any size stay finite."""
+        both = [(self._rewards[opponent][at], self._rewards[name][at]) for at in range(self._met)]
+        spread = (self._high - self._low) or 1.0
+        return Pairs([(first - second) / spread for first, second in both if first is not None and second is not None])
 
 
-def lead_bound(leads: Sequence[float], *, num_items: int, confidence: float) -> float:
-    """What the mean of paired differences is at least, over all `num_items`, with this confidence (one-sided).
+class Pairs:
+    """By how much one is ahead of another on the items that both have met, as shares of the range of the rewards."""
 
-    They are shares of the range of the rewards. A full win for either side is imagined beside the pairs there are: four
-    wins in a row are not yet certainty, though they have no spread. The interval closes as the items run out, as there
-    is then nothing left to guess.
-    """
-    values = [*leads, 1.0, -1.0]
-    count = len(values)
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    unseen = max(0.0, 1 - len(leads) / num_items)
-    return mean - _t(confidence, count - 1) * math.sqrt(variance * unseen / count)
+    def __init__(self, leads: Sequence[float]) -> None:
+        self.count = len(leads)
+        self.mean = _mean(leads)
+        # Wins in a row have no spread, and are no certainty: a part of a win for either side is imagined beside them.
+        self._weight = self.count + 2 * _IMAGINED
+        self._middle = math.fsum(leads) / self._weight
+        squares = math.fsum((lead - self._middle) ** 2 for lead in leads)
+        squares += _IMAGINED * ((1 - self._middle) ** 2 + (1 + self._middle) ** 2)
+        self.variance = squares / max(1.0, self._weight - 1)
+
+    def bound(self, num_items: int, confidence: float, usual_variance: float) -> float:
+        """What the mean over all `num_items` is at least, with this confidence (one-sided).
+
+        Few pairs say little about their variance, so it is mixed with what is usual in this race. The interval closes
+        as the items run out, as there is then nothing left to guess.
+        """
+        freedom = max(1, self.count - 1)
+        variance = (freedom * self.variance + _USUAL_FREEDOM * usual_variance) / (freedom + _USUAL_FREEDOM)
+        unseen = max(0.0, 1 - self.count / num_items)
+        return self._middle - _t(confidence, freedom + _USUAL_FREEDOM) * math.sqrt(variance * unseen / self._weight)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 @lru_cache(maxsize=4096)

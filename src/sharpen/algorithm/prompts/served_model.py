@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...types import NamedResources
 from ..base import Gateway
+from ..computing import compute
 from ..serving import PublishedModel, Sampling, model_name
-from ..verl.computing import compute
 from .evaluations import Split
 
 if TYPE_CHECKING:

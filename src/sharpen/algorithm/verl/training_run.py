@@ -24,12 +24,12 @@ from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
 from ...types import Dataset, Rollout, Span
 from ..base import State
+from ..computing import compute, finish
+from ..held_calls import HeldCalls
 from ..serving import PublishedModel, model_name
 from ..task_order import TaskOrder, all_tasks
 from .changed_settings import changes, settings_of
 from .collected import CollectedRollout, collect
-from .computing import compute, finish
-from .held_calls import HeldCalls
 from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
@@ -39,6 +39,7 @@ from .samplers import make_sampler
 from .sampling import training_sampling, validation_sampling
 from .scoring import Conversation, RewardModel, conversation_of
 from .step_folders import MODEL, read_state
+from .still_heap import still_heap
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class TrainingRun:
         stack.enter_context(self._model.listed(self._sampler.entries()))
         await stack.enter_async_context(self._calls.let_through(self._rollouts.are_running))
         await stack.enter_async_context(self._rollouts.following())
+        stack.enter_context(still_heap())
         try:
             await self._train()
         except TrainingError:  # a run that is mended and resumed must not meet the rollouts that ended it

@@ -13,8 +13,8 @@ from ...errors import ConfigError
 from ...llm.models.loading import check_packages
 from ...types import Dataset
 from ..base import Algorithm, State
+from ..held_calls import HeldCalls
 from .config import VERLConfig, read_config
-from .held_calls import HeldCalls
 from .step_folders import StepFolders
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class VERL(Algorithm[Any]):
     `docs/reference/verl-keys.md`. Run it with `Trainer(algorithm=VERL(config)).fit(agent, train, val)`.
     """
 
+    holds_calls = True
     needs_gateway = True
     runs_side_by_side = True
 

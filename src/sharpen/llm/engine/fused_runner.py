@@ -16,7 +16,7 @@ from .block_tables import BlockTables
 from .cache import PagedCache
 from .decode_batch import DecodeBatch, next_batch
 from .fused_decoder import FusedDecoder
-from .graphs import StepGraphs, bucket
+from .graphs import StepGraphs, StepKey, bucket
 from .kernels import DecodeRows, Kernels, PromptRows, kernels_for
 from .prompt_rows import prompt_rows, tiles_of
 from .rows import ID, NUM_LINES, POSITION, SLOT, SOURCE, Integers, Ticket, mode_of, sampling_lines, settings_of
@@ -98,7 +98,7 @@ class FusedRunner:
     def decode(self, sequences: list[Sequence], tables: BlockTables) -> Ticket:
         """Compute the newest token of each sequence and draw its next one."""
         self._put_tables(tables)
-        width = bucket(len(sequences), most=self._num_slots)
+        (width,) = self._graphs.shape("decode", (bucket(len(sequences), most=self._num_slots),))
         batch = next_batch(self._batch, sequences, width=width, num_slots=self._num_slots)
         self._batch = batch
         # One fixed tensor for each width: graphs read it where it lies.
@@ -109,7 +109,7 @@ class FusedRunner:
             sequence.in_flight += 1
         splits = self._num_splits(width, batch.max_position)
         mode = _reduced(batch.mode)
-        key = (width, splits, mode)
+        key = StepKey("decode", (width,), (splits, mode))
         packed = self._graphs.run(key, lambda: self._decode(table, splits, mode), changes=[self._last_ids])
         return Ticket(batch.sequences, packed, batch.mode)
 
@@ -125,8 +125,8 @@ class FusedRunner:
         table, tiles = prompt_rows(chunks, self._decoder.heads.tile_rows)
         if table.shape[1] > _MAX_RECORDED_ROWS:
             return self._hidden_of_prompts(self._to_device(table), self._to_device(tiles))
-        width = bucket(table.shape[1], most=_MAX_RECORDED_ROWS)
-        num_tiles = bucket(len(tiles), most=_MAX_RECORDED_ROWS)
+        wanted = (bucket(table.shape[1], most=_MAX_RECORDED_ROWS), bucket(len(tiles), most=_MAX_RECORDED_ROWS))
+        width, num_tiles = shape = self._graphs.shape("prefill", wanted)
         table = np.pad(table, ((0, 0), (0, width - table.shape[1])))
         table[2, sum(chunk.end - chunk.start for chunk in chunks) :] = self._num_slots
         fixed = self._prompt_lines.view(-1)[: table.size].view(table.shape)
@@ -135,7 +135,7 @@ class FusedRunner:
         tiles = np.pad(tiles, ((0, num_tiles - len(tiles)), (0, 0)))
         fixed_tiles.copy_(self._pinned(tiles), non_blocking=True)
         return self._graphs.run(
-            ("prefill", width, num_tiles), lambda: self._hidden_of_prompts(fixed, fixed_tiles), free_uses=2
+            StepKey("prefill", shape), lambda: self._hidden_of_prompts(fixed, fixed_tiles), free_uses=2
         )
 
     def _hidden_of_prompts(self, lines: Tensor, tiles: Tensor) -> Tensor:

@@ -12,18 +12,21 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sharpen import PromptTemplate, Trainer
+from sharpen.algorithm import Algorithm
 from sharpen.algorithm.apo import APO
+from sharpen.algorithm.few_shot import FewShot
+from sharpen.algorithm.gepa import GEPA
 from sharpen.llm_proxy import LLMProxy
 from tests.algorithm.prompts.programs import agents
 
-MODELS = ("main", "critic", "editor")
+MODELS = ("main", "critic", "editor", "reflector")
 TRAIN = [{"number": number} for number in range(100, 112)]
 VAL = [{"number": number} for number in range(20)]
-SEED = PromptTemplate("Answer {question}.")
 # A run that goes on waits so long for the runners of the life before, which may be elsewhere and alive.
 RULE = {"unresponsive_seconds": 2, "max_attempts": 9, "retry_condition": ["unresponsive"]}
 WORK = {"n_runners": 2, "runner": {"type": "Runner", "concurrency": 3}, "rollout_config": RULE}
@@ -34,7 +37,20 @@ def apo(**settings: Any) -> APO:
     return APO(gradient_model="critic", apply_edit_model="editor", **{**given, **settings})
 
 
-ALGORITHMS = {"APO": apo}
+def gepa(**settings: Any) -> GEPA:
+    return GEPA(reflection_model="reflector", **{"max_metric_calls": 60, "seed": 7, **settings})
+
+
+def few_shot(**settings: Any) -> FewShot:
+    return FewShot(**{"candidates": 6, "max_demos": 3, "seed": 7, **settings})
+
+
+# With what a prompt begins: demonstrations need some successes.
+ALGORITHMS: dict[str, tuple[Callable[..., Algorithm[Any]], str]] = {
+    "APO": (apo, "Answer {question}."),
+    "GEPA": (gepa, "Answer {question}."),
+    "FewShot": (few_shot, "Answer {question}. briefly"),
+}
 
 
 def die_at(pattern: str, count: int) -> None:
@@ -52,10 +68,11 @@ def main(options: dict[str, Any]) -> None:
     if "die_at" in options:
         die_at(*options["die_at"])
     folder = Path(options["folder"])
+    make, seed = ALGORITHMS[options.get("algorithm", "APO")]
     upstream = {"base_url": options["upstream"], "api_key": options["key"], "engine": "none"}
     trainer = Trainer(
-        algorithm=ALGORITHMS[options.get("algorithm", "APO")](**options.get("settings", {})),
-        initial_resources={"prompt": SEED},
+        algorithm=make(**options.get("settings", {})),
+        initial_resources={"prompt": PromptTemplate(seed)},
         llm_proxy=LLMProxy(model_list=[{"name": name, "model": name, **upstream} for name in MODELS]),
         run_dir=folder,
         **{**WORK, **options.get("trainer", {})},

@@ -82,8 +82,20 @@ class SearchProgram(TrainingProgram):
         return [name_of(each) for each in self._programs.upstream.of_life(self.key)]
 
     @property
+    def state(self) -> dict[str, Any]:
+        """What the algorithm has kept."""
+        found: dict[str, Any] = json.loads((self.run / "checkpoints" / "algorithm.json").read_text())
+        return found
+
+    @property
     def book(self) -> CandidateBook:
         return read_records(self.run)
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The book without what the run is called, which is in the ids of demonstrations."""
+        found: dict[str, Any] = json.loads(json.dumps(self.book.as_json()).replace(self.state["key"], ""))
+        return found
 
     def stored(self) -> Stored:
         async def read() -> Stored:
@@ -102,19 +114,20 @@ class SearchProgram(TrainingProgram):
         """What the run has paid for and kept: finished rollouts, and answers in its checkpoint."""
         if not (self.run / "checkpoints" / "algorithm.json").exists():
             return set()
-        state = json.loads((self.run / "checkpoints" / "algorithm.json").read_text())
-        return {("main", each) for each in self.stored().finished} | _answers(state)
+        rollouts = self._programs.upstream.of_rollouts(self.stored().finished)
+        return {name_of(each) for each in rollouts} | _answers(self.state)
 
 
 def _answers(state: dict[str, Any]) -> Names:
     """Those of the round under way, and of the rounds before: they made the candidates in the book."""
     found: Names = set()
     for candidate in state.get("book", {}).get("candidates", []):
-        if candidate.get("critique"):
+        if "word:" in (candidate.get("critique") or ""):
             found |= {("critic", mark_in(candidate["critique"])), ("editor", mark_in(candidate["critique"]))}
     answers = state.get("answers", {})
     for place in answers:
-        branch, what = place.split("/")
-        mark = mark_in(answers[f"{branch}/critique1"]["text"])
-        found.add(("critic" if what.startswith("critique") else "editor", mark))
+        branch, what = place.split("/", 1)
+        asked = answers.get(f"{branch}/critique1", answers[place])  # an edit is known by its critique
+        model = "reflector" if branch == "reflection" else "critic" if what.startswith("critique") else "editor"
+        found.add((model, mark_in(asked["text"])))
     return found

@@ -9,7 +9,8 @@ import os
 import sys
 from typing import Any
 
-import openai.resources.chat  # noqa: F401 - imported here, once
+import gepa.api  # noqa: F401 - imported here, once
+import openai.resources.chat  # noqa: F401
 
 import sharpen.execution.client_server  # noqa: F401
 import sharpen.store.sqlite  # noqa: F401

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from ...errors import RunError, SharpenError
+from ..errors import RunError, SharpenError
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,17 @@ class HeldCalls:
         self.held_at = time.time()
         await self._order("pause")
 
+    async def let_go(self) -> None:
+        """Calls find what they need from now on."""
+        await self._order("resume")
+
     @contextlib.asynccontextmanager
     async def let_through(self, are_agents_at_work: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
         """Inside there is a model. After an error calls are held again, for good: runners take their agents back.
 
         When the run is cancelled runners give their agents some time to end; so long the model stays.
         """
-        await self._order("resume")
+        await self.let_go()
         try:
             yield
         except BaseException as error:
