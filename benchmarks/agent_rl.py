@@ -86,10 +86,11 @@ def compare(ours: list[Figures], theirs: list[Figures]) -> None:
 
 def through_gateway(options: argparse.Namespace) -> int:
     shape, _, completions = options.jobs[0].partition(":")
+    steps = options.steps + 4  # with agents it takes longer until every step is recorded
     command = [
         sys.executable, str(FOLDER / "agent_rl_gateway.py"), "--device", options.device, "--shape", shape,
         "--completions", completions, "--group", str(options.group), "--new-tokens", str(options.new_tokens),
-        "--prompt-words", str(options.prompt_words),
+        "--prompt-words", str(options.prompt_words), "--steps", str(steps),
     ]  # fmt: skip
     return subprocess.run(command, check=False).returncode
 

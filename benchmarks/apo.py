@@ -11,11 +11,15 @@ on. Both sides read the same rewards, full evaluation all of them.
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from apo_simulation import FAMILIES, Task, make_task
+from peer import measure, peer_python
 
 from sharpen.algorithm.prompts.race import Race
 from sharpen.stats import mean_interval
@@ -23,6 +27,9 @@ from sharpen.stats import mean_interval
 NEAR = 0.02  # of the range of the rewards, which is 0 to 1
 BEAM = 4
 FIRST_SEED = 3_000_000
+HERE = Path(__file__).parent
+ROUND = "apo_round.py"
+FEW = 8
 WORST_POINTS, MOST_SHARE = -3.0, 1 / 3
 
 
@@ -170,12 +177,44 @@ def reward_of(task: Task) -> tuple[int, str]:
     return int(task.is_binary), "binary rewards" if task.is_binary else "graded rewards"
 
 
+# -- a round -------------------------------------------------------------------------------------------
+
+
+def time_round(peer: str | None) -> None:
+    """With room for all rollouts at once, then with few at a time, which the peer can have as well."""
+    all_at_once = measure(ROUND, sys.executable, "sharpen", ["--at-a-time", "512"])
+    ratio = all_at_once["round_seconds"] / all_at_once["slowest_branch_seconds"]
+    say({"measure": "a round of APO, all rollouts at once", **all_at_once, "times_slowest_branch": round(ratio, 2)})
+    few = ["--at-a-time", str(FEW)]
+    ours = measure(ROUND, sys.executable, "sharpen", few)
+    say({"measure": f"a round of APO, {FEW} rollouts at a time", **ours})
+    if peer is not None:
+        theirs = measure(ROUND, peer, "agentlightning", few)
+        ratio = theirs["round_seconds"] / ours["round_seconds"]
+        say({"measure": f"the peer's round of APO, {FEW} runners", **theirs, "ratio": round(ratio, 1)})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--tasks", type=int, default=2000, help="simulated tasks")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="of the simulated tasks")
+    parser.add_argument("--round", action="store_true", help="time a round with slow rollouts instead")
+    parser.add_argument("--peer", action="store_true", help="time the peer's round too, which takes minutes")
+    parser.add_argument("--peer-folder", type=Path, default=HERE.parent / ".peer", help="its environment")
     arguments = parser.parse_args()
-    simulate(arguments.tasks, arguments.first_seed)
+    if arguments.round:
+        time_round(peer_with_apo(arguments.peer_folder) if arguments.peer else None)
+    else:
+        simulate(arguments.tasks, arguments.first_seed)
+
+
+def peer_with_apo(folder: Path) -> str:
+    """Its APO needs a package more."""
+    python = peer_python(folder)
+    has_poml = subprocess.run([python, "-c", "import poml"], capture_output=True, check=False).returncode == 0
+    if not has_poml:
+        subprocess.run([python, "-m", "pip", "install", "-q", "poml"], check=True)
+    return python
 
 
 if __name__ == "__main__":

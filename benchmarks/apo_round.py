@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 logging.disable(logging.WARNING)
@@ -51,7 +52,7 @@ APO: Any = importlib.import_module(f"{ARGUMENTS.package}.algorithm.apo").APO
 # -- what is slow --------------------------------------------------------------------------------------
 
 # Agents may run in other processes: what they did goes into a file. The monotonic clock is the same in all.
-NOTES = os.environ.setdefault("APO_ROUND_NOTES", tempfile.mkstemp(suffix=".jsonl")[1])
+NOTES = os.environ.setdefault("APO_ROUND_NOTES", os.path.join(tempfile.gettempdir(), f"apo-round-{os.getpid()}.jsonl"))
 branches: list[tuple[list[str], str, Interval]] = []  # ids of its training rollouts, the new prompt, when it was made
 
 
@@ -161,7 +162,8 @@ def serve() -> ThreadingHTTPServer:
 
 def figures() -> dict[str, Any]:
     with open(NOTES, encoding="utf-8") as notes:
-        rollouts = [json.loads(line) for line in notes]
+        lines = [json.loads(line) for line in notes]
+    rollouts = [{**line, "when": tuple(line["when"])} for line in lines]
     begin = min(each["when"][0] for each in rollouts if each["split"] == "train")
     inside = [each for each in rollouts if each["when"][0] >= begin]
     intervals = [each["when"] for each in inside] + [when for _, _, when in branches]
@@ -195,8 +197,11 @@ def covered(intervals: Iterable[Interval]) -> float:
 
 def main() -> None:
     server = serve()
-    run(f"http://127.0.0.1:{server.server_address[1]}/v1")
-    print(json.dumps(figures()), flush=True)
+    try:
+        run(f"http://127.0.0.1:{server.server_address[1]}/v1")
+        print(json.dumps(figures()), flush=True)
+    finally:
+        Path(NOTES).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

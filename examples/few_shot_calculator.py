@@ -1,17 +1,19 @@
-"""A small model learns from its own lucky answers which examples to be shown: no training, no second model.
+"""A small model is shown its own lucky answers, and gets it right from then on: no training, no second model.
 
-    python examples/few_shot_calculator.py        # about two minutes on two cores
+    python examples/few_shot_calculator.py              # about a minute on two cores
+    python examples/few_shot_calculator.py runs/<run>   # goes on with a run that was broken off
 
 SmolLM2-135M-Instruct shall write "What is 73 times 81?" as CALC(73*81). Told so in words, its likeliest answer is never
-right. Sampled, a few answers in a hundred are, and FewShot shows those to it. At the end: what the prompt was worth
-before and after on tasks that it has not met, the candidates as a tree, and what was added to the prompt.
+right; of answers that are sampled at temperature 0.5, about one in sixty is. FewShot finds a few of those and chooses
+which to show in the prompt. At the end: how many answers are right before and after, on tasks that the search has not
+met, and what was added to the prompt.
 
-The model is asked to complete a text (`/v1/completions`). In a chat message of its own, examples tell a model of this
-size nothing. Needs `pip install 'sharpen[llm,demo]' openai`.
+The model is asked to complete a text (`/v1/completions`). In a message of a chat, examples change nothing for a model
+of this size: it talks about them. Needs `pip install 'sharpen[llm,demo]' openai`.
 """
 
+import argparse
 import asyncio
-import time
 
 from calculator_agent import ANSWER_TOKENS, TOOL, Task, open_client, plain_tasks
 
@@ -20,7 +22,8 @@ from sharpen.algorithm.few_shot import FewShot
 from sharpen.llm import demo_model
 
 SEED = PromptTemplate(f"{TOOL}\n\nQuestion: {{question}}\nTool call:")
-TRAIN, VAL, HELD_OUT = plain_tasks(300, seed=1)[:200], plain_tasks(300, seed=1)[200:232], plain_tasks(300, seed=1)[236:]
+TASKS = plain_tasks(296, seed=1)
+TRAIN, VAL, HELD_OUT = TASKS[:200], TASKS[200:232], TASKS[232:]
 
 
 async def ask(llm: LLM, prompt: str) -> str:
@@ -58,15 +61,16 @@ def share_right(*prompts: PromptTemplate) -> list[float]:
 
 
 def main() -> None:
-    search = FewShot(
-        candidates=8, explore_temperature=0.5, model=demo_model(), max_response_tokens=ANSWER_TOKENS, seed=1
-    )
-    began = time.monotonic()
-    Trainer(algorithm=search, initial_resources={"prompt": SEED}, name="few-shot").fit(calculator_agent, TRAIN, VAL)
-    seconds = time.monotonic() - began
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("run", nargs="?", help="the folder of a run to go on with")
+    resume = parser.parse_args().run
+    search = FewShot(explore_temperature=0.5, model=demo_model(), max_response_tokens=ANSWER_TOKENS, seed=1)
+    trainer = Trainer(algorithm=search, initial_resources={"prompt": SEED}, name="few-shot")
+    result = trainer.fit(calculator_agent, TRAIN, VAL, resume=resume)
     before, after = share_right(SEED, search.get_best_prompt())
-    print(f"\n{search.tree()}\n\n{search.best_diff()}")
-    print(f"right on {len(HELD_OUT)} held-out tasks: {before:.2f} before, {after:.2f} after {seconds:.0f} s of search")
+    print(f"\n{search.best_diff()}\n")
+    print(f"right on {len(HELD_OUT)} held-out tasks: {before:.2f} before, {after:.2f} after")
+    print(f"{result.seconds:.0f} s of search; the tree of candidates: {result.run_dir}/prompts/candidates.svg")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .algorithm import (
         APO as APO,
+        GEPA as GEPA,
         GRPO as GRPO,
         VERL as VERL,
         Algorithm as Algorithm,
@@ -301,6 +302,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "Baseline",
         "FastAlgorithm",
         "FunctionalAlgorithm",
+        "GEPA",
         "GRPO",
         "VERL",
         "algo",

@@ -5,11 +5,13 @@ from .base import Algorithm
 from .datasets import batch_iter_over_dataset
 from .decorator import FunctionalAlgorithm, algo, with_llm_proxy, with_store
 from .fast import Baseline, FastAlgorithm
+from .gepa import GEPA
 from .sequence import AlgorithmSequence
 from .verl import GRPO, VERL
 
 __all__ = [
     "APO",
+    "GEPA",
     "GRPO",
     "VERL",
     "Algorithm",

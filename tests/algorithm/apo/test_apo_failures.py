@@ -207,6 +207,27 @@ async def test_calls_run_side_by_side_up_to_the_limit() -> None:
     assert server.most_at_once == 3
 
 
+async def test_a_slow_branch_holds_back_no_other() -> None:
+    """A candidate meets its first validation tasks while another is still made."""
+    is_met, first = threading.Event(), threading.Lock()
+
+    def reply(request: dict[str, Any]) -> str | Reply:
+        if request["model"] == CRITIC and first.acquire(blocking=False):
+            assert is_met.wait(20)
+        return good_words(request)
+
+    def watched(prompt: str, task: dict[str, int]) -> float:
+        if prompt != SEED.template:
+            is_met.set()
+        return play(prompt, task)
+
+    with ScriptedOpenAI(reply) as server:
+        apo = make(server, beam_rounds=1)
+        apo.async_openai_client = server.client(max_retries=0, timeout=30)
+        await search(apo, World(watched))
+    assert all(each.critique for each in apo.candidates[1:])
+
+
 # -- agents ------------------------------------------------------------------------------------------
 
 

@@ -96,11 +96,12 @@ async def test_a_search_that_is_done_and_resumed_pays_for_nothing() -> None:
         assert again.get_best_prompt() == first.get_best_prompt()  # before it runs
         await search(again, world)
         assert (world.count(), len(server.requests)) == (paid, asked)
-        longer = make(server, beam_rounds=2)
+        longer = make(server, beam_rounds=2, beam_width=1, branch_factor=3)  # and otherwise from here on
         longer.load_state_dict(world.state)
         await search(longer, world)
     assert shape(again) == shape(first)
     assert longer.round == 2
+    assert [each.version for each in longer.candidates] == [f"v{number}" for number in range(1 + 4 + 3)]
     assert [each[:4] for each in shape(longer)[:5]] == [each[:4] for each in shape(first)]
 
 

@@ -1,10 +1,12 @@
 """What a search costs: the exact number of rollouts, what is reused, and what is rejected before any is spent."""
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 from sharpen.algorithm.apo import APO
-from tests.algorithm.apo.scenes import CRITIC, SEED, VAL, edited, good_words, make, search, tasks, template_of
+from sharpen.algorithm.prompts.race import Race
+from tests.algorithm.apo.scenes import CRITIC, SEED, VAL, edited, good_words, make, quality, search, tasks, template_of
 from tests.algorithm.prompts.scripted_openai import ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import World
 
@@ -75,6 +77,31 @@ async def test_the_clearly_worse_leave_the_race_early() -> None:
     assert max(met.values()) <= 40 // 3
     assert {each.status for each in apo.candidates[1:]} == {"dropped"}
     assert all(each.reason and "worse than v0" in each.reason for each in apo.candidates[1:])
+
+
+async def test_a_round_pays_for_the_slices_of_its_races_and_for_its_leader() -> None:
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, branch_factor=3, beam_rounds=1, val_batch_size=30)
+        world = await search(apo, val=tasks(40))
+    apo.round = 0
+    numbers = [item.task["number"] for item in apo.val_batch()]
+    fresh = {each.version: each.template.template for each in apo.candidates if each.status != "rejected"}
+    expected = {(SEED.template, number) for number in range(40)}
+
+    def run(names: list[str], keep: int) -> list[str]:
+        """The race once more, by hand."""
+        race = Race(names, num_items=30, keep=keep)
+        while (cut := race.next_slice()) is not None:
+            for name, position in product(cut.names, cut.items):
+                expected.add((fresh[name], numbers[position]))
+                race.add(name, position, quality(fresh[name], numbers[position]))
+        return [name for name in race.ranking() if name in race.alive]
+
+    leader, *_ = run(run(list(fresh), 2)[:2], 1)
+    expected |= {(fresh[leader], number) for number in range(40)}
+    assert leader == apo.beam[0] != "v0"
+    assert pairs(world) == Counter(expected)
+    assert world.count("train") == 6 * 3
 
 
 async def test_candidates_meet_the_same_tasks() -> None:

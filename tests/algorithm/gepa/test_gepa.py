@@ -185,7 +185,7 @@ def test_stopping_the_run_ends_the_thread_of_gepa(tmp_path: Path) -> None:
         trainer.stop()
         running.join(30)
         assert not running.is_alive()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20  # the answer would take 30
     assert not [each for each in threading.enumerate() if each.name == "sharpen-gepa"]
 
 

@@ -19,7 +19,8 @@ from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
 
 from .scenes import TWO_SEEDS, add_what_lacks, fit, make, take_what_lacks, tasks
 
-TWO = {
+ROOT = Path(__file__).parents[3]
+TWO: dict[str, Any] = {
     "initial_resources": TWO_SEEDS,
     "data": (tasks(16, first=96, parts=("plan", "reply")), tasks(16, parts=("plan", "reply"))),
 }
@@ -114,12 +115,14 @@ def test_a_run_that_is_resumed_with_other_options_says_so(tmp_path: Path) -> Non
 PROGRAM = """
     import sys
     from openai import AsyncOpenAI
-    from tests.algorithm.gepa.scenes import MODEL, fit, tasks
-    
+    from sharpen.algorithm.gepa import GEPA
+    from tests.algorithm.gepa.scenes import MODEL, fit
+    from tests.algorithm.gepa.test_resuming import MERGING, TWO
+
     url, folder, resume = sys.argv[1:4]
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
-    gepa = GEPA(reflection_client=client, reflection_model=MODEL, max_metric_calls=60, seed=1)
-    fit(gepa, folder, store="sqlite", resume=folder if resume == "yes" else None)
+    gepa = GEPA(reflection_client=client, reflection_model=MODEL, **MERGING)
+    fit(gepa, folder, store="sqlite", resume=folder if resume == "yes" else None, **TWO)
 """
 
 
@@ -133,19 +136,19 @@ def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(tmp_path: P
             kill_at.remove(len(server.requests))
             assert running is not None
             os.kill(running.pid, signal.SIGKILL)
-        return add_what_lacks(request)
+        return take_what_lacks(request)
 
     with ScriptedOpenAI(deadly) as server:
         for life in range(3):
             command = [sys.executable, "-c", textwrap.dedent(PROGRAM), server.base_url, str(tmp_path / "run")]
             # A set of texts is in another order in every life.
             environment = {**os.environ, "PYTHONHASHSEED": str(life)}
-            running = subprocess.Popen([*command, "yes" if life else "no"], env=environment)
+            running = subprocess.Popen([*command, "yes" if life else "no"], env=environment, cwd=ROOT)
             assert running.wait(100) == (-signal.SIGKILL if life < 2 else 0)
         asked = len(server.requests)
-    with ScriptedOpenAI(add_what_lacks) as server:
-        whole = make(server, promotion="interval")
-        fit(whole, tmp_path / "whole")
+    with ScriptedOpenAI(take_what_lacks) as server:
+        whole = make(server, **MERGING)
+        fit(whole, tmp_path / "whole", **TWO)
         assert asked == len(server.requests) + 2  # those whose answers nobody was left to hear
 
     async def rollouts() -> int:

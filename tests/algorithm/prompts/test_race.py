@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.race import Pairs, Race, Slice
+from sharpen.algorithm.prompts.race import Pairs, Race, Slice, Usual
 from sharpen.errors import ConfigError, InvalidInputError
 
 Rewards = Mapping[str, Sequence[float | None]]
@@ -254,22 +254,29 @@ def test_one_who_left_gets_no_more_rewards() -> None:
 
 def test_the_bound_is_the_one_worked_by_hand() -> None:
     # 1, 1, 1, 1 and a quarter of a win for either side: middle 4 / 4.5 = 8/9, squares 4 * (1/9)^2 and a quarter of
-    # (1/9)^2 + (17/9)^2, in all 306.5 / 324, over 3.5: variance 0.270282.
+    # (1/9)^2 + (17/9)^2, in all 306 / 324, over 3.5: variance 0.269841.
     pairs = Pairs([1.0] * 4)
-    assert pairs.variance == pytest.approx(306.5 / 324 / 3.5)
-    # Mixed as 3 and 8 with the usual 0.5: 0.437350; 12 of 16 items are to come; t of 95 % at 11 is 1.7959.
-    bound = pairs.bound(16, 0.95, usual_variance=0.5)
-    assert bound == pytest.approx(8 / 9 - 1.7959 * math.sqrt(0.437350 * 0.75 / 4.5), abs=1e-4)
+    assert pairs.variance == pytest.approx(306 / 324 / 3.5)
+    # Mixed as 3 and 8 with the usual 0.5: 0.437229; 12 of 16 items are to come; t of 95 % at 11 is 1.7959.
+    bound = pairs.bound(16, 0.95, Usual(0.5, 8))
+    assert bound == pytest.approx(8 / 9 - 1.7959 * math.sqrt(0.437229 * 0.75 / 4.5), abs=1e-4)
 
 
 def test_the_bound_closes_when_no_item_is_left() -> None:
-    assert Pairs([0.5] * 8).bound(8, 0.95, usual_variance=1.0) == pytest.approx(4 / 8.5)
+    assert Pairs([0.5] * 8).bound(8, 0.95, Usual(1.0, 8)) == pytest.approx(4 / 8.5)
+
+
+def test_a_single_comparison_has_no_usual_variance_to_lean_on() -> None:
+    few, more = Pairs([1.0, 0.0, 1.0]), Pairs([0.0, 1.0, -1.0, 1.0])
+    assert Usual.of([few]) == Usual(few.variance, 0)
+    assert Usual.of([few, more, Pairs([])]) == Usual((few.variance + more.variance) / 2, 2)
+    assert Usual.of([few] * 9).freedom == 8
 
 
 def test_without_pairs_nothing_is_known() -> None:
     pairs = Pairs([])
     assert pairs.mean == 0
-    assert pairs.bound(16, 0.95, usual_variance=0.0) < -0.5
+    assert pairs.bound(16, 0.95, Usual(0.0, 0)) < -0.5
 
 
 # -- properties ------------------------------------------------------------------------------------------

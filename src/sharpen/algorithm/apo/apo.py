@@ -20,6 +20,7 @@ from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, Rollout
 from ..base import State
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
+from ..prompts.blame import infrastructure_fault
 from ..prompts.candidates import Candidate
 from ..prompts.evaluations import Evaluation, Item, Split, as_items
 from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
@@ -27,7 +28,7 @@ from ..prompts.placeholders import why_unfit
 from ..prompts.promotion import Promotion
 from ..prompts.race import Race
 from ..prompts.scoreboard import side_by_side
-from ..rewards import is_lost, why_failed, with_last_attempt
+from ..rewards import why_failed, with_last_attempt
 from ..task_order import indices_of_batch
 from .branch import AllLostError, Branch, current_branch, give_up, next_place, occasion_of, pay, work_for
 from .critic import Critic, load_prompts
@@ -112,15 +113,15 @@ class APO(PromptOptimiser):
         _check_client(async_openai_client)
         load_prompts("critique", critique_prompts)  # a file that cannot be used is said here, and not in a run
         load_prompts("edit", edit_prompts)
-        self._critic: Critic | None = None
 
     beam: list[str]
     """The versions that parents are chosen from, best first."""
+    _critic: Critic | None = None
 
     # -- the search ----------------------------------------------------------------------------------
 
     async def search(self) -> None:
-        self._critic = self._make_critic()  # a client that is missing is said before anything is paid for
+        self.critic  # noqa: B018 - a client that is missing is said before anything is paid for
         await self.validate_seed()
         while self.round < self.beam_rounds and not self.should_stop:
             self.begin_iteration()
@@ -148,7 +149,8 @@ class APO(PromptOptimiser):
 
     def _plan(self) -> list[Branch]:
         parents = self._choose_parents()
-        first = self.round * self.beam_width * self.branch_factor
+        # Counted, as the rounds before may have been wider: those who resume a run may change that.
+        first = sum(0 < each.round <= self.round for each in self.book)
         return [
             Branch(
                 place=f"r{self.round + 1}-p{number // self.branch_factor}-b{number % self.branch_factor}",
@@ -377,7 +379,7 @@ class APO(PromptOptimiser):
             "spans": spans,
             "messages": self.to_messages.adapt(spans),
             "error": why_failed(rollout),
-            "is_lost": is_lost(rollout) or rollout.status == "cancelled",
+            "is_lost": infrastructure_fault(rollout, spans) is not None,
         }
 
     # -- state ---------------------------------------------------------------------------------------
@@ -387,6 +389,7 @@ class APO(PromptOptimiser):
 
     def load_search_state(self, state: State) -> None:
         self.beam = list(state.get("beam", [SEED]))
+        self._critic = None  # it belongs to the event loop of one run
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_critic": None}

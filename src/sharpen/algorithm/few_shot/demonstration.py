@@ -12,14 +12,14 @@ import msgspec
 from ...adapter.messages import OpenAIMessages
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from .template_parts import value_names, values_in
+from .template_parts import longest_words, value_names, values_in
 
 MOST_CHARACTERS = 20_000
 """Of one demonstration: a longer one would crowd out the task."""
 
 
 class Demonstration(msgspec.Struct, frozen=True):
-    """One example for a prompt. `input` is what a user said last, for prompts without places for values."""
+    """One example for a prompt. `input` is what a user said last, for prompts without values."""
 
     rollout_id: str
     values: dict[str, str]
@@ -38,50 +38,58 @@ class UnfitRolloutError(InvalidInputError):
 
 
 def read_demonstration(
-    rollout_id: str, reward: float, prompt: PromptTemplate, task: Any, conversations: Sequence[OpenAIMessages]
+    rollout_id: str,
+    reward: float,
+    prompt: PromptTemplate,
+    task: Any,
+    conversations: Sequence[OpenAIMessages],
+    *,
+    names: Sequence[str] | None = None,
 ) -> Demonstration:
-    """The demonstration that a rollout of this prompt makes, or an error that says why it makes none."""
-    conversation, values = _find(prompt, task, conversations)
+    """The demonstration that a rollout of this prompt makes, or an error that says why it makes none.
+
+    `names` are the values of the task; a prompt that shows demonstrations may hold what looks like others.
+    """
+    names = value_names(prompt) if names is None else names
+    conversation, values = _find(prompt, names, task, conversations)
     answer = _text(conversation["messages"][-1])
     if not answer:
         raise UnfitRolloutError("the model's last answer has no text")
-    found = Demonstration(rollout_id, values, _last_input(conversation, prompt, task), answer, reward)
-    size = len(found.input) + len(answer) + sum(map(len, values.values()))
+    said = "" if names else _input(conversation, prompt, task)
+    size = len(said) + len(answer) + sum(map(len, values.values()))
     if size > MOST_CHARACTERS:
         raise UnfitRolloutError(f"it is too long to be shown: {size:,} characters")
-    return found
+    return Demonstration(rollout_id, values, said, answer, reward)
 
 
 def _find(
-    prompt: PromptTemplate, task: Any, conversations: Sequence[OpenAIMessages]
+    prompt: PromptTemplate, names: Sequence[str], task: Any, conversations: Sequence[OpenAIMessages]
 ) -> tuple[OpenAIMessages, dict[str, str]]:
     """The last conversation in which the prompt stands, and the values there."""
     spoken = [each for each in conversations if each["messages"] and each["messages"][-1].get("role") == "assistant"]
     if not spoken:
         raise UnfitRolloutError("no call of a model was recorded with its messages")
-    from_task = _values_of_task(prompt, task)
+    from_task = _values_of_task(names, task)
     for conversation in reversed(spoken):
         for text in _prompts(conversation):
             values = values_in(text, prompt, likely=from_task)
             if values is not None:
-                return conversation, values
-    if from_task is None:
-        return spoken[-1], _all_in_one(prompt, spoken[-1])
-    return spoken[-1], from_task
+                return conversation, {name: values[name] for name in names if name in values}
+    return spoken[-1], _all_in_one(prompt, names, spoken[-1]) if from_task is None else from_task
 
 
-def _all_in_one(prompt: PromptTemplate, conversation: OpenAIMessages) -> dict[str, str]:
-    """Where there is one place alone, what the user said last stands for it."""
-    names = value_names(prompt)
+def _all_in_one(prompt: PromptTemplate, names: Sequence[str], conversation: OpenAIMessages) -> dict[str, str]:
+    """Where there is one value alone, what the user said last stands for it, unless there is more in it."""
     said = _last_said(conversation)
-    if len(names) > 1 or said is None:
+    if not names:
+        return {}
+    if len(names) > 1 or not said or ((words := longest_words(prompt)) and words in said):
         shown = ", ".join(map(repr, names))
         raise UnfitRolloutError(f"the prompt was not recognised in any call, and the task does not hold {shown}")
     return dict.fromkeys(names, said)
 
 
-def _values_of_task(prompt: PromptTemplate, task: Any) -> dict[str, str] | None:
-    names = value_names(prompt)
+def _values_of_task(names: Sequence[str], task: Any) -> dict[str, str] | None:
     if not isinstance(task, Mapping) or not all(name in task for name in names):
         return None
     return {name: str(task[name]) for name in names}
@@ -100,12 +108,10 @@ def _last_said(conversation: OpenAIMessages) -> str | None:
     return next(filter(None, map(_text, reversed(users))), None)
 
 
-def _last_input(conversation: OpenAIMessages, prompt: PromptTemplate, task: Any) -> str:
-    """What the user said last, unless that is the prompt itself; then the task."""
-    said = _last_said(conversation)
-    if said is not None and said != prompt.template.strip():
-        return said
-    return task.strip() if isinstance(task, str) else msgspec.json.encode(task, enc_hook=repr).decode()
+def _input(conversation: OpenAIMessages, prompt: PromptTemplate, task: Any) -> str:
+    """What the user said last beside the prompt; the task, where that is nothing."""
+    said = (_last_said(conversation) or "").replace(prompt.template.strip(), "", 1).strip()
+    return said or (task.strip() if isinstance(task, str) else msgspec.json.encode(task, enc_hook=repr).decode())
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..prompts.scoreboard import side_by_side
 from .demonstration import read_demonstration
 from .layout import why_unshowable
 from .pool import Pool
+from .template_parts import value_names
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Exploration:
         self._batch_size = FIRST_BATCH if num_new else min(2 * self._batch_size, LARGEST_BATCH)
         self._unpaid = sum((each.cost for each in found), self._unpaid)
         log.info(
-            "%d of %d succeeded (%s), %d demonstrations", len(good), len(known), self._rule(), len(self.pool.usable())
+            "%d of %d succeeded (%s); demonstrations: %d", len(good), len(known), self._rule(), len(self.pool.usable())
         )
 
     def _rule(self) -> str:
@@ -130,7 +131,14 @@ class Exploration:
         item = evaluation.item
         try:
             said = await evaluations.messages(evaluation)
-            made = read_demonstration(evaluation.rollout_id, evaluation.reward, candidate.template, item.task, said)
+            made = read_demonstration(
+                evaluation.rollout_id,
+                evaluation.reward,
+                candidate.template,
+                item.task,
+                said,
+                names=value_names(frame),
+            )
         except InvalidInputError as error:
             self.pool.count_unfit(str(error))
             return False

@@ -18,9 +18,9 @@ from .template_parts import (
     Parts,
     f_string_fields,
     field_spans,
-    holds_field,
     parts_of,
     place_of_demos,
+    value_names,
     without_demos,
 )
 
@@ -40,7 +40,7 @@ def with_demonstrations(template: PromptTemplate, shown: Sequence[Demonstration]
         return PromptTemplate(_poml(template, shown), "poml")
     parts, is_jinja = parts_of(template), template.engine == "jinja"
     if _is_shown_as_copies(template, parts):
-        blocks = [_copy(PromptTemplate(parts.task.rstrip("\n"), template.engine), each) for each in shown]
+        blocks = [_copy(PromptTemplate(parts.task, template.engine), each) for each in shown]
     else:
         blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}" for each in shown]
         parts = _headed(template, parts)
@@ -48,7 +48,7 @@ def with_demonstrations(template: PromptTemplate, shown: Sequence[Demonstration]
     place = place_of_demos(template)
     if is_jinja and place is not None:  # a value of its own is right wherever the template uses it
         return PromptTemplate(f"{{% set {place} %}}{text}{{% endset %}}{template.template}", "jinja")
-    return PromptTemplate(_joined(parts, text), template.engine)
+    return PromptTemplate(_joined(parts, text, has_place=place is not None), template.engine)
 
 
 def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object) -> str | None:
@@ -56,7 +56,7 @@ def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object)
     texts = [shown.answer, shown.input, *shown.values.values()]
     if template.engine == "f-string":
         names = {*placeholders(template), *DEMOS, *(task if isinstance(task, Mapping) else ())}
-        if any(holds_field(text, frozenset(map(str, names))) for text in texts):
+        if any(f_string_fields(text, frozenset(map(str, names))) for text in texts):
             return "it holds a field of the template, which would be filled"
     if template.engine == "jinja" and any(_END_OF_RAW.search(text) for text in texts):
         return "it holds {% endraw %}, which ends what Jinja takes for text"
@@ -68,16 +68,17 @@ def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object)
 def why_broken(template: PromptTemplate, shown: Sequence[Demonstration]) -> str | None:
     """Whatever is written into a template: it must keep its fields, and get no new ones."""
     try:
-        before, after = _fields(without_demos(template)), _fields(with_demonstrations(template, shown))
+        names = frozenset((*placeholders(template), *DEMOS))
+        before, after = _fields(without_demos(template), names), _fields(with_demonstrations(template, shown), names)
     except InvalidInputError as error:
         return str(error)
     return None if before == after else "the template would have other fields with it"
 
 
-def _fields(template: PromptTemplate) -> list[str]:
-    # The names in a Jinja template come from its parser.
+def _fields(template: PromptTemplate, names: frozenset[str]) -> list[str]:
+    """Those of these names, as they are written. In Jinja, their names alone, which come from its parser."""
     if template.engine == "f-string":
-        return f_string_fields(template.template)
+        return f_string_fields(template.template, names)
     return sorted(set(placeholders(template)) - set(DEMOS))
 
 
@@ -85,8 +86,9 @@ def _fields(template: PromptTemplate) -> list[str]:
 
 
 def _is_shown_as_copies(template: PromptTemplate, parts: Parts) -> bool:
-    own = [each for each in field_spans(PromptTemplate(parts.task, template.engine)) if each[2] not in DEMOS]
-    return bool(own) and len(parts.task) <= LONGEST_COPY and _is_whole(template, parts)
+    if len(parts.task) > LONGEST_COPY or not _is_whole(template, parts):
+        return False
+    return bool(value_names(PromptTemplate(parts.task, template.engine)))
 
 
 def _is_whole(template: PromptTemplate, parts: Parts) -> bool:
@@ -115,10 +117,11 @@ def _with_gap(head: str) -> str:
     return f"{head.rstrip()}\n\n" if head.strip() else ""
 
 
-def _joined(parts: Parts, blocks: str) -> str:
-    before = parts.head if parts.middle else _gap_like(parts.head)
-    after = parts.middle or ("\n\n" if parts.task else "")
-    return f"{before}{blocks}{after}{parts.task}"
+def _joined(parts: Parts, blocks: str, *, has_place: bool) -> str:
+    if has_place:
+        return f"{parts.head}{blocks}{parts.middle}{parts.task}"
+    gap = "\n\n" if parts.task else ""
+    return f"{_gap_like(parts.head)}{blocks}{gap}{parts.task}"
 
 
 def _gap_like(head: str) -> str:
@@ -128,7 +131,7 @@ def _gap_like(head: str) -> str:
 
 def _copy(part: PromptTemplate, shown: Demonstration) -> str:
     """The part about the task as it was filled, and the answer to it."""
-    filled = part.format(**shown.values)
+    filled = part.format(**shown.values).rstrip("\n")
     if filled.endswith((" ", "\t")):
         return f"{filled}{shown.answer}"
     return f"{filled}{' ' if _RUNS_ON.search(filled) else chr(10)}{shown.answer}"

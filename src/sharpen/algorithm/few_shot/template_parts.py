@@ -32,14 +32,9 @@ def value_names(template: PromptTemplate) -> list[str]:
     return [name for name in placeholders(template) if name not in DEMOS]
 
 
-def f_string_fields(text: str) -> list[str]:
-    """Everything that the f-string engine may take for a field, as it is written."""
-    return [match[0] for match in _F_FIELD.finditer(text) if match["name"]]
-
-
-def holds_field(text: str, names: frozenset[str]) -> bool:
-    """Whether the f-string engine would fill something in this text when it is given values of these names."""
-    return any(match["name"] in names for match in _F_FIELD.finditer(text))
+def f_string_fields(text: str, names: frozenset[str]) -> list[str]:
+    """What the f-string engine would fill, or stumble over, given values of these names; as it is written."""
+    return [match[0] for match in _F_FIELD.finditer(text) if match["name"] in names]
 
 
 # -- the part about the task -------------------------------------------------------------------------
@@ -161,3 +156,8 @@ def _pieces(template: PromptTemplate) -> list[tuple[str, str]]:
         pieces.append((text[position:begin], name))
         position = end
     return [*pieces, (text[position:], "")]
+
+
+def longest_words(template: PromptTemplate) -> str:
+    """The longest piece of text between fields: where it stands, the prompt probably does."""
+    return max((words.strip() for words, _ in _pieces(template)), key=len)

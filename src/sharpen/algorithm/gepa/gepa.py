@@ -5,7 +5,6 @@ keeps what the model writes if that does better on the same tasks; it may also m
 are rollouts, and what the model is shown of them comes from their traces.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -96,7 +95,6 @@ class GEPA(PromptOptimiser):
         check_budget(self.max_metric_calls, num_val=len(self.val_items), minibatch_size=minibatch_size)
         self.options.check_components(self.seed_prompts)
         client = self.reflection_client or self._choose_client()  # before anything is paid for
-        _finish_importing_httpx()
         await self.validate_seed()
         if self.has_ended:
             return
@@ -130,13 +128,6 @@ class GEPA(PromptOptimiser):
 def _names_of(kind: type) -> list[str]:
     found = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
     return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
-
-
-def _finish_importing_httpx() -> None:
-    """The client of OpenAI looks into `httpx` wherever that is loaded, also while a runner in another thread is in the
-    middle of importing it, and fails. Where that is under way, this waits for its end."""
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("httpx")
 
 
 def _check_model(name: str, temperature: float | None) -> None:

@@ -5,6 +5,8 @@ no use. Keys stay in the client: no message and no log line holds one.
 """
 
 import asyncio
+import contextlib
+import importlib
 import json
 import logging
 import os
@@ -47,6 +49,7 @@ class Assistant:
     def __init__(self, client: "AsyncOpenAI", *, limit: int = 16) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ConfigError(f"limit is {limit!r}: give how many calls may run at once, 1 or more")
+        _finish_importing_httpx()
         self._client = client
         self._slots = asyncio.Semaphore(limit)
         self._refused: set[tuple[str, str]] = set()
@@ -101,6 +104,13 @@ class Assistant:
     def _key(self) -> str:
         key = self._client.api_key
         return key if isinstance(key, str) else ""
+
+
+def _finish_importing_httpx() -> None:
+    """The client of OpenAI looks into `httpx` wherever that is loaded, also while a runner in another thread is in the
+    middle of importing it, and fails. Where that is under way, this waits for its end."""
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("httpx")
 
 
 def _writable(messages: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -22,19 +22,21 @@ import msgspec
 
 from ...adapter import TraceToMessages
 from ...adapter.messages import OpenAIMessages
-from ...errors import ConfigError
+from ...errors import ConfigError, RunError
 from ...semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ...store import LightningStore
 from ...types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, Rollout, RolloutStatus, Span
 from ..finished import FinishedRollouts
-from ..rewards import is_lost, why_failed, with_last_attempt
+from ..rewards import why_failed, with_last_attempt
+from .blame import infrastructure_fault, spent_limit
 from .candidates import Cost
 
 log = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 Prompts = Mapping[str, PromptTemplate]
-RETRIES = 2  # of a rollout that was lost to infrastructure
+# Before each further try of a rollout that was lost to infrastructure: a gateway that has died is back after seconds.
+PAUSES_SECONDS = (1.0, 5.0)
 READS_AT_ONCE = 16
 _FAR = 1 << 40  # from here on, tasks are numbered that belong to no data set of the run
 _INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
@@ -194,16 +196,18 @@ class Evaluations:
     async def _follow_one(self, place: str, item: Item, asking: "asyncio.Future[_Asked]") -> Evaluation:
         asked = await asyncio.shield(asking)
         request, known = self._request(place, item, asked.resources_id), asked.known
-        retries, number, cost = RETRIES, 0, Cost()
+        pauses, number, cost = list(PAUSES_SECONDS), 0, Cost()
         while True:
             found = await self._wait_for(request, item)
             cost += found.cost
             if not found.is_lost or found.is_too_late:
                 break
-            retries -= found.rollout_id not in known  # what an earlier life of the run lost takes nothing away
-            if retries < 0:
-                break
-            log.warning("rollout %s was lost (%s); it is asked for again", found.rollout_id, found.error)
+            if found.rollout_id not in known:  # what an earlier life of the run lost takes nothing away
+                _refuse_more_cost(found)
+                if not pauses:
+                    break
+                log.warning("rollout %s was lost (%s); it is asked for again", found.rollout_id, found.error)
+                await asyncio.sleep(pauses.pop(0))
             number += 1
             request = self._request(place, item, asked.resources_id, number)
             known = await self._enqueue([request])
@@ -213,35 +217,40 @@ class Evaluations:
         rollout_id = str(request.rollout_id)
         try:
             async with asyncio.timeout(self._timeout):
-                rollout, cost = await self._finished.result(rollout_id)
+                rollout, cost, fault = await self._finished.result(rollout_id)
         except TimeoutError:
             self._finished.forget(rollout_id)
             await self._store.cancel_rollouts([rollout_id])
             error = f"not finished within {self._timeout:g} s (rollout_batch_timeout)"
             lost = Evaluation(rollout_id, item, "cancelled", 0.0, is_lost=True, has_reward=False, error=error)
             return replace(lost, is_too_late=True, cost=Cost(rollouts=1))
-        return _evaluation(rollout, item, cost)
+        return _evaluation(rollout, item, cost, fault)
 
-    async def _read(self, rollout: Rollout) -> tuple[Rollout, Cost]:
+    async def _read(self, rollout: Rollout) -> tuple[Rollout, Cost, str | None]:
         async with self._reading:
             rollout = await with_last_attempt(self._store, rollout)
             spans = await self._store.query_spans(rollout.rollout_id, "latest")
-        return rollout, cost_of(spans.items)
+        return rollout, cost_of(spans.items), infrastructure_fault(rollout, spans.items)
 
 
-def _evaluation(rollout: Rollout, item: Item, cost: Cost) -> Evaluation:
-    lost = is_lost(rollout) or rollout.status == "cancelled"
-    error = why_failed(rollout) or ("it was cancelled" if rollout.status == "cancelled" else None)
+def _evaluation(rollout: Rollout, item: Item, cost: Cost, fault: str | None) -> Evaluation:
     return Evaluation(
         rollout.rollout_id,
         item,
         rollout.status,
-        rollout.reward if rollout.reward is not None and not lost else 0.0,
-        is_lost=lost,
+        rollout.reward if rollout.reward is not None and fault is None else 0.0,
+        is_lost=fault is not None,
         has_reward=rollout.reward is not None,
-        error=error,
+        error=fault or why_failed(rollout),
         cost=cost,
     )
+
+
+def _refuse_more_cost(lost: Evaluation) -> None:
+    """When the run has spent what it may, every further rollout would fail by that alone."""
+    limit = spent_limit(lost.error or "")
+    if limit is not None:
+        raise RunError(f"{limit}. What is paid for is kept: raise the limit and resume the run")
 
 
 def _told(evaluation: Evaluation) -> Evaluation:

@@ -301,7 +301,8 @@ class PromptOptimiser(Algorithm[Any]):
         self.write_records()
         await self._publish_best()
         has_to_stop = self.report_iteration(
-            {**metrics, "candidates_total": len(self.book), **cost_metrics(self.cost)}, val_metrics=self.board.metrics()
+            {**metrics, "candidates_total": len(self.book), **cost_metrics(self.cost)},
+            val_metrics=self.board.metrics() or None,
         )
         self.checkpoint()
         if has_to_stop or self.should_stop:

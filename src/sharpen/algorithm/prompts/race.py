@@ -23,7 +23,7 @@ from ...stats import check_confidence, t_quantile
 _LEAST_FIRST_SLICE = 6
 _FIRST_SHARE = 1 / 12
 _IMAGINED = 0.25  # of a win
-_USUAL_FREEDOM = 8  # how many pairs' worth of knowledge the usual variance is
+_USUAL_FREEDOM = 8  # the most
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Race:
         ranked = self._by_lead(self.alive)
         opponent = ranked[self.keep - 1]
         pairs = {name: self._pairs(opponent, name) for name in ranked[self.keep :]}
-        usual = _mean([each.variance for each in pairs.values() if each.count])
+        usual = Usual.of(list(pairs.values()))
         # The worst first, so that the last to go is the best of the dropped.
         for name, each in reversed(pairs.items()):
             if each.mean > 0 and each.bound(self.num_items, self.confidence, usual) > -self.tolerance:
@@ -171,16 +171,35 @@ class Pairs:
         squares += _IMAGINED * ((1 - self._middle) ** 2 + (1 + self._middle) ** 2)
         self.variance = squares / max(1.0, self._weight - 1)
 
-    def bound(self, num_items: int, confidence: float, usual_variance: float) -> float:
+    @property
+    def freedom(self) -> int:
+        return max(1, self.count - 1)
+
+    def bound(self, num_items: int, confidence: float, usual: "Usual") -> float:
         """What the mean over all `num_items` is at least, with this confidence (one-sided).
 
         Few pairs say little about their variance, so it is mixed with what is usual in this race. The interval closes
         as the items run out, as there is then nothing left to guess.
         """
-        freedom = max(1, self.count - 1)
-        variance = (freedom * self.variance + _USUAL_FREEDOM * usual_variance) / (freedom + _USUAL_FREEDOM)
+        freedom = self.freedom + usual.freedom
+        variance = (self.freedom * self.variance + usual.freedom * usual.variance) / freedom
         unseen = max(0.0, 1 - self.count / num_items)
-        return self._middle - _t(confidence, freedom + _USUAL_FREEDOM) * math.sqrt(variance * unseen / self._weight)
+        return self._middle - _t(confidence, freedom) * math.sqrt(variance * unseen / self._weight)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The variance of pairs that is usual in a race, and how many pairs' worth of knowledge that is."""
+
+    variance: float
+    freedom: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pairs]) -> "Usual":
+        known = [each for each in pairs if each.count]
+        # To each of them only the others are news: a single one has nothing to lean on.
+        others = sum(sorted(each.freedom for each in known)[:-1])
+        return cls(_mean([each.variance for each in known]), min(_USUAL_FREEDOM, others))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -38,7 +38,7 @@ def apo(**settings: Any) -> APO:
 
 
 def gepa(**settings: Any) -> GEPA:
-    return GEPA(reflection_model="reflector", **{"max_metric_calls": 60, "seed": 7, **settings})
+    return GEPA(reflection_model="reflector", **{"max_metric_calls": 110, "seed": 7, **settings})
 
 
 def few_shot(**settings: Any) -> FewShot:
@@ -57,9 +57,9 @@ def die_at(pattern: str, count: int) -> None:
     wanted, seen = re.compile(pattern), itertools.count(1)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("open", "os.rename") and wanted.match(f"{event} {' '.join(map(str, arguments))}"):
-            if next(seen) == count:
-                os.killpg(0, signal.SIGKILL)
+        is_wanted = event in ("open", "os.rename") and wanted.match(f"{event} {' '.join(map(str, arguments))}")
+        if is_wanted and next(seen) == count:
+            os.killpg(0, signal.SIGKILL)
 
     sys.addaudithook(hook)
 

@@ -57,7 +57,7 @@ class SearchPrograms(TrainingPrograms):
         life = f"life-{self._count}"
         (self.folder / f"{name}.output").touch()
         program = SearchProgram(self, name, {**options, "upstream": self.upstream.base_url, "key": life})
-        program.key = life
+        program.key, program.upstream = life, self.upstream
         try:
             yield program
         finally:
@@ -69,7 +69,7 @@ class SearchProgram(TrainingProgram):
     """One life of a run."""
 
     key: str
-    _programs: SearchPrograms
+    upstream: Upstream
 
     def kill(self) -> None:
         """All of it in one blow; then whoever has left the group."""
@@ -79,7 +79,7 @@ class SearchProgram(TrainingProgram):
 
     def calls(self) -> list[tuple[str, str]]:
         """What this life has asked the upstream for."""
-        return [name_of(each) for each in self._programs.upstream.of_life(self.key)]
+        return [name_of(each) for each in self.upstream.of_life(self.key)]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class SearchProgram(TrainingProgram):
         """What the run has paid for and kept: finished rollouts, and answers in its checkpoint."""
         if not (self.run / "checkpoints" / "algorithm.json").exists():
             return set()
-        rollouts = self._programs.upstream.of_rollouts(self.stored().finished)
+        rollouts = self.upstream.of_rollouts(self.stored().finished)
         return {name_of(each) for each in rollouts} | _answers(self.state)
 
 

@@ -1,4 +1,4 @@
-"""The models behind the searches: one that agents ask, a critic, an editor and one that reflects, in the process of the test.
+"""The models behind the searches, in the process of the test: for agents, a critic, an editor, and one that reflects.
 
 What they answer follows from the request alone. The key that a request comes with says which life of a run has made it.
 """
@@ -22,6 +22,7 @@ class Upstream(ScriptedOpenAI):
         super().__init__(self._say)
         self._is_awaited: Callable[[dict[str, Any]], bool] = lambda request: False
         self.is_holding, self._is_free = threading.Event(), threading.Event()
+        self.held: dict[str, Any] = {}
 
     def hold(self, is_awaited: Callable[[dict[str, Any]], bool]) -> None:
         """The next request of this kind is not answered before `let_go`."""
@@ -41,6 +42,7 @@ class Upstream(ScriptedOpenAI):
 
     def _say(self, request: dict[str, Any]) -> Reply:
         if self._is_awaited(request):
+            self.held = request
             self.is_holding.set()
             self._is_free.wait(HOLD_SECONDS)
         return Reply(answer_to(request), delay_seconds=DELAY_SECONDS)
@@ -80,7 +82,7 @@ def mark_in(text: str) -> str:
 
 
 def name_of(asked: Asked) -> tuple[str, str]:
-    """What was asked for: the answer to a prompt on an occasion, a critique, the edit by a critique, or a reflection."""
+    """What was asked for: the answer to a prompt on an occasion, a critique, the edit by one, or a reflection."""
     if asked.model == "main":
         occasion = str(asked.body["user"]).split("-", 3)[3]  # without what the run and the prompt are called
         return "main", f"{asked.text} {occasion}"
