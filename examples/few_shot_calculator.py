@@ -30,7 +30,7 @@ async def ask(llm: LLM, prompt: str) -> str:
     """What the model writes on the line of the question."""
     client = open_client().with_options(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "none")
     said = await client.completions.create(model=llm.model, prompt=prompt, stop=["\n"], **llm.sampling_parameters)
-    return said.choices[0].text.strip()
+    return str(said.choices[0].text).strip()
 
 
 @rollout

@@ -5,6 +5,7 @@ from .base import Algorithm
 from .datasets import batch_iter_over_dataset
 from .decorator import FunctionalAlgorithm, algo, with_llm_proxy, with_store
 from .fast import Baseline, FastAlgorithm
+from .few_shot import FewShot
 from .gepa import GEPA
 from .sequence import AlgorithmSequence
 from .verl import GRPO, VERL
@@ -18,6 +19,7 @@ __all__ = [
     "AlgorithmSequence",
     "Baseline",
     "FastAlgorithm",
+    "FewShot",
     "FunctionalAlgorithm",
     "algo",
     "batch_iter_over_dataset",

@@ -39,6 +39,7 @@ BUILT_IN: dict[str, str] = {
     "Baseline": "sharpen.algorithm.Baseline",
     "ClientServerExecutionStrategy": "sharpen.execution.ClientServerExecutionStrategy",
     "DummyTracer": "sharpen.tracer.DummyTracer",
+    "FewShot": "sharpen.algorithm.FewShot",
     "GEPA": "sharpen.algorithm.GEPA",
     "GRPO": "sharpen.algorithm.GRPO",
     "InMemoryLightningStore": "sharpen.store.InMemoryLightningStore",

@@ -70,7 +70,7 @@ def edited(template: str) -> str:
 
 def make(server: ScriptedOpenAI, kind: type[APO] = APO, **options: Any) -> APO:
     given = {"beam_width": 2, "branch_factor": 2, "beam_rounds": 2, "gradient_batch_size": 3, "seed": 7}
-    client = server.client(max_retries=0, timeout=5.0)
+    client = server.client(max_retries=0, timeout=30.0)
     return kind(client, gradient_model=CRITIC, apply_edit_model=EDITOR, **{**given, **options})
 
 

@@ -163,12 +163,22 @@ def test_a_block_around_the_task_does_not_hide_them(text: str) -> None:
     assert found.format(question="now?", on=True).strip().endswith("Q: now?")
 
 
-def test_poml_shows_them_as_examples_before_the_task() -> None:
+def test_poml_shows_them_before_the_task_as_they_are() -> None:
     template = PromptTemplate("<poml>\n<role>Adds ü.</role>\n<p>Q: {{question}}</p>\n</poml>", "poml")
-    found = with_demonstrations(template, [demo("a < b & c", question="2+2?")]).template
-    assert found == (
-        "<poml>\n<role>Adds ü.</role>\n<examples>\n<example><input>2+2?</input><output>a &lt; b &amp; c</output>"
-        "</example>\n</examples>\n<p>Q: {{question}}</p>\n</poml>"
+    shown = demo("a < b & {{question}}\n  #lt; </p>", question="2+2?")
+    assert why_unshowable(template, shown, None) is None
+    filled = with_demonstrations(template, [shown, TWO[1]]).format(question="now?")
+    assert filled == (
+        "# Role\n\nAdds ü.\n\nExamples:\n\nInput: 2+2?\nOutput: a < b & {{question}}\n  #lt; </p>\n\n"
+        "Input: 3+3?\nOutput: six\n\nQ: now?"
     )
-    assert "{{" in str(why_unshowable(template, demo("{{question}}", question="?"), None))
-    assert with_demonstrations(PromptTemplate("<poml>a < b</poml>", "poml"), [demo()]).template.endswith("</poml>")
+
+
+def test_poml_shows_them_at_their_place_and_at_the_end_of_what_is_no_xml() -> None:
+    place = PromptTemplate("<poml><p>Like:</p>{{examples}}<p>{{question}}</p></poml>", "poml")
+    assert with_demonstrations(place, [demo(question="a")]).template == (
+        '<poml><p>Like:</p><p whiteSpace="pre">Input: a\nOutput: four</p>\n<p>{{question}}</p></poml>'
+    )
+    assert with_demonstrations(PromptTemplate("<poml>a < b</poml>", "poml"), [demo()]).template.endswith(
+        "</p>\n</poml>"
+    )

@@ -7,7 +7,6 @@ inputs and outputs. An f-string has no way to write a field as mere text, so wha
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from xml.parsers import expat
-from xml.sax.saxutils import escape
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
@@ -29,6 +28,7 @@ LONGEST_COPY = 1000
 HEADING = "Examples:"
 _END_OF_RAW = re.compile(r"\{%[-+]?\s*endraw")
 _RUNS_ON = re.compile(r"[:=>]\Z")
+_POML_TEXT = str.maketrans({"#": "#hash;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "{": "#lbrace;", "}": "#rbrace;"})
 _JINJA_MARKS = ("{{", "{%", "{#")
 
 
@@ -60,8 +60,6 @@ def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object)
             return "it holds a field of the template, which would be filled"
     if template.engine == "jinja" and any(_END_OF_RAW.search(text) for text in texts):
         return "it holds {% endraw %}, which ends what Jinja takes for text"
-    if template.engine == "poml" and any("{{" in text for text in texts):
-        return "it holds {{, which POML would fill"
     return why_broken(template, [shown])
 
 
@@ -153,14 +151,14 @@ def _raw(text: str) -> str:
 
 
 def _poml(template: PromptTemplate, shown: Iterable[Demonstration]) -> str:
-    examples = "".join(
-        f"<example><input>{escape(each_input(each))}</input><output>{escape(each.answer)}</output></example>\n"
-        for each in shown
-    )
-    block, text = f"<examples>\n{examples}</examples>\n", template.template
-    places = field_spans(template, DEMOS)
-    begin, end = places[0][:2] if places else (_poml_place(text),) * 2
-    return f"{text[:begin]}{block}{text[end:]}"
+    blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}".translate(_POML_TEXT) for each in shown]
+    text, places = "".join(f'<p whiteSpace="pre">{block}</p>\n' for block in blocks), field_spans(template, DEMOS)
+    if places:  # which stands under words of its own
+        begin, end, _ = places[0]
+    else:
+        text, begin = f"<p>{HEADING}</p>\n{text}", _poml_place(template.template)
+        end = begin
+    return f"{template.template[:begin]}{text}{template.template[end:]}"
 
 
 def _poml_place(text: str) -> int:

@@ -27,7 +27,7 @@ from ...semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ...store import LightningStore
 from ...types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, Rollout, RolloutStatus, Span
 from ..finished import FinishedRollouts
-from ..rewards import why_failed, with_last_attempt
+from ..rewards import is_lost, why_failed, with_last_attempt
 from .blame import infrastructure_fault, spent_limit
 from .candidates import Cost
 
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 Prompts = Mapping[str, PromptTemplate]
-# Before each further try of a rollout that was lost to infrastructure: a gateway that has died is back after seconds.
+# Before each further try of a rollout that was lost because a model did not answer. A gateway that has died is back
+# after a few seconds; at once every try would be spent before that.
 PAUSES_SECONDS = (1.0, 5.0)
 READS_AT_ONCE = 16
 _FAR = 1 << 40  # from here on, tasks are numbered that belong to no data set of the run
@@ -65,6 +66,8 @@ class Evaluation:
     """Whether the reward is its own; otherwise it is 0."""
     is_too_late: bool = False
     """Whether it was cancelled because it did not end in time."""
+    is_unanswered: bool = False
+    """Whether it is lost because a model could not be reached, or broke down."""
     error: str | None = None
     cost: Cost = field(default_factory=Cost)
     """Of all rollouts that it took."""
@@ -207,7 +210,8 @@ class Evaluations:
                 if not pauses:
                     break
                 log.warning("rollout %s was lost (%s); it is asked for again", found.rollout_id, found.error)
-                await asyncio.sleep(pauses.pop(0))
+                pause = pauses.pop(0)
+                await asyncio.sleep(pause if found.is_unanswered else 0)
             number += 1
             request = self._request(place, item, asked.resources_id, number)
             known = await self._enqueue([request])
@@ -240,6 +244,7 @@ def _evaluation(rollout: Rollout, item: Item, cost: Cost, fault: str | None) -> 
         rollout.status,
         rollout.reward if rollout.reward is not None and fault is None else 0.0,
         is_lost=fault is not None,
+        is_unanswered=fault is not None and rollout.status == "failed" and not is_lost(rollout),
         has_reward=rollout.reward is not None,
         error=fault or why_failed(rollout),
         cost=cost,

@@ -25,7 +25,7 @@ class Upstream(ScriptedOpenAI):
         self.held: dict[str, Any] = {}
 
     def hold(self, is_awaited: Callable[[dict[str, Any]], bool]) -> None:
-        """The next request of this kind is not answered before `let_go`."""
+        """Requests of this kind are not answered before `let_go`."""
         self.is_holding.clear()
         self._is_free.clear()
         self._is_awaited = is_awaited
@@ -84,6 +84,7 @@ def mark_in(text: str) -> str:
 def name_of(asked: Asked) -> tuple[str, str]:
     """What was asked for: the answer to a prompt on an occasion, a critique, the edit by one, or a reflection."""
     if asked.model == "main":
-        occasion = str(asked.body["user"]).split("-", 3)[3]  # without what the run and the prompt are called
+        # Without what the run and the prompt are called, and which try it is.
+        occasion = re.sub(r"-again\d+$", "", str(asked.body["user"]).split("-", 3)[3])
         return "main", f"{asked.text} {occasion}"
     return asked.model, mark_in(asked.text if asked.model == "editor" else answer_to(asked.body))

@@ -1,0 +1,11 @@
+"""What the tests of searches share."""
+
+import pytest
+
+from sharpen.algorithm.prompts import evaluations
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost rollout is asked for again at once."""
+    monkeypatch.setattr(evaluations, "PAUSES_SECONDS", (0.0, 0.0))
