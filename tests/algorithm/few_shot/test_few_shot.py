@@ -127,9 +127,10 @@ async def test_a_search_ends_when_every_validation_task_has_the_highest_reward()
     assert few_shot.book.best.score.mean == 1.0
 
 
-async def test_the_best_prompt_is_published() -> None:
+async def test_the_best_prompt_is_published_and_every_rollout_is_in_the_cost() -> None:
     few_shot = FewShot(seed=1)
     world = await search(few_shot)
+    assert few_shot.cost.rollouts == world.count()
     latest = await world.store.get_latest_resources()
     assert latest is not None
     assert latest.resources["prompt"] == few_shot.get_best_prompt()
@@ -233,6 +234,7 @@ async def test_a_search_without_any_success_says_how_much_was_tried_and_what_to_
     ):
         await search(few_shot, world)
     assert world.count("train") == 50
+    assert few_shot.cost.rollouts == world.count()
 
 
 async def test_a_prompt_whose_rollouts_are_all_perfect_stays() -> None:

@@ -38,14 +38,15 @@ class Exploration:
         self.pool = Pool(min_reward=min_reward, state=state.get("pool"))
         self._num_batches, self._num_rollouts, self._batch_size = state.get("batches", (0, 0, FIRST_BATCH))
         self._tried: dict[str, tuple[int, int]] = {name: (each[0], each[1]) for name, each in state.get("tried", [])}
-        self._unpaid = msgspec.convert(state.get("unpaid", {}), Cost)
+        self.unpaid = msgspec.convert(state.get("unpaid", {}), Cost)
+        """What was paid since the last candidate was made."""
 
     def state(self) -> State:
         return {
             "pool": self.pool.state(),
             "batches": [self._num_batches, self._num_rollouts, self._batch_size],
             "tried": [[version, list(counts)] for version, counts in self._tried.items()],
-            "unpaid": msgspec.to_builtins(self._unpaid),
+            "unpaid": msgspec.to_builtins(self.unpaid),
         }
 
     def can_go_on(self, items: Sequence[Item]) -> bool:
@@ -54,7 +55,7 @@ class Exploration:
 
     def take_cost(self) -> Cost:
         """What was paid since this was asked last: it belongs to the candidate that is made of it."""
-        cost, self._unpaid = self._unpaid, Cost()
+        cost, self.unpaid = self.unpaid, Cost()
         return cost
 
     # -- a batch -------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class Exploration:
         self._num_batches += 1
         self._num_rollouts += len(found)
         self._batch_size = FIRST_BATCH if num_new else min(2 * self._batch_size, LARGEST_BATCH)
-        self._unpaid = sum((each.cost for each in found), self._unpaid)
+        self.unpaid = sum((each.cost for each in found), self.unpaid)
         log.info(
             "%d of %d succeeded (%s); demonstrations: %d", len(good), len(known), self._rule(), len(self.pool.usable())
         )
@@ -123,7 +124,10 @@ class Exploration:
         if self._min_reward is not None:
             return f"a reward of at least {self._min_reward:g}"
         highest = self.pool.highest
-        return "no reward yet" if highest is None else f"the highest reward seen, {highest:g}, and above the mean"
+        if highest is None:
+            return "none had a reward"
+        is_above = "is" if self.pool.is_success(highest) else "is not"
+        return f"the highest reward seen, {highest:g}, {is_above} above the mean"
 
     async def _keep(
         self, candidate: Candidate, evaluation: Evaluation, evaluations: Evaluations, frame: PromptTemplate

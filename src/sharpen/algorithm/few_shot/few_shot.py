@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import LLM, PromptTemplate
 from ..base import State
-from ..prompts.candidates import Candidate
+from ..prompts.candidates import Candidate, Cost
 from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
 from ..prompts.promotion import Promotion
 from .demo_sets import DemoSet, Proposal, changed_set, random_set
@@ -40,7 +40,7 @@ class FewShot(PromptOptimiser):
     At most `max_demos` demonstrations stand in a prompt, and `candidates` sets of them are tried. They come from
     rollouts of training tasks with a reward of at least `min_reward` (None: the highest seen), sampled at
     `explore_temperature` (several are taken in turn; None leaves the sampling of the LLM as it is), of which at most
-    `max_explore_rollouts` are paid for. They stand at a place `{demos}`, `{demonstrations}` or `{examples}` of the
+    `max_explore_rollouts` are paid for. An agent samples so if it passes `llm.sampling_parameters` on. They stand at a place `{demos}`, `{demonstrations}` or `{examples}` of the
     template where it has one, else before its part about the task. The rest is as for every `PromptOptimiser`.
     """
 
@@ -99,11 +99,9 @@ class FewShot(PromptOptimiser):
         begun = [each.version for each in self._of_round() if each.status != "rejected"]
         if begun:  # by an earlier life of the run
             return begun
-        if self.num_left <= 0:
-            return []
-        if len(self.pool.usable()) < POOL_FACTOR * self.max_demos and self._can_explore:
+        if self.num_left > 0 and len(self.pool.usable()) < POOL_FACTOR * self.max_demos and self._can_explore:
             await self._explore()
-        while not self._is_perfect():
+        while self.num_left > 0 and not self._is_perfect():
             if fresh := self._propose():
                 return fresh
             if not self._can_explore:
@@ -211,6 +209,11 @@ class FewShot(PromptOptimiser):
     def demonstrations(self) -> list[Demonstration]:
         """Those in the best prompt, in their order."""
         return self.pool.get(self.sets.get(self.book.best.version, ()))
+
+    @property
+    def cost(self) -> Cost:
+        """With what was looked for in vain, and so belongs to no candidate."""
+        return super().cost + self.exploration.unpaid
 
     def search_state(self) -> State:
         sets = {version: list(shown) for version, shown in self.sets.items()}
