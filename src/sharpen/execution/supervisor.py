@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from ..errors import FinishedError, InvalidInputError, RunnersExhaustedError, StoreError
+from ..errors import InvalidInputError, RunnersExhaustedError, StoreError
 from ..store import LightningStore
-from ..types import Attempt
 from .lives import Begin, End, Life
+from .lost_attempts import lose, open_attempts
 from .restarts import Restarts
 
 log = logging.getLogger(__name__)
@@ -138,9 +138,11 @@ class Supervisor:
         count = 0
         try:
             async with self._connect() as store:
-                for attempt in await _open_attempts(store, worker_name):
+                for attempt in await open_attempts(store):
+                    if attempt.worker_id != worker_name:
+                        continue
                     count += 1
-                    await _lose(store, attempt, end)
+                    await lose(store, attempt, f"its runner {end.place} ended: {end.reason}")
                     log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
         except (StoreError, InvalidInputError) as error:
             log.warning("the rollouts of the lost runner %d could not be marked: %s", worker_id, error)
@@ -180,34 +182,6 @@ class _Turn:
         if self._is_ours:
             self._is_ours = False
             self._starts.release()
-
-
-async def _open_attempts(store: LightningStore, worker_name: str) -> list[Attempt]:
-    rollouts = await store.query_rollouts(status_in=["preparing", "running"])
-    latest = await asyncio.gather(*(store.get_latest_attempt(rollout.rollout_id) for rollout in rollouts))
-    # One whose lease has run out is waited for once more, unless its worker is known to be dead.
-    return [
-        each
-        for each in latest
-        if each is not None
-        and each.worker_id == worker_name
-        and (each.end_time is None or each.status == "unresponsive")
-    ]
-
-
-async def _lose(store: LightningStore, attempt: Attempt, end: End) -> None:
-    """The attempt is suspended. Where nobody will try again it has no lease to come back in: its runner is dead."""
-    rollout_id, attempt_id = attempt.rollout_id, attempt.attempt_id
-    reason = {"error_type": "RunnerDied", "error": f"its runner {end.place} ended: {end.reason}"}
-    metadata = {**(attempt.metadata or {}), **reason}
-    await store.update_attempt(rollout_id, attempt_id, status="unresponsive", metadata=metadata)
-    rollout = await store.get_rollout_by_id(rollout_id)
-    latest = await store.get_latest_attempt(rollout_id)
-    # A rollout that was queued may have been claimed again already: then another attempt is the latest.
-    is_ours = latest is not None and latest.attempt_id == attempt_id and latest.status == "unresponsive"
-    if is_ours and rollout is not None and rollout.status in ("preparing", "running"):
-        with contextlib.suppress(FinishedError):  # somebody has ended it meanwhile
-            await store.update_rollout(rollout_id, status="failed")
 
 
 def _tell(worker_id: int, end: End, pause: float) -> None:

@@ -15,6 +15,7 @@ from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
 from ..algorithm.own_thread import run_to_end
 from ..execution.events import ExecutionEvent
+from ..execution.lost_attempts import lose_those_of_the_dead
 from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
@@ -125,6 +126,8 @@ class AlgorithmBundle:
         )
         try:
             async with gateway.at_work(store, event):
+                if self.progress.is_resumed:
+                    await lose_those_of_the_dead(store)
                 resources = self._first_resources(gateway)
                 progress = Progress(face, self.progress, gateway)
                 if self.algorithm is None:

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,68 +17,59 @@ from sharpen.store import SQLiteStore
 from sharpen.types import Rollout
 from tests.algorithm.verl.training_programs import eventually
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[2]
+EXAMPLE = Path(__file__).parents[3] / "examples" / "few_shot_calculator.py"
 PATIENCE_SECONDS = 400.0
 
 
-class Search:
-    """One life of a search in a process of its own, with all that come from it in one group."""
-
-    def __init__(self, folder: Path) -> None:
-        self.run, self._result = folder / "run", folder / "result.json"
-        path = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "examples")))
-        self._output = (folder / "output").open("a+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "calculator_program.py"), str(self.run), str(self._result)],
-            env={**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"},
-            stdout=self._output,
+@contextlib.contextmanager
+def example(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+    """The program and what it prints. In the end it is killed with all that come from it, if it still lives."""
+    output = folder / f"output-{len(arguments)}"
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "SHARPEN_SPOOL": str(folder / "spool")}
+    with output.open("w") as file:
+        program = subprocess.Popen(
+            [sys.executable, str(EXAMPLE), *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=file,
             stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
         )
-
-    @property
-    def output(self) -> str:
-        return Path(self._output.name).read_text(errors="replace")
-
-    def __enter__(self) -> "Search":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """What still lives is killed, and nothing of it has a chance to end in order."""
+    try:
+        yield program, output
+    finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
-        self._output.close()
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait(60)
 
-    def result(self) -> dict[str, float]:
-        assert self.process.wait(PATIENCE_SECONDS) == 0, self.output
-        found: dict[str, float] = json.loads(self._result.read_text())
-        return found
 
-    def rollouts(self) -> list[Rollout]:
-        async def read() -> list[Rollout]:
-            store = SQLiteStore(self.run / "store.db")
-            try:
-                return list((await store.query_rollouts()).items)
-            finally:
-                await store.close()
+def rollouts_of(run: Path) -> list[Rollout]:
+    async def read() -> list[Rollout]:
+        store = SQLiteStore(run / "store.db")
+        try:
+            return list((await store.query_rollouts()).items)
+        finally:
+            await store.close()
 
-        return asyncio.run(read())
+    return asyncio.run(read())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_small_model_learns_from_its_lucky_answers_also_when_it_is_killed_on_the_way(tmp_path: Path) -> None:
-    with Search(tmp_path) as first:
-        eventually(lambda: "exploring: 64" in first.output, "the third batch", PATIENCE_SECONDS)
-    with Search(tmp_path) as second:
-        found = second.result()
-    print(found)
-    assert found["before"] == 0.0
-    assert found["after"] >= 0.9
-    rollouts = second.rollouts()
+def test_a_small_model_learns_from_its_lucky_answers_also_when_it_is_killed_between(tmp_path: Path) -> None:
+    with example(tmp_path) as (program, output):
+        eventually(lambda: "exploring: 64" in output.read_text(), "the third batch", PATIENCE_SECONDS)
+        assert program.poll() is None
+    (run,) = (tmp_path / "runs").iterdir()
+    with example(tmp_path, str(run)) as (program, output):
+        assert program.wait(PATIENCE_SECONDS) == 0, output.read_text()
+    told = re.search(r"held-out tasks: (\S+) before, (\S+) after\n(.*)", output.read_text())
+    assert told is not None
+    print(told[0])
+    assert float(told[1]) == 0.0
+    assert float(told[2]) >= 0.9
+    assert told[3].endswith(f"{run}/prompts/candidates.svg")
+    rollouts, book = rollouts_of(run), read_records(run)
     assert {each.status for each in rollouts} == {"succeeded"}
-    book = read_records(second.run)
-    assert max(Counter(each.template.template for each in book).values()) == 1
     assert sum(each.cost.rollouts for each in book) == len(rollouts)

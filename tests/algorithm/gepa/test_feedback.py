@@ -4,7 +4,7 @@ from typing import Any
 
 from sharpen import Span
 from sharpen.adapter.messages import OpenAIMessages
-from sharpen.algorithm.gepa.feedback import clipped, conversation_text, record_of, record_without_trace
+from sharpen.algorithm.gepa.feedback import record_of, record_without_trace
 from sharpen.algorithm.prompts.evaluations import Evaluation, Item
 
 
@@ -28,7 +28,7 @@ RESULT = {"role": "tool", "content": "4"}
 def test_a_record_has_the_task_the_conversation_and_the_reward() -> None:
     record = record_of(evaluation(), [], [talk(USER, CALL)])
     assert record["Inputs"] == '{\n "question": "2 + 2"\n}'
-    assert record["Conversation"] == '[user] 2 + 2?\n[assistant] calls add({"a": 2})'
+    assert record["Conversation"] == '[user] 2 + 2?\n[assistant] -> calls add({"a": 2})'
     assert record["Feedback"] == "The reward is 0.25; higher is better."
 
 
@@ -49,21 +49,24 @@ def test_errors_notes_and_the_parts_of_a_reward_are_feedback() -> None:
 
 
 def test_a_conversation_that_goes_on_is_not_repeated() -> None:
-    text = conversation_text([talk(USER, CALL), talk(USER, CALL, RESULT, {"role": "assistant", "content": "4"})])
+    calls = [talk(USER, CALL), talk(USER, CALL, RESULT, {"role": "assistant", "content": "4"})]
+    text = record_of(evaluation(), [], calls)["Conversation"]
     assert text.count("2 + 2?") == 1
     assert text.splitlines()[-1] == "[assistant] 4"
-    other = conversation_text([talk(USER, CALL), talk({"role": "user", "content": "again"}, RESULT)])
-    assert "--- another conversation ---" in other
 
 
 def test_what_is_not_there_is_said() -> None:
-    assert "no call of a model" in record_of(evaluation(), [], [])["Conversation"]
+    assert "no conversation" in record_of(evaluation(), [], [])["Conversation"]
     assert "no longer in the store" in record_without_trace(evaluation())["Conversation"]
     assert "ended without a reward" in record_of(evaluation(has_reward=False), [], [])["Feedback"]
     assert "lost to a failure of the machine" in record_of(evaluation(is_lost=True), [], [])["Feedback"]
 
 
-def test_a_long_text_loses_its_middle_and_says_how_much() -> None:
-    text = clipped("a" * 50 + "b" * 50, 20)
-    assert text == "a" * 10 + "\n… 80 characters left out …\n" + "b" * 10
-    assert clipped("short", 20) == "short"
+def test_long_conversations_and_tasks_keep_to_their_bounds() -> None:
+    calls = [talk(*({"role": "user", "content": f"{number}" + "z" * 9_000} for number in range(9)))]
+    long = Evaluation("ro-1", Item("train", 0, "q" * 9_000), "failed", 0.0, error="e" * 9_000)
+    record = record_of(long, [], calls)
+    assert len(record["Inputs"]) <= 4_000
+    assert len(record["Conversation"]) <= 8_000
+    assert len(record["Feedback"]) <= 2_100
+    assert all("characters left out" in each for each in record.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharpen import LLM, InMemoryLightningStore, PromptTemplate, Span
+from sharpen import LLM, InMemoryLightningStore, PromptTemplate, RolloutConfig, Span
 from sharpen.algorithm.prompts.candidates import Cost
 from sharpen.algorithm.prompts.evaluations import Evaluations, Item, as_items, cost_of
 from sharpen.errors import ConfigError
@@ -35,8 +35,6 @@ async def test_they_come_in_the_order_of_items_and_are_paid_for_once() -> None:
     async with world.working(), evaluations.following():
         assert await rewards(evaluations, [VAL[4], VAL[0], VAL[2]]) == [4.0, 0.0, 2.0]
         assert await rewards(evaluations, [VAL[0], VAL[5], VAL[0]]) == [0.0, 5.0, 0.0]
-        assert evaluations.is_known(PROMPTS, VAL[5])
-        assert not evaluations.is_known(OTHER, VAL[5])
     assert sorted(each.task for each in world.played) == [0, 2, 4, 5]
 
 
@@ -47,6 +45,27 @@ async def test_asked_for_at_the_same_time_they_are_one() -> None:
         both = await asyncio.gather(rewards(evaluations, VAL), rewards(evaluations, VAL[::-1]))
     assert both == [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     assert world.count() == 6
+
+
+async def test_another_task_in_the_same_place_is_another_rollout() -> None:
+    """A run may be resumed with a data set that was shuffled, or has grown at its front."""
+    world = World(number)
+    first, second = Evaluations(world.store, "k"), Evaluations(world.store, "k")
+    async with world.working(), first.following():
+        assert await rewards(first, VAL[:3]) == [0.0, 1.0, 2.0]
+    async with world.working(), second.following():
+        moved = [Item("val", 0, 1), Item("val", 1, 1), Item("val", 2, 5)]
+        assert await rewards(second, moved) == [1.0, 1.0, 5.0]
+    assert world.count() == 5  # the second of them is what it was
+
+
+async def test_a_task_that_json_cannot_hold_is_known_by_its_place() -> None:
+    world = World(lambda prompt, task: 1.0)
+    first, second = Evaluations(world.store, "k"), Evaluations(world.store, "k")
+    for evaluations in (first, second):
+        async with world.working(), evaluations.following():
+            await evaluations.evaluate(PROMPTS, [Item("val", 0, {(1, 2): object()})])
+    assert world.count() == 1
 
 
 async def test_other_prompts_splits_occasions_and_samplings_are_other_rollouts() -> None:
@@ -193,6 +212,29 @@ async def test_an_error_of_the_store_reaches_who_asked() -> None:
     async with evaluations.following():
         with pytest.raises(ConnectionError, match="the store is gone"):
             await evaluations.evaluate(PROMPTS, VAL)
+
+
+async def test_every_attempt_of_a_rollout_is_in_its_cost() -> None:
+    """Also the one whose worker was not heard of any more: its calls were paid for."""
+    store = InMemoryLightningStore()
+    evaluations = Evaluations(store, "k")
+    usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 5}
+    config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
+
+    async def work() -> None:
+        for status in ("unresponsive", "succeeded"):
+            (claimed,) = await store.dequeue_many_rollouts(limit=1, worker_id="w", wait_seconds=10)
+            await store.update_rollout(claimed.rollout_id, config=config)
+            ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+            await store.add_span(Span.from_attributes(attributes=usage, name="chat", **ids))
+            await store.update_attempt(*ids.values(), status=status)
+
+    async with evaluations.following():
+        working = asyncio.create_task(work())
+        (found,) = await evaluations.evaluate(PROMPTS, VAL[:1])
+        await working
+    assert found.status == "succeeded"
+    assert found.cost == Cost(rollouts=1, calls=2, input_tokens=20, output_tokens=10)
 
 
 # -- tasks and costs ---------------------------------------------------------------------------------

@@ -91,6 +91,22 @@ async def test_a_board_that_goes_on_knows_what_was_paid_for() -> None:
     assert again.book.get("v1").cost == costs[1] + Cost(rollouts=10)
 
 
+async def test_what_was_paid_for_before_is_never_missing_while_it_is_recalled() -> None:
+    """Two who ask at the same time: the quicker must not write down a score of its own tasks alone."""
+    async with board_of("10") as (board, world):
+        await board.evaluate("v0", ITEMS)
+        saved = json.loads(json.dumps(board.state()))
+    async with board_of("10", world=world, saved=saved) as (again, _):
+        slow = asyncio.ensure_future(again.evaluate("v0", ITEMS))
+        await asyncio.sleep(0)
+        await again.evaluate("v0", ITEMS[:1])
+        assert again.state()["met"] == saved["met"]
+        score = again.book.get("v0").score
+        assert score is not None
+        assert (score.mean, score.count) == (0.5, 20)
+        await slow
+
+
 # -- races -------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sharpen.adapter import LlmProxyTraceToTriplet
 from sharpen.algorithm.verl.collected import CollectedRollout, collect
-from sharpen.algorithm.verl.rollouts import LATE_PAUSES, MOST_IN_VAIN, Rollouts
+from sharpen.algorithm.verl.rollouts import FIRST_SPANS, LATE_PAUSES, MOST_IN_VAIN, Rollouts
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout, Rollout, Span
@@ -64,6 +64,16 @@ async def test_a_call_that_is_stored_after_the_agent_has_ended_is_taken() -> Non
         await scene.store.add_span(called(claimed))
         (found,) = await scene.rollouts.results(batch)
     assert (found.num_calls, [sample.token_ids for sample in found.samples]) == (1, [(1, 2)])
+
+
+async def test_all_calls_of_a_long_rollout_are_taken() -> None:
+    scene = Scene()
+    batch = await ask(scene, 1)
+    async with scene.rollouts.following():
+        claimed = await scene.claim()
+        await scene.end(claimed, *(called(claimed) for _ in range(FIRST_SPANS + 1)))
+        (found,) = await scene.rollouts.results(batch)
+    assert found.num_calls == FIRST_SPANS + 1
 
 
 async def test_token_ids_that_come_after_the_agents_own_span_are_taken() -> None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", int, float)
-CALL_RETRIES = 5  # of the client, over some 15 s: so long it may take until a gateway that has died is back
 
 
 class _Rounds(int):
@@ -311,7 +310,7 @@ class APO(PromptOptimiser):
         models = (self.gradient_model, self.apply_edit_model)
         client = self.async_openai_client
         if client is None:
-            client = choose_client(self, models, feature=type(self).__name__).with_options(max_retries=CALL_RETRIES)
+            client = choose_client(self, models, feature=type(self).__name__)
         return Critic(
             Assistant(client, limit=self.max_concurrent_calls),
             gradient_model=self.gradient_model,

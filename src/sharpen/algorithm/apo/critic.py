@@ -16,8 +16,9 @@ from ...components.messages import shown
 from ...errors import ConfigError, InvalidInputError, SharpenError
 from ...types import PromptTemplate
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, TooLongError
+from ..prompts.conversations import clip
 from ..prompts.placeholders import placeholders
-from .shown_rollouts import clip, show_rollouts
+from .shown_rollouts import show_rollouts
 
 Purpose = Literal["critique", "edit"]
 

@@ -38,10 +38,11 @@ class FewShot(PromptOptimiser):
     """Shows the model what went well.
 
     At most `max_demos` demonstrations stand in a prompt, and `candidates` sets of them are tried. They come from
-    rollouts of training tasks with a reward of at least `min_reward` (None: the highest seen), sampled at
-    `explore_temperature` (several are taken in turn; None leaves the sampling of the LLM as it is), of which at most
-    `max_explore_rollouts` are paid for. An agent samples so if it passes `llm.sampling_parameters` on. They stand at a place `{demos}`, `{demonstrations}` or `{examples}` of the
-    template where it has one, else before its part about the task. The rest is as for every `PromptOptimiser`.
+    rollouts of training tasks with a reward of at least `min_reward` (None: the highest seen), of which at most
+    `max_explore_rollouts` are paid for. These are sampled at `explore_temperature`, by agents that pass
+    `llm.sampling_parameters` on; several are taken in turn, and None leaves the sampling as it is. Demonstrations stand
+    at a place `{demos}`, `{demonstrations}` or `{examples}` of the template where it has one, else before its part
+    about the task. The rest is as for every `PromptOptimiser`.
     """
 
     sets: dict[str, DemoSet]

@@ -1,31 +1,31 @@
 """What the reflecting model is shown of a rollout: the task, the conversation, and what it was worth.
 
-A long text loses its middle, and says how much of it. Nothing here depends on time or ids: the same rollouts are always
-shown in the same words.
+Nothing here depends on time or ids: the same rollouts are always shown in the same words.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...adapter.messages import OpenAIMessages
 from ...emitter import get_message_value, get_object_value, get_rewards_from_span
 from ...types import Span
+from ..prompts.conversations import clip, conversations_text
 from ..prompts.evaluations import Evaluation
 
 MOST_OF_TASK = 4000
 MOST_OF_MESSAGE = 2000
 MOST_OF_CONVERSATION = 8000
 MOST_OF_NOTES = 2000
-NO_CALLS = "(no call of a model was recorded)"
 NO_TRACE = "(its trace is no longer in the store)"
 
 
 def record_of(evaluation: Evaluation, spans: Sequence[Span], conversations: Sequence[OpenAIMessages]) -> dict[str, Any]:
     """One example, under headings that gepa's prompt speaks of."""
+    talk = conversations_text(conversations, most_of_message=MOST_OF_MESSAGE)
     return {
-        "Inputs": clipped(as_text(evaluation.item.task), MOST_OF_TASK),
-        "Conversation": conversation_text(conversations),
+        "Inputs": clip(as_text(evaluation.item.task), MOST_OF_TASK),
+        "Conversation": clip(talk, MOST_OF_CONVERSATION),
         "Feedback": feedback_text(evaluation, spans),
     }
 
@@ -34,44 +34,16 @@ def record_without_trace(evaluation: Evaluation) -> dict[str, Any]:
     return {**record_of(evaluation, [], []), "Conversation": NO_TRACE}
 
 
-# -- the conversation --------------------------------------------------------------------------------
-
-
-def conversation_text(conversations: Sequence[OpenAIMessages]) -> str:
-    """All calls in the order of time. Most repeat the conversation so far: what is new is shown."""
-    lines: list[str] = []
-    before: list[Any] = []
-    for number, conversation in enumerate(conversations):
-        messages = conversation["messages"]
-        goes_on = bool(before) and messages[: len(before)] == before
-        if number and not goes_on:
-            lines.append("--- another conversation ---")
-        lines += [message_text(each) for each in (messages[len(before) :] if goes_on else messages)]
-        before = messages
-    return clipped("\n".join(lines), MOST_OF_CONVERSATION) or NO_CALLS
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    said = [as_text(message.get("content") or message.get("refusal") or "")]
-    said += [_call_text(each) for each in message.get("tool_calls") or []]
-    return f"[{message.get('role')}] {clipped(' '.join(filter(None, said)), MOST_OF_MESSAGE)}"
-
-
-def _call_text(call: Mapping[str, Any]) -> str:
-    function = call.get("function") or {}
-    return f"calls {function.get('name')}({as_text(function.get('arguments') or '')})"
-
-
 # -- what it was worth -------------------------------------------------------------------------------
 
 
 def feedback_text(evaluation: Evaluation, spans: Sequence[Span]) -> str:
     parts = [_reward_text(evaluation), *_parts_of_rewards(spans)]
     if evaluation.error:
-        parts.append(f"It failed: {clipped(evaluation.error, MOST_OF_NOTES)}")
+        parts.append(f"It failed: {clip(evaluation.error, MOST_OF_NOTES)}")
     notes = "\n".join(_notes(spans))
     if notes:
-        parts.append(f"What was noted on the way:\n{clipped(notes, MOST_OF_NOTES)}")
+        parts.append(f"What was noted on the way:\n{clip(notes, MOST_OF_NOTES)}")
     return "\n".join(parts)
 
 
@@ -99,20 +71,8 @@ def _notes(spans: Sequence[Span]) -> Iterable[str]:
             yield f"- {as_text(value)}"
 
 
-# -- texts -------------------------------------------------------------------------------------------
-
-
 def as_text(value: Any) -> str:
-    """A text as it is, parts of a message as their texts, anything else as JSON."""
+    """A text as it is, anything else as JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and all(isinstance(each, dict) and "type" in each for each in value):
-        return " ".join(str(each.get("text") or f"({each['type']})") for each in value)
     return json.dumps(value, ensure_ascii=False, default=str, indent=1 if isinstance(value, dict) else None)
-
-
-def clipped(text: str, most: int) -> str:
-    """With its middle left out where it is longer."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[len(text) - most // 2 :]}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Assistant", "NoAnswerError", "TooLongError", "choose_client"]
 
 log = logging.getLogger(__name__)
+CALL_RETRIES = 5  # of the client, over some 15 s: so long it may take until a gateway that has died is back
 Options = Mapping[str, float | int | None]
 # What a local model that reasons writes before its answer.
 _THOUGHTS = re.compile(r"\s*<think>(.*?</think>|.*)\s*", re.DOTALL)
@@ -164,9 +165,10 @@ def choose_client(
     if models and all(_is_listed(model, names) for model in models):
         # Named, since a gateway of several models cannot choose one by itself.
         llm = gateway.as_resource(model=models[0])
-        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "held-by-the-gateway")
+        key = llm.resolve_api_key() or "held-by-the-gateway"
+        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=key, max_retries=CALL_RETRIES)
     if os.environ.get("OPENAI_API_KEY"):
-        return AsyncOpenAI()
+        return AsyncOpenAI(max_retries=CALL_RETRIES)
     raise ConfigError(_no_client(gateway, names, list(dict.fromkeys(models)), feature, argument))
 
 

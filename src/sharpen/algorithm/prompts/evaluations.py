@@ -1,6 +1,6 @@
 """What prompts are worth on tasks: every evaluation is a rollout, and none is paid for twice.
 
-The id of a rollout is made from the run, the prompts and the task. The store knows an id that comes twice, so what was
+The id of a rollout is made from the run, the prompts and the task with its place. The store knows an id that comes twice, so what was
 evaluated once comes from there, also in a run that goes on after it was killed.
 
 A rollout that failed by its agent's fault counts with its reward, or 0. One that was lost to infrastructure is asked
@@ -25,7 +25,16 @@ from ...adapter.messages import OpenAIMessages
 from ...errors import ConfigError, RunError
 from ...semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ...store import LightningStore
-from ...types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, Rollout, RolloutStatus, Span
+from ...types import (
+    LLM,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PromptTemplate,
+    Rollout,
+    RolloutStatus,
+    Span,
+)
 from ..finished import FinishedRollouts
 from ..rewards import is_lost, why_failed, with_last_attempt
 from .blame import infrastructure_fault, spent_limit
@@ -145,10 +154,6 @@ class Evaluations:
         waiting = [self._known[place] for place in places]
         return list(await asyncio.gather(*map(asyncio.shield, waiting)))
 
-    def is_known(self, prompts: Prompts, item: Item) -> bool:
-        """Whether this is paid for, or asked for, in this process."""
-        return _place(_digest(prompts, None), item, "") in self._known
-
     async def rollouts(self, ids: Sequence[str]) -> list[Rollout]:
         async with self._reading:
             return list((await self._store.query_rollouts(rollout_id_in=ids)).items)
@@ -233,8 +238,11 @@ class Evaluations:
     async def _read(self, rollout: Rollout) -> tuple[Rollout, Cost, str | None]:
         async with self._reading:
             rollout = await with_last_attempt(self._store, rollout)
-            spans = await self._store.query_spans(rollout.rollout_id, "latest")
-        return rollout, cost_of(spans.items), infrastructure_fault(rollout, spans.items)
+            spans = list((await self._store.query_spans(rollout.rollout_id)).items)
+        # Every attempt was paid for; the last one says why it failed.
+        last = rollout.attempt.attempt_id if isinstance(rollout, AttemptedRollout) else None
+        fault = infrastructure_fault(rollout, [span for span in spans if span.attempt_id == last])
+        return rollout, cost_of(spans), fault
 
 
 def _evaluation(rollout: Rollout, item: Item, cost: Cost, fault: str | None) -> Evaluation:
@@ -308,7 +316,16 @@ def _digest(prompts: Prompts, sampling: Mapping[str, Any] | None) -> str:
 
 
 def _place(digest: str, item: Item, occasion: str) -> str:
-    return f"{digest}-{occasion}-{item.split}{item.index}" if occasion else f"{digest}-{item.split}{item.index}"
+    return "-".join(filter(None, (digest, occasion, f"{item.split}{item.index}", _mark(item.task))))
+
+
+def _mark(task: Any) -> str:
+    """What a task says, in short: a run may go on with a data set that has others in the same places. Those that JSON
+    cannot hold are known by their places alone."""
+    try:
+        return f"{zlib.crc32(msgspec.json.encode(task, order='sorted')):08x}"
+    except (TypeError, ValueError, RecursionError):
+        return ""
 
 
 def _with_sampling(resources: NamedResources, sampling: Mapping[str, Any] | None) -> NamedResources:

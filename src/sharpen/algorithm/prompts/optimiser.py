@@ -262,12 +262,15 @@ class PromptOptimiser(Algorithm[Any]):
         """Score the seed prompt on all validation tasks, if that is wanted."""
         if not self.run_initial_validation:
             return
+        is_told = self.round > 0 or len(self._scores.get("met", {}).get(SEED, ())) == len(self.val_items)
         found = await self.evaluate(SEED, self.val_items)
         self._check_seed(found)
+        if is_told:  # by an earlier life of the run
+            return
         await self._check_use(found)
         log.info("the seed prompt: %s", self.board.score_text(SEED))
-        if not self.round:
-            self.report_validation(self.board.metrics())
+        self.report_validation(self.board.metrics())
+        self.checkpoint()
 
     def _check_seed(self, evaluations: Sequence[Evaluation]) -> None:
         """A search that can see nothing ends before it costs more."""
