@@ -221,6 +221,40 @@ def test_a_module_that_a_script_only_mentions_counts_too(monkeypatch):
         pack(Bundle(agent))
 
 
+def test_a_cached_function_of_a_script_travels_without_what_it_remembers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import pickle, subprocess, sys
+            from functools import cache, lru_cache
+
+            from sharpen.execution.transport import pack
+
+            CALLS = []
+
+            @cache
+            def table():
+                CALLS.append(1)
+                return {1: 10}
+
+            @lru_cache(maxsize=3, typed=True)
+            def plus(number):
+                return number + 1
+
+            def agent(task):
+                return plus(table()[task]), plus.cache_parameters(), table.cache_info().misses
+
+            table()
+            sys.stdout.buffer.write(pack(agent))
+            """
+        ),
+        encoding="utf-8",
+    )
+    data = subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
+    assert unpack(data)(1) == (11, {"maxsize": 3, "typed": True}, 1)
+
+
 def test_what_a_package_makes_on_the_fly_comes_with_the_package():
     import os.path
 

@@ -5,6 +5,7 @@ What is defined in `__main__` or in a notebook travels by value, what lives in a
 would fail over there is refused here, by the name of the component, before anything starts.
 """
 
+import functools
 import io
 import pickle
 import types
@@ -49,6 +50,8 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
 
     class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, thing: Any) -> Any:
+            if isinstance(thing, _Cached) and thing.__wrapped__.__module__ == "__main__":
+                return _cached, (thing.__wrapped__, thing.cache_parameters())
             answer = super().reducer_override(thing)
             if answer is NotImplemented and (module := _module_of(thing)) is not None:
                 modules.add(module)
@@ -57,6 +60,14 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
     file = io.BytesIO()
     Packer(file).dump(thing)
     return file.getvalue(), modules
+
+
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """A function with a cache of its own, which starts empty: the memory of another process stays there."""
+    return functools.lru_cache(**parameters)(function)
+
+
+_Cached = type(functools.cache(_cached))
 
 
 def _module_of(thing: object) -> str | None:

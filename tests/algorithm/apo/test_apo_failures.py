@@ -118,6 +118,7 @@ async def test_what_cannot_be_used_is_rejected_before_any_rollout_is_spent_on_it
     assert server.count(model=EDITOR) == 6
     assert [each.status for each in apo.candidates[1:]] == ["rejected", "rejected"]
     assert all(each.reason and words in each.reason for each in apo.candidates[1:])
+    assert {edited(each.template.template) for each in apo.candidates[1:]} == {BROKEN[words].replace(".\n\n", ".\n")}
     assert {each.prompt for each in world.played} == {SEED.template}
     assert world.count() == len(VAL) + 2 * 3
     assert apo.round == 1

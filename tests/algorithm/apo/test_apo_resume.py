@@ -152,6 +152,25 @@ async def test_a_broken_edit_that_was_paid_for_is_not_asked_for_again() -> None:
     assert again.candidates[1].cost.calls == 3
 
 
+async def test_a_refusal_that_was_paid_for_is_not_asked_for_again() -> None:
+    def refused(request: dict[str, Any]) -> str | Reply:
+        said = first(request)
+        return said if request["model"] == CRITIC or isinstance(said, Reply) else Reply(None, refusal="no")
+
+    first, second, world = Script(2), Script(math.inf), World(play)
+    options = {"beam_rounds": 1, "beam_width": 1, "branch_factor": 1}
+    with ScriptedOpenAI(refused) as server, pytest.raises(RunError, match="401"):
+        await search(make(server, **options), world)
+    with ScriptedOpenAI(second) as server:
+        again = make(server, **options)
+        again.load_state_dict(world.state)
+        await search(again, world)
+    assert max((first.paid + second.paid).values()) == 1
+    assert sum(second.paid.values()) == 1  # the second edit
+    assert again.candidates[1].status != "rejected"
+    assert again.candidates[1].cost.calls == 3
+
+
 async def test_a_damaged_state_is_an_error_that_says_so() -> None:
     with ScriptedOpenAI(good_words) as server:
         apo = make(server, beam_rounds=1)

@@ -36,8 +36,8 @@ def test_a_search_under_the_trainer_finds_demonstrations_that_help(tmp_path: Pat
     best = few_shot.book.best
     assert best.score is not None
     assert few_shot.book.seed.score is not None
-    assert few_shot.book.seed.score.mean < 0.2
-    assert best.score.mean >= 0.9
+    assert few_shot.book.seed.score.mean < 0.3
+    assert best.score.mean >= 0.8
     assert best.score.count == len(VAL)
     assert best.template.template.endswith("\n\nQuestion: {question}\nAnswer:")
     assert 1 <= count_shown(best.template.template) == len(few_shot.demonstrations) <= 4
@@ -90,9 +90,10 @@ async def test_one_lucky_rollout_is_enough_to_begin_with() -> None:
     few_shot = FewShot(seed=4)
 
     def rarely(prompt: str, luck: random.Random) -> str:
-        return imitator(prompt, luck) if count_shown(prompt) or question_of(prompt) == 117 else "no"
+        number, shown = question_of(prompt), count_shown(prompt)
+        return f"<{2 * number}>" if number == 117 or luck.random() < (0.0, 0.5, 1.0, 1.0, 1.0)[shown] else "no"
 
-    world = await search(few_shot, ModelWorld(rarely), train=TRAIN)
+    world = await search(few_shot, ModelWorld(rarely))
     with_demos = [each for each in world.played if each.split == "train" and count_shown(each.prompt)]
     assert with_demos  # the next batches were rolled out with what the first has found
     assert few_shot.book.best.score is not None
@@ -181,12 +182,12 @@ async def test_a_search_ends_when_all_sets_of_few_demonstrations_were_tried() ->
 
 @pytest.mark.parametrize("rollouts", [5, 30, 60, 100])
 async def test_a_search_that_is_broken_off_pays_for_nothing_twice_and_comes_to_the_same(rollouts: int) -> None:
-    whole = FewShot(seed=9)
-    alone = await search(whole)
-    world = ModelWorld()
-    first = FewShot(seed=9)
-    await _broken_off(first, world, after=rollouts)
-    again = FewShot(seed=9)
+    settings: dict[str, Any] = {"seed": 9, "max_demos": 2, "candidates": 8}
+    whole = FewShot(**settings)
+    alone = await search(whole, ModelWorld(_hard_to_please))
+    world = ModelWorld(_hard_to_please)
+    await _broken_off(FewShot(**settings), world, after=rollouts)
+    again = FewShot(**settings)
     again.load_state_dict(world.state)
     await search(again, world)
     assert shape(again) == shape(whole)
@@ -284,7 +285,7 @@ async def test_batches_grow_while_they_are_in_vain(caplog: pytest.LogCaptureFixt
     with pytest.raises(RunError):
         await search(FewShot(seed=1, max_explore_rollouts=400), ModelWorld(lambda prompt, luck: "no"))
     sizes = [each.args for each in caplog.records if each.msg.startswith("exploring")]
-    assert [size for size, _ in sizes] == [16, 32, 64, 128, 128, 32]  # type: ignore[misc, has-type]
+    assert [size for size, _ in sizes] == [16, 32, 64, 128, 128, 32]  # type: ignore[misc]
 
 
 # -- settings ----------------------------------------------------------------------------------------

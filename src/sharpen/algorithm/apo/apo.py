@@ -200,13 +200,16 @@ class APO(PromptOptimiser):
         new = PromptTemplate(text, template.engine)
         reason = why_unfit(new, template)
         if reason is not None:
-            branch.give_up(reason)
+            branch.give_up(reason, text=text)
             return None
         branch.text, branch.why_none, branch.is_unanswered = text, None, False
         return {name: new}
 
     def _check_answers(self, branches: Sequence[Branch]) -> None:
         if all(branch.is_unanswered for branch in branches):
+            # When the run goes on, those are asked for again: nothing else could come of it.
+            self._answers = {place: each for place, each in self._answers.items() if each.why_none is None}
+            self.checkpoint()
             raise RunError(
                 f"not one of {len(branches)} branches came to a new prompt, the first: {branches[0].why_none}. What is "
                 "paid for is kept: resume the run when that is mended"
@@ -217,7 +220,8 @@ class APO(PromptOptimiser):
         if branch.version in self.book:  # by an earlier life of the run
             return None if self.book.get(branch.version).status == "rejected" else branch.version
         name, template = next(iter(branch.parent.prompts.items()))
-        prompts = branch.parent.prompts if branch.text is None else {name: PromptTemplate(branch.text, template.engine)}
+        text = branch.text if branch.text is not None else branch.unfit_text
+        prompts = branch.parent.prompts if text is None else {name: PromptTemplate(text, template.engine)}
         known = None if branch.text is None else self.book.find(prompts)
         reason = branch.why_none if known is None else f"the same as {known.version}"
         self.add(
@@ -280,7 +284,7 @@ class APO(PromptOptimiser):
             reason = why_unfit(PromptTemplate(answer.text, template.engine), template)
             if reason is None:
                 return answer.text
-            give_up(reason)
+            give_up(reason, text=answer.text)
         return None
 
     async def _ask(
@@ -288,7 +292,9 @@ class APO(PromptOptimiser):
     ) -> Answer | None:
         """An answer, paid for once in a branch; None where the model gave none, which is told."""
         try:
-            answer = await (ask() if place is None else self.once(place, ask))
+            answer = await (ask() if place is None else self.once(place, partial(_kept, ask)))
+            if answer.why_none is not None:
+                raise NoAnswerError(answer.why_none, answer.cost)
         except NoAnswerError as error:
             log.warning("%s: no %s: %s", prefix or place or type(self).__name__, what, error)
             pay(error.cost)
@@ -392,6 +398,16 @@ class APO(PromptOptimiser):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_critic": None}
+
+
+async def _kept(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """An answer that is of no use was paid for like any other, so a run that goes on must know of it."""
+    try:
+        return await ask()
+    except NoAnswerError as error:
+        if not error.is_paid:
+            raise
+        return Answer("", error.cost, why_none=str(error))
 
 
 def _first_of(batch: Sequence[Item]) -> list[Item]:

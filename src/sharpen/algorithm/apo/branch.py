@@ -31,6 +31,8 @@ class Branch:
     parent: Candidate
     tasks: Sequence[Item]
     text: str | None = None
+    unfit_text: str | None = None
+    """The last one that was made and cannot be used."""
     critique: str | None = None
     why_none: str | None = None
     is_unanswered: bool = False
@@ -44,10 +46,10 @@ class Branch:
     def cost(self) -> Cost:
         return sum((each.cost for each in self.rollouts.values()), self.answers_cost)
 
-    def give_up(self, reason: str, *, is_unanswered: bool = False) -> None:
-        """For now: a later attempt may succeed."""
+    def give_up(self, reason: str, *, text: str | None = None, is_unanswered: bool = False) -> None:
+        """For now: a later attempt may succeed. `text` is what cannot be used."""
         log.info("%s: no candidate: %s", self.place, reason)
-        self.why_none, self.is_unanswered = reason, is_unanswered
+        self.why_none, self.unfit_text, self.is_unanswered = reason, text, is_unanswered
 
 
 _current: ContextVar[Branch | None] = ContextVar("branch", default=None)
@@ -78,10 +80,10 @@ def pay(cost: Cost) -> None:
         branch.answers_cost += cost
 
 
-def give_up(reason: str, *, is_unanswered: bool = False) -> None:
+def give_up(reason: str, *, text: str | None = None, is_unanswered: bool = False) -> None:
     branch = _current.get()
     if branch is not None:
-        branch.give_up(reason, is_unanswered=is_unanswered)
+        branch.give_up(reason, text=text, is_unanswered=is_unanswered)
 
 
 def occasion_of(prefix: str | None) -> str:

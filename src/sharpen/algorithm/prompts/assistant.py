@@ -37,11 +37,13 @@ _ONE_CALL = {"Connection": "close"}
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a model said, and what it cost. `is_cut_off`: it ran into its limit of length before it was done."""
+    """What a model said, and what it cost. `is_cut_off`: it ran into its limit of length before it was done. `why_none`
+    is why there is nothing in it that can be used, where that is so."""
 
     text: str
     cost: Cost
     is_cut_off: bool = False
+    why_none: str | None = None
 
 
 class Assistant:

@@ -19,11 +19,14 @@ _PASSING = {408, 409, 425, 429}
 
 
 class NoAnswerError(RunError):
-    """A model gave no answer that can be used; the next call may go better. `cost` is what was paid all the same."""
+    """A model gave no answer that can be used; the next call may go better. `cost` is what was paid all the same.
+
+    `is_paid`: it did answer, so to ask once more is to pay once more.
+    """
 
     def __init__(self, message: str, cost: Cost | None = None) -> None:
         super().__init__(message)
-        self.cost = cost or Cost(calls=1)
+        self.cost, self.is_paid = cost or Cost(calls=1), cost is not None
 
 
 class TooLongError(NoAnswerError):

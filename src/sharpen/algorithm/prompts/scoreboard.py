@@ -60,10 +60,11 @@ class Scoreboard:
         """What an earlier life of the run has paid for, from the store."""
         if version in self._known:
             return
-        self._known[version] = {}
         items = [self._val_items[index] for index in self._met.get(version, ()) if index < len(self._val_items)]
-        if items:
-            self._take(version, await self._evaluations.evaluate(self.book.get(version).prompts, items))
+        found = await self._evaluations.evaluate(self.book.get(version).prompts, items)
+        self._known.setdefault(version, {})  # not before: whoever asks meanwhile must not miss what was found
+        if found:
+            self._take(version, found)
 
     def _take(self, version: str, found: Sequence[Evaluation]) -> None:
         known = self._known[version]
