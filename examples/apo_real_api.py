@@ -11,6 +11,7 @@ budget. A run that was broken off goes on with `--resume last`, and pays for not
 import argparse
 import json
 import os
+from functools import cache
 from typing import TypedDict
 
 from openai import AsyncOpenAI
@@ -52,14 +53,20 @@ VAL = _tasks(
 )
 
 
+@cache
+def open_client() -> AsyncOpenAI:
+    """One for a process: to make one costs as much as thirty calls with it. The gateway holds the key."""
+    return AsyncOpenAI(base_url="http://nowhere.invalid/v1", api_key="none")
+
+
 @rollout
 async def sorter(task: Task, prompt_template: PromptTemplate, llm: LLM) -> float:
     """The reward is the share of the two fields that are right."""
-    async with AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "none") as client:
-        said = await client.chat.completions.create(
-            model=llm.model,
-            messages=[{"role": "user", "content": prompt_template.format(ticket=task["ticket"])}],
-        )
+    client = open_client().with_options(base_url=llm.get_base_url())
+    said = await client.chat.completions.create(
+        model=llm.model,
+        messages=[{"role": "user", "content": prompt_template.format(ticket=task["ticket"])}],
+    )
     try:
         found = json.loads(said.choices[0].message.content or "")
     except ValueError:

@@ -35,6 +35,8 @@ TESTED = {
     "custom_tracer",
     "demo",  # in examples/test_demo.py
     "dev_mode",
+    "few_shot_calculator",  # in algorithm/few_shot
+    "few_shot_then_grpo",  # in examples/test_few_shot_then_grpo.py
     "gateway_agents_sdk",
     "gateway_anthropic",
     "gateway_langchain",

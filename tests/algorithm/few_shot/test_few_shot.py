@@ -218,6 +218,28 @@ async def test_without_a_least_reward_only_the_highest_counts() -> None:
     assert {each.reward for each in few_shot.demonstrations} == {1.0}
 
 
+async def test_a_reward_that_everything_has_is_no_reason_to_end() -> None:
+    """Where every rollout gets something, one that gets more is still looked for."""
+
+    def model(prompt: str, luck: random.Random) -> str:
+        return f"<{2 * question_of(prompt)}>" if count_shown(prompt) or question_of(prompt) == 131 else "It is."
+
+    few_shot = FewShot(seed=1)
+    await search(few_shot, ModelWorld(model, reward=lambda answer, task: 1.0 if answer[0] == "<" else 0.4))
+    assert few_shot.book.best.score is not None
+    assert few_shot.book.best.score.mean == 1.0
+
+
+async def test_one_and_the_same_reward_for_everything_is_told_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    few_shot = FewShot(seed=1, max_explore_rollouts=40)
+    world = await search(few_shot, ModelWorld(reward=lambda answer, task: 0.4))
+    assert few_shot.get_best_prompt() == SEED
+    assert world.count("train") == 40
+    assert "all had the reward 0.4" in caplog.text
+
+
 async def test_a_least_reward_lets_others_count_too() -> None:
     def graded(answer: str, task: dict[str, Any]) -> float:
         return 0.4 if answer.startswith("It") else 0.0

@@ -225,6 +225,29 @@ async def test_a_search_that_goes_on_asks_and_pays_for_nothing_twice() -> None:
     assert again.get_best_prompt().template == "16 {question}"
 
 
+async def test_a_run_does_not_go_on_with_another_prompt() -> None:
+    world = World(by_number)
+    with pytest.raises(RuntimeError):
+        await run(Failing(promotion="mean"), world)
+    again, paid = Failing(promotion="mean"), world.count()
+    again.load_state_dict(world.state)
+    with pytest.raises(ConfigError, match="the run began with another prompt than 'prompt' has now: resume it with"):
+        await run(again, world, resources={"prompt": PromptTemplate("11 {question}")})
+    assert world.count() == paid
+
+
+async def test_a_higher_mean_that_is_no_evidence_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    optimiser = Growing()
+    optimiser.rounds = 1
+    await run(optimiser, val=[0, 10])  # one of two is better: 10 tasks against 12
+    assert optimiser.book.best.version == SEED
+    assert "v1 has a higher mean than the best, 1.00 (" in caplog.text
+    assert 'which is no evidence yet: give more validation tasks, or promotion="mean"' in caplog.text
+    caplog.clear()
+    await run(Growing(promotion="mean"), val=[0, 10])
+    assert "no evidence" not in caplog.text
+
+
 # -- a search that can see nothing -------------------------------------------------------------------
 
 

@@ -105,8 +105,6 @@ class GepaSearch:
                 continue
             self._paid.add(each.rollout_id)
             self._family.spend(each.cost, version)
-            if each.is_lost:
-                log.warning("rollout %s is lost and left out of scores: %s", each.rollout_id, each.error)
         return found
 
     async def _ask(self, place: str, messages: Messages) -> Answer:

@@ -1,7 +1,7 @@
 """What prompts are worth on tasks: every evaluation is a rollout, and none is paid for twice.
 
-The id of a rollout is made from the run, the prompts and the task with its place. The store knows an id that comes twice, so what was
-evaluated once comes from there, also in a run that goes on after it was killed.
+The id of a rollout is made from the run, the prompts, and the task with its place. The store knows an id that comes
+twice, so what was evaluated once comes from there, also in a run that goes on after it was killed.
 
 A rollout that failed by its agent's fault counts with its reward, or 0. One that was lost to infrastructure is asked
 for again; when that is in vain it is told, and given back as lost, for its askers to count. A run that goes on tries
@@ -316,14 +316,14 @@ def _digest(prompts: Prompts, sampling: Mapping[str, Any] | None) -> str:
 
 
 def _place(digest: str, item: Item, occasion: str) -> str:
-    return "-".join(filter(None, (digest, occasion, f"{item.split}{item.index}", _mark(item.task))))
+    return "-".join(filter(None, (digest, occasion, f"{item.split}{item.index}{_mark(item.task)}")))
 
 
 def _mark(task: Any) -> str:
     """What a task says, in short: a run may go on with a data set that has others in the same places. Those that JSON
     cannot hold are known by their places alone."""
     try:
-        return f"{zlib.crc32(msgspec.json.encode(task, order='sorted')):08x}"
+        return f"_{zlib.crc32(msgspec.json.encode(task, order='sorted')):08x}"
     except (TypeError, ValueError, RecursionError):
         return ""
 

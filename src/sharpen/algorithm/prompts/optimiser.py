@@ -123,6 +123,7 @@ class PromptOptimiser(Algorithm[Any]):
         self._loaded = None  # a second run is a new one
         self.train_items, self.val_items = self._split(train_dataset, val_dataset)
         self.seed_prompts = self._find_seed()
+        self._check_same_seed()
         self.checkpoint()  # a run that is killed from here on finds its rollouts again
         async with self._resources() as others, self._searching(others), calls.let_through(self._are_agents_at_work):
             if not len(self.book):
@@ -154,6 +155,14 @@ class PromptOptimiser(Algorithm[Any]):
     def _find_seed(self) -> dict[str, PromptTemplate]:
         resources, own = self.get_initial_resources(), self.agent_prompt
         return seed_prompts(resources, own, name=self.resource_name, many=self.takes_many_prompts)
+
+    def _check_same_seed(self) -> None:
+        """Candidates of one search all come from one prompt."""
+        if len(self.book) and self.book.seed.prompts != self.seed_prompts:
+            raise ConfigError(
+                f"the run began with another prompt than {', '.join(map(repr, self.seed_prompts))} has now: resume it "
+                "with that one (candidates.json in its folder has it), or begin a new run"
+            )
 
     @contextlib.asynccontextmanager
     async def _resources(self) -> AsyncIterator[Mapping[Split, NamedResources]]:
@@ -208,6 +217,15 @@ class PromptOptimiser(Algorithm[Any]):
             "the seed prompt is still the best" if best.version == seed.version else f"the best prompt: {best.version}"
         )
         log.info("%s, %s; %s", told, self.board.score_text(best.version), self.cost.text())
+        unproven = self.board.unproven()
+        if unproven is not None:
+            log.warning(
+                "%s has a higher mean than the best, %s against %s, which is no evidence yet: give more validation "
+                'tasks, or promotion="mean"',
+                unproven,
+                self.board.score_text(unproven),
+                self.board.score_text(best.version),
+            )
         show(_as_text(draw_tree(self.book, width=screen().width)))
         if best.version != seed.version:
             show_best_diff(self.book)

@@ -120,6 +120,17 @@ class Scoreboard:
         common = [i for i in mine if i in theirs and not mine[i].is_lost and not theirs[i].is_lost]
         return [mine[i].reward - theirs[i].reward for i in common]
 
+    def unproven(self) -> str | None:
+        """The candidate with the highest mean on all validation tasks, where that is above the best's."""
+        means = {
+            each.version: each.score.mean
+            for each in self.book
+            if each.score and each.score.count == len(self._val_items)
+        }
+        best = means.get(self.book.best.version)
+        leader = max(means, key=lambda version: means[version], default=None)
+        return leader if leader is not None and best is not None and means[leader] > best else None
+
     # -- telling -------------------------------------------------------------------------------------
 
     def score_text(self, version: str) -> str:
