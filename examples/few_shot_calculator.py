@@ -6,7 +6,7 @@
 SmolLM2-135M-Instruct shall write "What is 73 times 81?" as CALC(73*81). Told so in words, its likeliest answer is never
 right; of answers that are sampled at temperature 0.5, about one in sixty is. FewShot finds a few of those and chooses
 which to show in the prompt. At the end: how many answers are right before and after, on tasks that the search has not
-met, and what was added to the prompt. With the seeds 1 to 4 it is 0.00 before and 1.00 after, for 112 to 335 rollouts.
+met, and what was added to the prompt. Five searches with other luck each went from 0.00 to 1.00 in 80 to 335 rollouts.
 
 The model is asked to complete a text (`/v1/completions`). In a message of a chat, examples change nothing for a model
 of this size: it talks about them. Needs `pip install 'sharpen[llm,demo]' openai`.

@@ -156,6 +156,17 @@ def test_a_folder_that_is_no_run_is_not_the_last(tmp_path: Path) -> None:
     assert RunFolder.last(tmp_path).path.name.endswith("-real")
 
 
+def test_a_run_that_failed_before_its_first_rollout_is_not_the_last(tmp_path: Path) -> None:
+    good = made(tmp_path, "good", at=0.0)
+    good.write_result({"status": "failed", "metrics": {"rollouts": 3}})
+    good.release()
+    time.sleep(0.01)  # the clock of a file system may tick slowly
+    wrong = made(tmp_path, "wrong", at=1.0)
+    wrong.write_result({"status": "failed", "metrics": {"rollouts": 0}})
+    wrong.release()
+    assert RunFolder.last(tmp_path).path == good.path
+
+
 def test_nothing_to_resume_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run to resume in"):
         RunFolder.last(tmp_path)

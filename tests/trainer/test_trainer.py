@@ -589,3 +589,16 @@ def test_the_adapter_keeps_the_calls_of_the_agents_that_are_trained() -> None:
     given = small_trainer(adapter={"agent_match": "critic"})
     given.dev(Team(trained_agents="writer"), [1])
     assert given.adapter.agent_match == "critic"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"prompt": "Say {it}"}, r"initial_resources\['prompt'\] is a text: give PromptTemplate\('Say \{it\}'\)"),
+        ({"model": 3}, r"initial_resources\['model'\] is a int: give an LLM or a PromptTemplate"),
+        ([PromptTemplate("a")], "initial_resources is a list: give a dict of resources by their names"),
+    ],
+)
+def test_resources_of_a_wrong_kind_are_refused_before_anything_starts(resources: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Trainer(initial_resources=resources)

@@ -64,6 +64,8 @@ class Algorithm(Generic[T]):
     """The folder of the run, where the metrics are."""
     agent_prompt: PromptTemplate | None = None
     """The prompt that the agent has by itself, where no resource gives it one."""
+    agent_takes_prompt: bool = True
+    """Whether the agent can see a prompt among its resources at all."""
     own_gateway_address: str | None = None
     """Where the gateway is, if the run has started it: then nobody else calls it."""
 

@@ -115,7 +115,8 @@ class AlgorithmSequence(Algorithm[Any]):
             stage.set_adapter(self._adapter)
         stage.set_llm_proxy(self._llm_proxy)
         stage.set_loop(self._loop)
-        stage.agent_prompt, stage.own_gateway_address = self.agent_prompt, self.own_gateway_address
+        stage.agent_prompt, stage.agent_takes_prompt = self.agent_prompt, self.agent_takes_prompt
+        stage.own_gateway_address = self.own_gateway_address
         stage.run_dir, stage.records_dir = self._folder_of(stage, place), self.records_dir
         keep = lambda state: self._keep(msgspec.structs.replace(place, state=state))  # noqa: E731
         stage.set_checkpointer(None if self._save is None else keep)

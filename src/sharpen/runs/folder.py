@@ -73,12 +73,13 @@ class RunFolder:
 
     @classmethod
     def last(cls, root: str | os.PathLike[str] | None = None) -> "RunFolder":
-        """The folder of the newest run."""
+        """The folder of the newest run, of those in which anything happened."""
         below = Path(root) if root is not None else runs_root()
         found = [path.parent for path in below.glob("*/config.json") if (path.parent / _LOCK).is_file()]
         if not found:
             raise ConfigError(f"there is no run to resume in {str(below)!r}: give the folder of the run, or start one")
-        return cls.open(max(found, key=_made_at))
+        worth_it = [path for path in found if not _came_to_nothing(path)]
+        return cls.open(max(worth_it or found, key=_made_at))
 
     @classmethod
     def _locked(cls, path: Path) -> "RunFolder":
@@ -160,6 +161,13 @@ def last_line(
         if is_wanted is None or is_wanted(found):
             return found
     return {}
+
+
+def _came_to_nothing(path: Path) -> bool:
+    """Whether a run failed before it had a rollout, for a wrong setting mostly: nobody means to go on with it."""
+    result = path / "result.json"
+    found = _dict_in(result) if result.exists() else {}
+    return found.get("status") == "failed" and not (found.get("metrics") or {}).get("rollouts")
 
 
 def _made_at(path: Path) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
 from ..algorithm.own_thread import run_to_end
+from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
 from ..execution.lost_attempts import lose_those_of_the_dead
 from ..litagent import LitAgent
@@ -89,12 +90,14 @@ class AlgorithmBundle:
         loop: LoopPlan | None = None,
         needs_llm: bool = False,
         agent_prompt: PromptTemplate | None = None,
+        agent_takes_prompt: bool = True,
     ) -> None:
         self.algorithm = algorithm
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
-        self.gateway_sign, self.needs_llm, self.agent_prompt = gateway_sign, needs_llm, agent_prompt
+        self.gateway_sign, self.needs_llm = gateway_sign, needs_llm
+        self.agent_prompt, self.agent_takes_prompt = agent_prompt, agent_takes_prompt
         self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
         self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
@@ -174,9 +177,10 @@ class AlgorithmBundle:
             try:
                 await run_to_end(algorithm, self.train_dataset, self.val_dataset)
                 return
-            except Exception:
+            except Exception as error:
                 if left <= 0 or loop.error is not None or not self.checkpoints.exist:
-                    log.exception("the algorithm failed")
+                    # An error of ours says in words what is wrong; whoever catches it has its traceback.
+                    log.error("the algorithm failed: %s", error, exc_info=not isinstance(error, SharpenError))
                     raise
                 left -= 1
                 log.exception(
@@ -207,7 +211,8 @@ class AlgorithmBundle:
             algorithm.set_adapter(self.adapter)
         algorithm.set_llm_proxy(self.llm_proxy)
         algorithm.set_initial_resources(resources)
-        algorithm.own_gateway_address, algorithm.agent_prompt = gateway.own_address, self.agent_prompt
+        algorithm.own_gateway_address = gateway.own_address
+        algorithm.agent_prompt, algorithm.agent_takes_prompt = self.agent_prompt, self.agent_takes_prompt
         algorithm.run_dir = algorithm.records_dir = self.loop.run_dir
 
     def _load_checkpoint(self, algorithm: Algorithm[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..algorithm import Algorithm, Baseline
-from ..algorithm.prompts.seed_prompt import prompt_of_agent
+from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
 from ..algorithm.sequence import stages_of, title_of
 from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
@@ -175,6 +175,7 @@ class Run:
             retries=trainer.algorithm_retries,
             needs_llm=self._needs_llm(),
             agent_prompt=prompt_of_agent(self._agent),
+            agent_takes_prompt=takes_prompt(self._agent),
             loop=LoopPlan(
                 callbacks=trainer.callbacks,
                 loggers=trainer.loggers,
@@ -215,6 +216,8 @@ class Run:
         )
         if self._folder is not None:
             self._folder.write_result(result.record())
+            if result.status == "interrupted" and self._algorithm is not None:
+                log.info("the run was interrupted; fit(..., resume=%r) goes on with it", str(self._folder.path))
         return result
 
     def _metrics(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..loggers import Logger
 from ..runner import Runner
 from ..runs import RunFolder
 from ..store import LightningStore
-from ..types import Dataset, Hook, NamedResources, RolloutConfig, SizedDataset
+from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
 from .config import describe, made_by
 from .factories import Factories, is_runner_only, log
 from .loop_face import LoopFace
@@ -88,7 +88,7 @@ class Trainer(LoopFace, Factories):
         _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
         self.is_dev = dev
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
-        self.initial_resources = initial_resources
+        self.initial_resources = _checked_resources(initial_resources)
         self.rollout_config = _rollout_config(rollout_config)
         self.run_dir, self.name, self.seed = run_dir, name, seed
         self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
@@ -304,6 +304,18 @@ class Trainer(LoopFace, Factories):
             self._is_folder_new = True
         self._is_store_in_folder = True
         return self._folder.store_path
+
+
+def _checked_resources(resources: NamedResources | None) -> NamedResources | None:
+    if resources is not None and not isinstance(resources, Mapping):
+        raise ConfigError(f"initial_resources is a {type(resources).__name__}: give a dict of resources by their names")
+    for name, resource in (resources or {}).items():
+        if isinstance(resource, str):
+            raise ConfigError(f"initial_resources[{name!r}] is a text: give PromptTemplate({resource[:40]!r})")
+        if not isinstance(resource, LLM | PromptTemplate):
+            kind = type(resource).__name__
+            raise ConfigError(f"initial_resources[{name!r}] is a {kind}: give an LLM or a PromptTemplate")
+    return resources
 
 
 def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutConfig:

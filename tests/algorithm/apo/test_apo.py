@@ -191,6 +191,33 @@ async def test_the_same_seed_makes_the_same_search_whatever_takes_how_long() -> 
     assert await shaped(8) != first
 
 
+async def test_a_branch_that_is_slow_keeps_no_other_waiting() -> None:
+    """So a round takes as long as its slowest branch: the others are validated before its rollouts have begun."""
+    ready: list[str | None] = []
+    world = World(play)
+
+    class Slow(APO):
+        async def evaluate_prompt_on_batch(self, *given: Any, prefix: str | None = None) -> Any:
+            while prefix == "r1-p0-b0" and not (len(ready) == 3 and is_validated()):
+                await asyncio.sleep(0.005)
+            return await super().evaluate_prompt_on_batch(*given, prefix=prefix)
+
+        async def textual_gradient_and_apply_edit(self, *given: Any, prefix: str | None = None) -> str | None:
+            text = await super().textual_gradient_and_apply_edit(*given, prefix=prefix)
+            ready.append(prefix)
+            return text
+
+    def is_validated() -> bool:
+        return any(each.split == "val" and each.prompt != SEED.template for each in world.played)
+
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, Slow, beam_rounds=1)
+        async with asyncio.timeout(30):
+            await search(apo, world)
+    assert ready[-1] == "r1-p0-b0"
+    assert apo.round == 1
+
+
 async def test_without_a_seed_two_searches_differ() -> None:
     with ScriptedOpenAI(good_words) as server:
         both = [make(server, seed=None, beam_rounds=1) for _ in range(2)]

@@ -5,7 +5,8 @@ from typing import Any
 from sharpen import Span
 from sharpen.adapter.messages import OpenAIMessages
 from sharpen.algorithm.gepa.feedback import record_of, record_without_trace
-from sharpen.algorithm.prompts.evaluations import Evaluation, Item
+from sharpen.algorithm.prompts.evaluations import Evaluation
+from sharpen.algorithm.prompts.items import Item
 
 
 def evaluation(**more: Any) -> Evaluation:

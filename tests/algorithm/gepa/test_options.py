@@ -25,6 +25,7 @@ from sharpen.errors import ConfigError, MissingExtraError
         ({"max_metric_calls": None}, "max_metric_calls is None: say how many rollouts"),
         ({"reflection_model": ""}, "reflection_model is '': give the name of a model"),
         ({"reflection_temperature": 3}, "reflection_temperature is 3: give a number from 0 to 2"),
+        ({"reflection_client": object()}, "reflection_client is of the kind object: give an openai.AsyncOpenAI"),
         ({"candidate_selection_strategy": "best"}, "candidate_selection_strategy is 'best': use 'pareto' or"),
         ({"module_selector": "some"}, "module_selector is 'some': use 'round_robin' or 'all'"),
         ({"acceptance_criterion": "any"}, "acceptance_criterion is 'any': use 'strict_improvement'"),

@@ -4,7 +4,8 @@ import pytest
 
 from sharpen.algorithm.gepa.budget import Budget, check_budget
 from sharpen.algorithm.gepa.scores import ScoreScale
-from sharpen.algorithm.prompts.evaluations import Evaluation, Item
+from sharpen.algorithm.prompts.evaluations import Evaluation
+from sharpen.algorithm.prompts.items import Item
 from sharpen.errors import ConfigError
 
 

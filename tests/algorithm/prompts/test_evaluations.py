@@ -8,7 +8,8 @@ import pytest
 
 from sharpen import LLM, InMemoryLightningStore, PromptTemplate, RolloutConfig, Span
 from sharpen.algorithm.prompts.candidates import Cost
-from sharpen.algorithm.prompts.evaluations import Evaluations, Item, as_items, cost_of
+from sharpen.algorithm.prompts.evaluations import Evaluations, cost_of
+from sharpen.algorithm.prompts.items import Item
 from sharpen.errors import ConfigError
 from tests.algorithm.prompts.world import LOST, World
 
@@ -57,6 +58,20 @@ async def test_another_task_in_the_same_place_is_another_rollout() -> None:
         moved = [Item("val", 0, 1), Item("val", 1, 1), Item("val", 2, 5)]
         assert await rewards(second, moved) == [1.0, 1.0, 5.0]
     assert world.count() == 5  # the second of them is what it was
+
+
+async def test_a_task_that_an_agent_changes_stays_the_same_item() -> None:
+    def spoil(prompt: str, task: dict[str, int]) -> float:
+        task["seen"] = 1
+        return 1.0
+
+    world, item = World(spoil), Item("val", 0, {"number": 3})
+    evaluations = Evaluations(world.store, "k")
+    async with world.working(), evaluations.following():
+        for _ in range(2):
+            item.task["number"] += 1
+            await evaluations.evaluate(PROMPTS, [item])
+    assert world.count() == 1
 
 
 async def test_a_task_that_json_cannot_hold_is_known_by_its_place() -> None:
@@ -237,23 +252,7 @@ async def test_every_attempt_of_a_rollout_is_in_its_cost() -> None:
     assert found.cost == Cost(rollouts=1, calls=2, input_tokens=20, output_tokens=10)
 
 
-# -- tasks and costs ---------------------------------------------------------------------------------
-
-
-def test_tasks_of_a_data_set_are_its_items_and_others_are_numbered_by_what_they_say() -> None:
-    tasks = [{"a": 1}, {"b": 2}]
-    known = [Item("val", index, task) for index, task in enumerate(tasks)]
-    assert as_items(tasks[::-1], "val", known) == known[::-1]
-    strange = [{"c": 3}, {"c": 3}, {(1, 2): {3}}, "\ud800"]
-    first, again = as_items(strange, "val", known), as_items(strange, "val", known)
-    assert first == again
-    assert len({each.index for each in first}) == 4
-    assert min(each.index for each in first) > len(known)
-
-
-def test_the_same_object_twice_in_a_data_set_is_two_items() -> None:
-    known = [Item("val", index, "task") for index in range(2)]
-    assert [each.index for each in as_items(["task", "task"], "val", known)] == [0, 1]
+# -- costs -------------------------------------------------------------------------------------------
 
 
 def test_the_cost_of_a_rollout_is_that_of_its_calls_each_counted_once() -> None:

@@ -258,6 +258,19 @@ async def test_an_agent_without_rewards_ends_the_search_before_it_costs_more() -
     assert world.count() == 20
 
 
+async def test_an_agent_that_lacks_a_resource_ends_the_search_before_it_costs_more() -> None:
+    class MissingResourceError(ArithmeticError):
+        """By the name under which the runner records it."""
+
+    def failing(prompt: str, task: int) -> float:
+        raise MissingResourceError("the agent asks for llm, but its rollout has no LLM: give one")
+
+    optimiser, world = Growing(), World(failing)
+    with pytest.raises(ConfigError, match=r"could begin.*asks for llm.*give one, or serve a local model with model="):
+        await run(optimiser, world)
+    assert world.count() == 20
+
+
 async def test_an_agent_that_always_fails_is_told_and_may_be_mended_by_a_prompt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts
+from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts, takes_prompt
 from sharpen.errors import ConfigError
 from sharpen.litagent import LitAgent, rollout
 from sharpen.types import LLM, NamedResources, PromptTemplate
@@ -110,3 +110,14 @@ def test_the_attribute_comes_before_the_default() -> None:
 
     agent.prompt_template = TWO  # type: ignore[attr-defined]
     assert prompt_of_agent(agent) == TWO
+
+
+def test_an_agent_that_cannot_see_a_prompt_is_known_by_its_signature() -> None:
+    class Own(LitAgent[Any]):
+        def rollout(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+            return 1.0
+
+    assert takes_prompt(Own())
+    assert takes_prompt(rollout(lambda task, prompt_template: 1.0))
+    assert takes_prompt(rollout(lambda task, resources: 1.0))
+    assert not takes_prompt(rollout(lambda task, llm: 1.0))

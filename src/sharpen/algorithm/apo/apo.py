@@ -22,12 +22,15 @@ from ..base import State
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
 from ..prompts.blame import infrastructure_fault
 from ..prompts.candidates import Candidate
-from ..prompts.evaluations import Evaluation, Item, Split, as_items
-from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
+from ..prompts.evaluations import Evaluation
+from ..prompts.items import Item, Split, as_items
+from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.placeholders import why_unfit
 from ..prompts.promotion import Promotion
 from ..prompts.race import Race
 from ..prompts.scoreboard import side_by_side
+from ..prompts.seed_check import check_seed
+from ..prompts.settings import check_client, check_counts, check_models, check_temperature
 from ..rewards import why_failed, with_last_attempt
 from ..task_order import indices_of_batch
 from .branch import AllLostError, Branch, current_branch, give_up, next_place, occasion_of, pay, work_for
@@ -107,9 +110,9 @@ class APO(PromptOptimiser):
             max_concurrent_calls=max_concurrent_calls,
             edit_attempts=edit_attempts,
         )
-        _check_temperature(self.diversity_temperature)
-        _check_models(gradient_model=gradient_model, apply_edit_model=apply_edit_model)
-        _check_client(async_openai_client)
+        check_temperature("diversity_temperature", self.diversity_temperature)
+        check_models(gradient_model=gradient_model, apply_edit_model=apply_edit_model)
+        check_client("async_openai_client", async_openai_client)
         load_prompts("critique", critique_prompts)  # a file that cannot be used is said here, and not in a run
         load_prompts("edit", edit_prompts)
 
@@ -172,7 +175,7 @@ class APO(PromptOptimiser):
     async def _meet_first(self, version: str, batch: Sequence[Item]) -> None:
         found = await self.evaluate(version, _first_of(batch))
         if version == SEED and not self.round and not self.run_initial_validation:
-            self._check_seed(found)
+            check_seed(found)
 
     async def _grow(self, branch: Branch, batch: Sequence[Item]) -> None:
         """From rollouts of the parent to a new prompt and its first validation tasks."""
@@ -438,21 +441,3 @@ def _one_of(name: str, value: T, other_name: str, other: T | None) -> T:
     if not isinstance(value, _Rounds | _Temperature):
         raise ConfigError(f"{other_name} is another name for {name}: give one of the two, not both")
     return other
-
-
-def _check_temperature(temperature: float) -> None:
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not is_number or not 0 <= temperature <= 2:
-        raise ConfigError(f"diversity_temperature is {temperature!r}: give a number from 0 to 2")
-
-
-def _check_models(**models: str) -> None:
-    for name, value in models.items():
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigError(f"{name} is {value!r}: give the name of a model")
-
-
-def _check_client(client: object) -> None:
-    create = getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)
-    if client is not None and (create is None or type(client).__name__ in ("OpenAI", "AzureOpenAI")):
-        raise ConfigError(f"async_openai_client is of the kind {type(client).__name__}: give an openai.AsyncOpenAI")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ...errors import RunError
 from ..prompts.candidates import Candidate, Cost
-from ..prompts.evaluations import Evaluation, Item
+from ..prompts.evaluations import Evaluation
+from ..prompts.items import Item
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from ...errors import ConfigError
 from ...types import LLM, PromptTemplate
 from ..base import State
 from ..prompts.candidates import Candidate, Cost
-from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
+from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
+from ..prompts.settings import check_counts
 from .demo_sets import DemoSet, Proposal, changed_set, random_set
 from .demonstration import Demonstration
 from .exploration import Exploration

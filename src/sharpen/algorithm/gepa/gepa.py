@@ -17,7 +17,8 @@ from ...errors import ConfigError, MissingExtraError
 from ..base import State
 from ..prompts.assistant import Assistant, choose_client
 from ..prompts.candidates import Cost
-from ..prompts.optimiser import SEED, PromptOptimiser, check_counts
+from ..prompts.optimiser import SEED, PromptOptimiser
+from ..prompts.settings import check_client, check_counts, check_models, check_temperature
 from .budget import check_budget
 from .gepa_search import GepaSearch
 from .options import GepaOptions, check_names
@@ -70,7 +71,10 @@ class GEPA(PromptOptimiser):
         if max_metric_calls is None:
             raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
         check_counts(max_metric_calls=max_metric_calls)
-        _check_model(reflection_model, reflection_temperature)
+        check_models(reflection_model=reflection_model)
+        check_client("reflection_client", reflection_client)
+        if reflection_temperature is not None:
+            check_temperature("reflection_temperature", reflection_temperature)
         self.reflection_client, self.reflection_model = reflection_client, reflection_model
         self.max_metric_calls, self.reflection_temperature = max_metric_calls, reflection_temperature
         self.options = GepaOptions(
@@ -128,10 +132,3 @@ class GEPA(PromptOptimiser):
 def _names_of(kind: type) -> list[str]:
     found = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
     return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
-
-
-def _check_model(name: str, temperature: float | None) -> None:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"reflection_model is {name!r}: give the name of a model")
-    if temperature is not None and not 0 <= temperature <= 2:
-        raise ConfigError(f"reflection_temperature is {temperature}: give a number from 0 to 2")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import RunError
 from ..prompts.assistant import Answer, Assistant, NoAnswerError
-from ..prompts.evaluations import Evaluation, Item
+from ..prompts.evaluations import Evaluation
+from ..prompts.items import Item
 from .budget import Budget
 from .family import Family
 from .iterations import Iteration, Iterations

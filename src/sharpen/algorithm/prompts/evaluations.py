@@ -12,11 +12,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import zlib
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -39,26 +37,16 @@ from ..finished import FinishedRollouts
 from ..rewards import is_lost, why_failed, with_last_attempt
 from .blame import infrastructure_fault, spent_limit
 from .candidates import Cost
+from .items import Item, Split
 
 log = logging.getLogger(__name__)
 
-Split = Literal["train", "val"]
 Prompts = Mapping[str, PromptTemplate]
 # Before each further try of a rollout that was lost because a model did not answer. A gateway that has died is back
 # after a few seconds; at once every try would be spent before that.
 PAUSES_SECONDS = (1.0, 5.0)
 READS_AT_ONCE = 16
-_FAR = 1 << 40  # from here on, tasks are numbered that belong to no data set of the run
 _INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One task of a data set, by its place."""
-
-    split: Split
-    index: int
-    task: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,26 +263,6 @@ def _told(evaluation: Evaluation) -> Evaluation:
     return evaluation
 
 
-def as_items(tasks: Sequence[Any], split: Split, known: Sequence[Item]) -> list[Item]:
-    """Tasks of a data set as the items that they are; others have a number that follows from what they say."""
-    wanted = set(map(id, tasks))
-    own: dict[int, list[Item]] = {}
-    for item in reversed(known):
-        if id(item.task) in wanted:
-            own.setdefault(id(item.task), []).append(item)
-    seen: Counter[bytes] = Counter()
-    return [own[id(task)].pop() if own.get(id(task)) else _foreign(task, split, seen) for task in tasks]
-
-
-def _foreign(task: Any, split: Split, seen: Counter[bytes]) -> Item:
-    try:
-        text = msgspec.json.encode(task, enc_hook=repr, order="sorted")
-    except (TypeError, ValueError, RecursionError):  # what JSON cannot hold
-        text = repr(task).encode("utf-8", "replace")
-    seen[text] += 1  # the same task twice is two of them
-    return Item(split, _FAR * seen[text] + zlib.crc32(text), task)
-
-
 def cost_of(spans: Sequence[Span]) -> Cost:
     """What one rollout took: calls and tokens, and money where the gateway knows prices."""
     # The gateway and the agent's own tracer may both have recorded a call: the gateway knows more.
@@ -316,16 +284,7 @@ def _digest(prompts: Prompts, sampling: Mapping[str, Any] | None) -> str:
 
 
 def _place(digest: str, item: Item, occasion: str) -> str:
-    return "-".join(filter(None, (digest, occasion, f"{item.split}{item.index}{_mark(item.task)}")))
-
-
-def _mark(task: Any) -> str:
-    """What a task says, in short: a run may go on with a data set that has others in the same places. Those that JSON
-    cannot hold are known by their places alone."""
-    try:
-        return f"_{zlib.crc32(msgspec.json.encode(task, order='sorted')):08x}"
-    except (TypeError, ValueError, RecursionError):
-        return ""
+    return "-".join(filter(None, (digest, occasion, f"{item.split}{item.index}{item.mark}")))
 
 
 def _with_sampling(resources: NamedResources, sampling: Mapping[str, Any] | None) -> NamedResources:

@@ -17,12 +17,12 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...adapter import TraceToMessages
-from ...errors import ConfigError, RunError, SharpenError
+from ...errors import ConfigError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
 from ...types import Dataset, NamedResources, PromptTemplate
@@ -32,12 +32,15 @@ from ..task_order import all_tasks, divided, indices_of_batch
 from .assistant import Answer
 from .candidates import Candidate, CandidateBook, Cost
 from .difference import best_diff, show_best_diff
-from .evaluations import Evaluation, Evaluations, Item, Split
+from .evaluations import Evaluation, Evaluations
+from .items import Item, Split
 from .promotion import Promotion
 from .records import write_records
 from .scoreboard import Scoreboard, cost_metrics
+from .seed_check import check_seed
 from .seed_prompt import seed_prompts
 from .served_model import served_model
+from .settings import check_counts, check_search
 from .tree import draw_tree
 from .tree_svg import tree_svg
 from .unused_prompt import unused_prompts
@@ -78,8 +81,7 @@ class PromptOptimiser(Algorithm[Any]):
         max_response_tokens: int = 512,
     ) -> None:
         check_counts(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
-        _check(rollout_batch_timeout, promotion, train_split)
-        _check_seed_number(seed)
+        check_search(rollout_batch_timeout, promotion, train_split, seed)
         self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout
         self.run_initial_validation, self.patience, self.promotion = run_initial_validation, patience, promotion
         self.train_split, self.resource_name, self.model = train_split, resource_name, model
@@ -282,26 +284,13 @@ class PromptOptimiser(Algorithm[Any]):
             return
         is_told = self.round > 0 or len(self._scores.get("met", {}).get(SEED, ())) == len(self.val_items)
         found = await self.evaluate(SEED, self.val_items)
-        self._check_seed(found)
+        check_seed(found)
         if is_told:  # by an earlier life of the run
             return
         await self._check_use(found)
         log.info("the seed prompt: %s", self.board.score_text(SEED))
         self.report_validation(self.board.metrics())
         self.checkpoint()
-
-    def _check_seed(self, evaluations: Sequence[Evaluation]) -> None:
-        """A search that can see nothing ends before it costs more."""
-        if all(each.is_lost for each in evaluations):
-            raise RunError(f"every rollout of the seed prompt was lost: {evaluations[0].error}")
-        failed = [each for each in evaluations if each.status == "failed"]
-        if len(failed) == len(evaluations):
-            log.warning("every rollout of the seed prompt failed, the first with %s", failed[0].error)
-        elif not any(each.has_reward for each in evaluations):
-            raise ConfigError(
-                "no rollout of the seed prompt has a reward, so prompts cannot be compared: let the agent return a "
-                "number, or call emit_reward"
-            )
 
     async def _check_use(self, evaluations: Sequence[Evaluation]) -> None:
         """Say so when the agent seems to have its prompt from elsewhere."""
@@ -406,27 +395,3 @@ def _as_text(drawing: str) -> "Text":
     from rich.text import Text
 
     return Text(drawing, no_wrap=True)
-
-
-def check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
-
-
-def _check(timeout: float, promotion: str, train_split: float) -> None:
-    if not _is_number(timeout) or not timeout > 0:
-        raise ConfigError(f"rollout_batch_timeout is {timeout!r}: give a number of seconds above 0")
-    if promotion not in get_args(Promotion):
-        raise ConfigError(f"promotion is {promotion!r}: use one of {', '.join(get_args(Promotion))}")
-    if not _is_number(train_split) or not 0 < train_split < 1:
-        raise ConfigError(f"train_split is {train_split!r}: give the share of the tasks to learn from, between 0 and 1")
-
-
-def _check_seed_number(seed: int | None) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ConfigError(f"seed is {seed!r}: give a whole number, or None for another one in every run")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,7 +13,8 @@ import msgspec
 
 from ..base import State
 from .candidates import Candidate, CandidateBook, Cost, Score
-from .evaluations import Evaluation, Evaluations, Item
+from .evaluations import Evaluation, Evaluations
+from .items import Item
 from .promotion import Promotion, is_better
 from .race import Race
 

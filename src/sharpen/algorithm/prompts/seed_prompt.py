@@ -49,6 +49,13 @@ def prompt_of_agent(agent: LitAgent[Any]) -> PromptTemplate | None:
     return None if parameter is None else _as_template(parameter.default)
 
 
+def takes_prompt(agent: LitAgent[Any]) -> bool:
+    """Whether an agent can see a prompt: a function asks for it by name, or for all resources; a class gets them."""
+    if not isinstance(agent, FunctionalLitAgent):
+        return True
+    return bool({PROMPT_NAME, "resources"} & inspect.signature(agent.function).parameters.keys())
+
+
 def _as_template(value: object) -> PromptTemplate | None:
     if isinstance(value, str):
         return PromptTemplate(str(value))

@@ -13,7 +13,7 @@ from ...types import NamedResources
 from ..base import Gateway
 from ..computing import compute
 from ..serving import PublishedModel, Sampling, model_name
-from .evaluations import Split
+from .items import Split
 
 if TYPE_CHECKING:
     from ...llm.server import EngineServer

@@ -1,0 +1,46 @@
+"""Checks of the settings of a search: what is wrong is said where the search is made, and not in a run."""
+
+from typing import get_args
+
+from ...errors import ConfigError
+from .promotion import Promotion
+
+
+def check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
+
+
+def check_search(timeout: float, promotion: str, train_split: float, seed: int | None) -> None:
+    """Those that every search has."""
+    if not _is_number(timeout) or not timeout > 0:
+        raise ConfigError(f"rollout_batch_timeout is {timeout!r}: give a number of seconds above 0")
+    if promotion not in get_args(Promotion):
+        raise ConfigError(f"promotion is {promotion!r}: use one of {', '.join(get_args(Promotion))}")
+    if not _is_number(train_split) or not 0 < train_split < 1:
+        raise ConfigError(f"train_split is {train_split!r}: give the share of the tasks to learn from, between 0 and 1")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ConfigError(f"seed is {seed!r}: give a whole number, or None for another one in every run")
+
+
+def check_models(**models: str) -> None:
+    for name, value in models.items():
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{name} is {value!r}: give the name of a model")
+
+
+def check_temperature(name: str, value: float) -> None:
+    if not _is_number(value) or not 0 <= value <= 2:
+        raise ConfigError(f"{name} is {value!r}: give a number from 0 to 2")
+
+
+def check_client(name: str, client: object) -> None:
+    """One that is given; None is for one that is chosen."""
+    create = getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)
+    if client is not None and (create is None or type(client).__name__ in ("OpenAI", "AzureOpenAI")):
+        raise ConfigError(f"{name} is of the kind {type(client).__name__}: give an openai.AsyncOpenAI")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
