@@ -26,10 +26,10 @@ TASKS = plain_tasks(296, seed=1)
 TRAIN, VAL, HELD_OUT = TASKS[:200], TASKS[200:232], TASKS[232:]
 
 
-async def ask(llm: LLM, prompt: str) -> str:
+async def ask(llm: LLM, prompt: str, **sampling: float) -> str:
     """What the model writes on the line of the question."""
     client = open_client().with_options(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "none")
-    said = await client.completions.create(model=llm.model, prompt=prompt, stop=["\n"], **llm.sampling_parameters)
+    said = await client.completions.create(model=llm.model, prompt=prompt, stop=["\n"], **sampling)
     return str(said.choices[0].text).strip()
 
 
@@ -46,7 +46,7 @@ def share_right(*prompts: PromptTemplate) -> list[float]:
     from sharpen.llm.server import EngineServer
 
     async def right(prompt: PromptTemplate) -> float:
-        asked = (ask(llm, prompt.format(question=task["question"])) for task in HELD_OUT)
+        asked = (ask(llm, prompt.format(question=task["question"]), temperature=0) for task in HELD_OUT)
         answers = await asyncio.gather(*asked)
         return sum(answer == task["answer"] for answer, task in zip(answers, HELD_OUT, strict=True)) / len(HELD_OUT)
 
@@ -54,9 +54,9 @@ def share_right(*prompts: PromptTemplate) -> list[float]:
         return [await right(prompt) for prompt in prompts]
 
     loaded = load_model(demo_model())
-    with EngineServer(Engine(loaded.model, loaded.tokenizer), loaded.tokenizer, name="calculator") as server:
-        greedy = {"temperature": 0.0, "max_tokens": ANSWER_TOKENS}
-        llm = LLM(server.base_url, "calculator", sampling_parameters=greedy)
+    engine = Engine(loaded.model, loaded.tokenizer)
+    with EngineServer(engine, loaded.tokenizer, name="calculator", max_response_tokens=ANSWER_TOKENS) as server:
+        llm = LLM(server.base_url, "calculator")
         return asyncio.run(each())
 
 

@@ -36,9 +36,9 @@ async def share_right(model: str | Path, prompt: PromptTemplate, tasks: list[Tas
 
     loaded = load_model(model)
     with EngineServer(Engine(loaded.model, loaded.tokenizer), loaded.tokenizer, name="calculator", seed=1) as server:
-        sampled = {"temperature": 1.0, "max_tokens": ANSWER_TOKENS}
-        llm = LLM(server.base_url, "calculator", sampling_parameters=sampled)
-        answers = await asyncio.gather(*(ask(llm, prompt.format(question=task["question"])) for task in tasks))
+        llm, sampled = LLM(server.base_url, "calculator"), {"temperature": 1.0, "max_tokens": ANSWER_TOKENS}
+        prompts = [prompt.format(question=task["question"]) for task in tasks]
+        answers = await asyncio.gather(*(ask(llm, each, **sampled) for each in prompts))
     return sum(answer == task["answer"] for answer, task in zip(answers, tasks, strict=True)) / len(tasks)
 
 

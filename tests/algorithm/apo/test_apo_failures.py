@@ -196,6 +196,55 @@ async def test_a_failure_that_will_not_pass_ends_the_run_at_once_and_says_what_t
     assert latest.resources == {"prompt": SEED}
 
 
+async def test_a_critic_without_an_answer_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    refusing = first_of(CRITIC, Reply(None, refusal="I would rather not"))
+    with ScriptedOpenAI(refusing) as server, caplog.at_level(logging.INFO, logger="sharpen"):
+        await search(make(server, beam_width=1, beam_rounds=1, val_batch_size=4))
+    told = [record for record in caplog.records if "I would rather not" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"]
+
+
+# -- before anything is paid for ---------------------------------------------------------------------
+
+
+async def test_a_wrong_key_is_found_before_any_rollout() -> None:
+    world = World(play)
+    with ScriptedOpenAI(good_words, listing=Reply(status=401, error=f"wrong key {KEY}")) as server:
+        with pytest.raises(RunError, match=r"answered 401 .*check the key"):
+            await search(make(server), world)
+        assert server.count() == world.count() == 0
+
+
+async def test_a_critic_that_is_gone_is_found_before_any_rollout() -> None:
+    world = World(play)
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server)
+    with pytest.raises(RunError, match=r"'critic' at 127.* cannot be reached"):
+        await search(apo, world)
+    assert world.count() == 0
+
+
+async def test_a_wrong_name_of_a_model_is_told_before_any_rollout(caplog: pytest.LogCaptureFixture) -> None:
+    listing = ScriptedOpenAI(good_words, models=("critic", "edit-or"))
+    with listing as server, caplog.at_level(logging.INFO, logger="sharpen"):
+        await search(make(server, beam_width=1, branch_factor=1, beam_rounds=1, val_batch_size=4))
+    lines = [record.getMessage() for record in caplog.records]
+    told = [number for number, line in enumerate(lines) if "'editor' is not among the models" in line]
+    assert len(told) == 1
+    assert told[0] < next(number for number, line in enumerate(lines) if "the seed prompt" in line)
+
+
+async def test_a_search_that_is_done_needs_no_critic_any_more() -> None:
+    options: dict[str, Any] = {"beam_width": 1, "branch_factor": 1, "beam_rounds": 1, "val_batch_size": 4}
+    world = World(play)
+    with ScriptedOpenAI(good_words) as server:
+        await search(make(server, **options), world)
+        again = make(server, **options)
+    again.load_state_dict(world.state)
+    await search(again, world)
+    assert again.round == 1
+
+
 async def test_calls_run_side_by_side_up_to_the_limit() -> None:
     gate = threading.Barrier(3, timeout=20)
 

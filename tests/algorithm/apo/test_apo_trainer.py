@@ -1,5 +1,6 @@
 """APO under the trainer: real runners, callbacks, loggers, records, the gateway, and a run that goes on."""
 
+import asyncio
 import csv
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # runs without a folder of their own make one below
 
 
+HELLO: list[Any] = [{"role": "user", "content": f"<template>\n{SEED.template}\n</template>"}]
 SMALL: dict[str, Any] = {"train": TRAIN, "val": tasks(8)}
 
 
@@ -61,6 +63,46 @@ def test_a_fit_gives_the_best_prompt_and_leaves_the_records_of_all(tmp_path: Pat
     assert len(rows) == 2
     assert {"train/reward_mean", "train/rejected", "val/reward_mean", "val/reward_low", "val/rollouts"} <= set(rows[0])
     assert float(rows[-1]["train/rollouts_total"]) == result.metrics["rollouts"] == apo.cost.rollouts
+
+
+def test_a_client_that_was_used_before_the_run_serves_it(tmp_path: Path) -> None:
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, beam_width=1, beam_rounds=1, val_batch_size=6)
+        assert apo.async_openai_client is not None
+        asyncio.run(apo.async_openai_client.chat.completions.create(model=CRITIC, messages=HELLO, seed=1))
+        fit(apo, tmp_path / "run", **SMALL)
+    assert [each.status for each in apo.candidates if each.status == "rejected"] == []
+    assert apo.round == 1
+
+
+async def test_a_client_that_was_used_in_a_notebook_serves_a_run_there(tmp_path: Path) -> None:
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, beam_width=1, beam_rounds=1, val_batch_size=6)
+        assert apo.async_openai_client is not None
+        await apo.async_openai_client.chat.completions.create(model=CRITIC, messages=HELLO, seed=1)
+        trainer = Trainer(algorithm=apo, strategy="shm", initial_resources={"prompt": SEED}, run_dir=tmp_path / "run")
+        await trainer.fit_async(agent, TRAIN, tasks(8))
+        await apo.async_openai_client.chat.completions.create(model=CRITIC, messages=HELLO, seed=1)
+    assert apo.round == 1
+
+
+def test_a_client_can_be_shared_by_agent_and_critic(tmp_path: Path) -> None:
+    with ScriptedOpenAI(lambda request: "ok" if request["model"] == "agent" else good_words(request)) as server:
+        apo = make(server, beam_width=2, beam_rounds=1, val_batch_size=6)
+        client = apo.async_openai_client
+        assert client is not None
+
+        @rollout
+        async def asking(task: dict[str, int], prompt_template: PromptTemplate) -> float:
+            prompt = prompt_template.format(question=str(task["number"]))
+            await client.chat.completions.create(model="agent", messages=[{"role": "user", "content": prompt}])
+            return quality(prompt, task["number"])
+
+        fit(apo, tmp_path / "run", **SMALL, the_agent=asking)
+    assert server.count(model="agent") == apo.cost.rollouts
+    assert [
+        each.status for each in apo.candidates if each.status == "rejected" and "same" not in str(each.reason)
+    ] == []
 
 
 def test_callbacks_see_rounds_as_iterations_and_can_end_the_search(tmp_path: Path) -> None:

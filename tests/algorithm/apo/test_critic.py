@@ -226,6 +226,8 @@ async def test_prompts_of_the_user_take_the_place_of_ours(tmp_path: Path) -> Non
     [
         ("Judge {prompt}", r"has no \{rollouts\}: put it"),
         ("Judge\nthis", r"has no \{prompt\} and no \{rollouts\}"),
+        ("{promt} {rollouts}", r"has \{promt\}, which is not known at a critique: did you mean \{prompt\}\?"),
+        ("{prompt} {rollouts} {question}", r"has \{question\}.*use .*To have it as text, write \{\{question\}\}"),
         ("{prompt} {rollouts} {critique}", r"has \{critique\}, which is not known at a critique: use \{prompt\}, "),
         ("{prompt} {rollouts} {{prompt}} {prompt.text}", "cannot be filled in: .*prompt.text"),
     ],
@@ -235,6 +237,41 @@ def test_a_prompt_that_cannot_serve_is_an_error_at_once(text: str, words: str, t
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=f"critique_prompts: .*mine.txt' {words}"):
         load_prompts("critique", [path])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Say what is wrong.", r"has no \{prompt\} and no \{rollouts\}"),
+        ("Here: {promt} {rollouts}", r"has \{promt\}.*did you mean \{prompt\}\?"),
+        ("Judge {rollouts}", r"has no \{prompt\}: put it"),
+        ("word " * 2_000, r"has no \{prompt\} and no"),
+        ("null \0", r"has no \{prompt\} and no"),
+        ("", r"has no \{prompt\} and no"),
+    ],
+)
+def test_a_text_that_cannot_serve_is_no_missing_file(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"critique_prompts: .* {words}"):
+        load_prompts("critique", [text])
+
+
+@pytest.mark.parametrize("path", ["critique.txt", "prompts/mine.md", "../a.b/critique.jinja2"])
+def test_a_path_that_leads_nowhere_is_no_text(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{path}' cannot be read: No such file"):
+        load_prompts("critique", [path])
+
+
+def test_a_file_is_read_whatever_its_name_looks_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my {prompt}").write_text("Judge {prompt} by {rollouts}", encoding="utf-8")
+    assert load_prompts("critique", ["my {prompt}"])[0].template == "Judge {prompt} by {rollouts}"
+
+
+def test_a_field_in_doubled_braces_is_text() -> None:
+    text = "Keep fields such as {{question}} in {prompt}, by {critique}"
+    assert load_prompts("edit", [text])[0].format(prompt="P", critique="C") == (
+        "Keep fields such as {{question}} in P, by C"
+    )
 
 
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sharpen import LLM, PromptTemplate
 from sharpen.algorithm.few_shot import FewShot
+from sharpen.algorithm.few_shot.exploration import ENOUGH_UNFIT
 from sharpen.algorithm.prompts.records import read_records
 from sharpen.errors import ConfigError, RunError
 from tests.algorithm.few_shot.scenes import (
@@ -26,6 +27,7 @@ from tests.algorithm.few_shot.scenes import (
     shape,
 )
 from tests.algorithm.prompts.world import World
+from tests.llm.tiny_models import write_tiny_model
 
 # -- it improves a prompt ----------------------------------------------------------------------------
 
@@ -258,6 +260,7 @@ async def test_a_search_without_any_success_says_how_much_was_tried_and_what_to_
         await search(few_shot, world)
     assert world.count("train") == 50
     assert few_shot.cost.rollouts == world.count()
+    assert few_shot.tree().endswith("cost: 70 rollouts; 50 rollouts of it made no candidate")
 
 
 async def test_a_prompt_whose_rollouts_are_all_perfect_stays() -> None:
@@ -279,6 +282,29 @@ async def test_an_agent_whose_calls_are_not_recorded_is_told_so() -> None:
         await search(few_shot, World(lambda prompt, task: float(task["number"] % 2)))
 
 
+@pytest.mark.parametrize(("min_reward", "num_paid"), [(None, 16), (0.0, 16)])
+async def test_an_agent_of_whom_nothing_can_be_shown_is_told_so_before_it_costs_much(
+    min_reward: float | None, num_paid: int
+) -> None:
+    world = World(lambda prompt, task: float(task["number"] % 2))
+    with pytest.raises(RunError, match=r"16 rollouts .* no call of a model was recorded"):
+        await search(FewShot(seed=1, min_reward=min_reward), world)
+    assert world.count("train") == num_paid
+
+
+async def test_successes_that_cannot_be_shown_do_not_end_a_search_that_has_others() -> None:
+    """Some are unfit by their task, in the end as many as would be too many; the others come to something."""
+
+    def some_unfit(prompt: str, luck: random.Random) -> str:
+        number = question_of(prompt)
+        return "{question}" if number % 10 == 0 else f"<{2 * number}>" if luck.random() < 0.3 else "no"
+
+    few_shot = FewShot(seed=1)
+    await search(few_shot, ModelWorld(some_unfit, reward=lambda answer, task: float(answer != "no")))
+    assert sum(few_shot.pool.unfit.values()) >= ENOUGH_UNFIT
+    assert len(few_shot.candidates) > 1
+
+
 # -- exploring ---------------------------------------------------------------------------------------
 
 
@@ -294,6 +320,40 @@ async def test_training_rollouts_are_sampled_at_the_temperature_and_validation_i
     assert seen["val"] == {None}
     assert seen["train"] <= {0.5, 1.5}
     assert 0.5 in seen["train"]
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(0.3, 0.3), ([0.4, 1.5], 0.4), (None, 1.0)])
+async def test_a_model_that_is_served_samples_at_the_temperature_also_when_the_agent_says_nothing(
+    temperature: Any, expected: float, tmp_path: Path
+) -> None:
+    few_shot = FewShot(seed=1, model=write_tiny_model(tmp_path), explore_temperature=temperature, candidates=1)
+    gateway = ListingGateway()
+    few_shot.set_llm_proxy(gateway)
+    await search(few_shot)
+    defaults = {each["model_name"]: each["defaults"]["temperature"] for each in gateway.listed_at_first}
+    assert sorted(defaults.values()) == [0.0, expected]
+    assert [defaults[name] for name in defaults if name.endswith(":val")] == [0.0]
+
+
+class ListingGateway:
+    """Knows which models there are, and serves none."""
+
+    def __init__(self) -> None:
+        self._updates: list[list[dict[str, Any]]] = [[]]
+
+    @property
+    def model_list(self) -> list[dict[str, Any]]:
+        return self._updates[-1]
+
+    @property
+    def listed_at_first(self) -> list[dict[str, Any]]:
+        return self._updates[1]
+
+    def update_model_list(self, model_list: list[dict[str, Any]]) -> None:
+        self._updates.append(model_list)
+
+    def as_resource(self, *, model: str, sampling_parameters: dict[str, Any]) -> LLM:
+        return LLM("http://nowhere.invalid/v1", model, sampling_parameters=sampling_parameters)
 
 
 async def test_exploring_can_leave_the_sampling_alone() -> None:

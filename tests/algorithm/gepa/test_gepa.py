@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 
 from sharpen import LLM, LLMProxy, PromptTemplate, Trainer, llm_rollout, rollout
 from sharpen.algorithm.gepa import GEPA
+from sharpen.algorithm.prompts.records import read_records
 from sharpen.errors import ConfigError, RunError
 from sharpen.store import InMemoryLightningStore
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of
@@ -63,6 +64,10 @@ def test_every_candidate_is_in_the_book_with_its_parent_its_reason_and_its_price
     # The first minibatch with the seed, the same with the candidate, and all validation tasks.
     assert (first.cost.rollouts, first.cost.calls) == (3 + 3 + 8, 1)
     assert len(rollouts(trainer)) == gepa.cost.rollouts <= 60
+    recorded = read_records(tmp_path)
+    assert (recorded.cost, recorded.other_cost.rollouts > 0) == (gepa.cost, True)
+    for drawing in ("candidates.txt", "candidates.svg"):
+        assert f"cost: {len(rollouts(trainer))} rollouts, " in (tmp_path / "prompts" / drawing).read_text()
 
 
 @pytest.mark.parametrize("limit", [25, 33, 47])
@@ -208,6 +213,24 @@ def test_a_missing_client_is_said_before_anything_is_spent(tmp_path: Path, monke
     ):
         fit(GEPA(), tmp_path, store=store)
     assert list(asyncio.run(store.query_rollouts())) == []
+
+
+def test_a_key_that_is_refused_is_found_before_anything_is_spent(tmp_path: Path) -> None:
+    store = InMemoryLightningStore(thread_safe=True)
+    with ScriptedOpenAI(add_what_lacks, listing=Reply(status=401, error="bad key")) as server:
+        with pytest.raises(RunError, match=r"'thinker' at .* answered 401 .*check the key"):
+            fit(make(server), tmp_path, store=store)
+        assert not server.requests
+    assert list(asyncio.run(store.query_rollouts())) == []
+
+
+def test_a_client_that_was_used_before_the_run_serves_it(tmp_path: Path) -> None:
+    with ScriptedOpenAI(lambda request: add_what_lacks(request) if len(server.requests) > 1 else "hello") as server:
+        gepa = make(server, max_metric_calls=40)
+        assert gepa.reflection_client is not None
+        asyncio.run(gepa.reflection_client.chat.completions.create(model="thinker", messages=[]))
+        fit(gepa, tmp_path)
+    assert len(server.requests) > 1
 
 
 def test_templates_for_prompts_that_there_are_not_are_refused(tmp_path: Path) -> None:

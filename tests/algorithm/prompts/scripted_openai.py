@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -75,9 +76,18 @@ Script = Callable[[dict[str, Any]], "str | Reply"]
 
 
 class ScriptedOpenAI:
-    def __init__(self, reply: Script | str | Reply = "ok", *, models: tuple[str, ...] = ("scripted",)) -> None:
+    def __init__(
+        self,
+        reply: Script | str | Reply = "ok",
+        *,
+        models: tuple[str, ...] = ("*",),
+        listing: Reply | None = None,
+    ) -> None:
+        """`models` are those it lists, with a star for any; `listing` is sent in place of that list."""
         self.reply: Script = reply if callable(reply) else lambda request: reply
-        self.models = models
+        self.models, self.listing = models, listing
+        self.num_open = 0
+        """Connections that are open."""
         self.requests: list[Asked] = []
         """Every chat completion that was asked for, in order of arrival."""
         self.most_at_once = 0
@@ -123,6 +133,10 @@ class ScriptedOpenAI:
 
     # -- one request ---------------------------------------------------------------------------------
 
+    def count_open(self, change: int) -> None:
+        with self._lock:
+            self.num_open += change
+
     def answer(self, request: dict[str, Any], key: str | None) -> Reply:
         """What the script says, after its delay."""
         with self._lock:
@@ -154,9 +168,24 @@ class _Handler(BaseHTTPRequestHandler):
     # One packet for head and body: two of them would wait 40 ms for each other.
     wbufsize = -1
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.script.count_open(+1)
+
+    def finish(self) -> None:
+        self.server.script.count_open(-1)
+        super().finish()
+
     def do_GET(self) -> None:
-        models = [{"id": name, "object": "model", "created": 1, "owned_by": "us"} for name in self.server.script.models]
-        self._send(200, {"object": "list", "data": models})
+        script, name = self.server.script, unquote(self.path.rpartition("/")[2])
+        models = [{"id": name, "object": "model", "created": 1, "owned_by": "us"} for name in script.models]
+        if script.listing is not None:
+            self._reply(script.listing, {})
+        elif name == "models":
+            self._send(200, {"object": "list", "data": models})
+        else:
+            is_known = name in script.models or f"models/{name}" in script.models  # which some servers list
+            self._send(200 if is_known else 404, {"id": name, "object": "model"})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -164,6 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"error": {"message": f"no {self.path} here"}})
             return
         reply = self.server.script.answer(request, _key_of(self.headers.get("authorization")))
+        self._reply(reply, request)
+
+    def _reply(self, reply: Reply, request: dict[str, Any]) -> None:
         if reply.is_dropped:
             self.close_connection = True
         elif reply.status >= 400:

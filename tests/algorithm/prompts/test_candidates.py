@@ -197,6 +197,16 @@ def test_a_book_survives_json() -> None:
     assert (again.best_version, again.as_json()) == ("v4", book.as_json())
 
 
+def test_what_was_paid_for_no_candidate_survives_json_and_older_books_have_none() -> None:
+    book = small_book()
+    book.other_cost = Cost(rollouts=10)
+    written = json.loads(json.dumps(book.as_json()))
+    assert CandidateBook.of(written).other_cost == Cost(rollouts=10)
+    assert CandidateBook.of(written).cost == small_book().cost + Cost(rollouts=10)
+    del written["other_cost"]
+    assert CandidateBook.of(written).cost == small_book().cost
+
+
 def test_a_book_as_json_is_made_of_plain_values() -> None:
     def kinds(value: Any) -> set[type]:
         inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []

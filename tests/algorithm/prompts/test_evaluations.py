@@ -218,6 +218,26 @@ async def test_one_that_takes_too_long_is_cancelled_and_lost() -> None:
     assert rollout.status == "cancelled"
 
 
+async def test_an_agent_that_takes_too_long_has_failed() -> None:
+    store = InMemoryLightningStore()
+    evaluations = Evaluations(store, "k", timeout_seconds=0.3)
+    async with evaluations.following():
+        asking = asyncio.ensure_future(evaluations.evaluate(PROMPTS, VAL[:1]))
+        assert await store.dequeue_rollout(wait_seconds=5) is not None  # whose worker never ends
+        (found,) = await asking
+    assert (found.is_lost, found.is_too_late, found.reward) == (False, True, 0.0)
+
+
+async def test_another_model_is_another_evaluation_wherever_it_is_served() -> None:
+    ids = []
+    for address, model in (("http://a/v1", "small"), ("http://b/v1", "small"), ("http://a/v1", "large")):
+        store = InMemoryLightningStore()
+        evaluations = Evaluations(store, "k", others={"val": {"llm": LLM(address, model)}}, timeout_seconds=0.01)
+        async with evaluations.following():
+            ids += [each.rollout_id for each in await evaluations.evaluate(PROMPTS, VAL[:1])]
+    assert ids[0] == ids[1] != ids[2]
+
+
 async def test_an_error_of_the_store_reaches_who_asked() -> None:
     class Failing(InMemoryLightningStore):
         async def enqueue_many_rollouts(self, requests: Any) -> Any:

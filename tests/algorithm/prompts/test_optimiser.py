@@ -285,6 +285,16 @@ async def test_an_agent_that_always_fails_is_told_and_may_be_mended_by_a_prompt(
     assert optimiser.book.best.version == "v1"
 
 
+async def test_an_agent_that_no_prompt_mends_ends_the_search_after_a_round() -> None:
+    def failing(prompt: str, task: int) -> float:
+        raise ArithmeticError("no such tool")
+
+    optimiser = Growing()
+    with pytest.raises(RuntimeError, match=r"every rollout failed so far, .* ArithmeticError: no such tool: mend the"):
+        await run(optimiser, World(failing))
+    assert optimiser.round == 1
+
+
 async def test_a_seed_that_is_lost_altogether_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="every rollout of the seed prompt was lost"):
         await run(Growing(), World(lambda prompt, task: LOST), val=TASKS[:2])

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score
 from sharpen.algorithm.prompts.tree import draw_tree
+from sharpen.algorithm.prompts.tree_svg import tree_svg
 
 from .books import SEED, chain, hostile_book, prompts, small_book
 
@@ -22,6 +23,14 @@ def test_a_tree_shows_descent_status_score_cost_and_words() -> None:
         "5 candidates (1 rejected); best v4: 0.75 (0.30 to 0.95, n=4)",
         "cost: 12 rollouts, 2 calls, 90 + 30 tokens",
     ]
+
+
+def test_what_made_no_candidate_is_in_the_whole_cost_and_named() -> None:
+    book = small_book()
+    book.other_cost = Cost(10, 3, 400, 60)
+    told = "cost: 22 rollouts, 5 calls, 490 + 90 tokens; 10 rollouts of it made no candidate"
+    assert draw_tree(book).split("\n")[-1] == told
+    assert told in tree_svg(book)
 
 
 def test_the_price_is_shown_where_it_is_known() -> None:

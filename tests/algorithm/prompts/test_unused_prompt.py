@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.unused_prompt import unused_prompts
+from sharpen.algorithm.prompts.unused_prompt import unfilled_fields, unused_prompts
 from sharpen.types import PromptTemplate
 
 
@@ -31,3 +31,9 @@ def test_a_prompt_whose_words_were_never_said_is_named() -> None:
 
 def test_without_recorded_conversations_nobody_can_tell() -> None:
     assert unused_prompts({"prompt": PromptTemplate("Answer in one word: {question}")}, []) == []
+
+
+def test_a_place_that_got_no_value_is_named() -> None:
+    prompts = {"prompt": PromptTemplate("Read {txet} as {kind}."), "other": PromptTemplate("{{ x }}", "jinja")}
+    assert unfilled_fields(prompts, [conversation("Read {txet} as a date.")]) == [("prompt", "txet")]
+    assert unfilled_fields(prompts, [conversation("Read tea as a date.")]) == []

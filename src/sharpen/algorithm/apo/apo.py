@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, Rollout
@@ -31,6 +31,7 @@ from ..prompts.race import Race
 from ..prompts.scoreboard import side_by_side
 from ..prompts.seed_check import check_seed
 from ..prompts.settings import check_client, check_counts, check_models, check_temperature
+from ..prompts.shared_options import SharedOptions, check_options
 from ..rewards import why_failed, with_last_attempt
 from ..task_order import indices_of_batch
 from .branch import AllLostError, Branch, current_branch, give_up, next_place, occasion_of, pay, work_for
@@ -60,7 +61,11 @@ class APO(PromptOptimiser):
     makes `beam_width` times `branch_factor` candidates, each from `gradient_batch_size` rollouts. `max_iterations` and
     `temperature` are other names for `beam_rounds` and `diversity_temperature`. `critique_prompts` and `edit_prompts`
     are texts or files that replace ours. `max_concurrent_calls` bounds the calls of critic and editor at a time, and
-    `edit_attempts` is how often an edit is asked for until it can be used. The rest is as for every `PromptOptimiser`.
+    `edit_attempts` is how often an edit is asked for until it can be used.
+
+    `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
+    `resource_name`, `seed`, `model` and `max_response_tokens` are as for every
+    `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
     def __init__(
@@ -85,8 +90,9 @@ class APO(PromptOptimiser):
         edit_prompts: Sequence[str | Path] | None = None,
         max_concurrent_calls: int = 16,
         edit_attempts: int = 2,
-        **shared: Any,
+        **shared: Unpack[SharedOptions],
     ) -> None:
+        check_options(self, APO, shared)
         super().__init__(
             val_batch_size=val_batch_size,
             rollout_batch_timeout=rollout_batch_timeout,
@@ -123,7 +129,9 @@ class APO(PromptOptimiser):
     # -- the search ----------------------------------------------------------------------------------
 
     async def search(self) -> None:
-        self.critic  # noqa: B018 - a client that is missing is said before anything is paid for
+        critic = self.critic  # a client that is missing is said before anything is paid for
+        if self.round < self.beam_rounds:
+            await critic.check()
         await self.validate_seed()
         while self.round < self.beam_rounds and not self.should_stop:
             self.begin_iteration()
@@ -186,6 +194,7 @@ class APO(PromptOptimiser):
         try:
             found = await self.evaluate_prompt_on_batch(current, name, tasks, "train", prefix=branch.place)
         except AllLostError as error:
+            log.warning("%s: no candidate: %s", branch.place, error)
             branch.give_up(str(error), is_unanswered=True)
             return
         results, branch.reward_mean = found

@@ -48,8 +48,9 @@ class Branch:
         return sum((each.cost for each in self.rollouts.values()), self.answers_cost)
 
     def give_up(self, reason: str, *, text: str | None = None, is_unanswered: bool = False) -> None:
-        """For now: a later attempt may succeed. `text` is what cannot be used."""
-        log.info("%s: no candidate: %s", self.place, reason)
+        """For now: a later attempt may succeed. `text` is what cannot be used. Who had no answer has told so."""
+        if not is_unanswered:
+            log.info("%s: no candidate: %s", self.place, reason)
         self.why_none, self.unfit_text, self.is_unanswered = reason, text, is_unanswered
 
 

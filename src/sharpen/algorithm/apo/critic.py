@@ -7,6 +7,7 @@ them in one pass, so that braces in a prompt or in a conversation stay what they
 import random
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ MOST_OF_CRITIQUE = 8_000
 LEAST_ROOM = 1_500  # characters for the rollouts; with less there is nothing to judge by
 _OURS = Path(__file__).parent / "prompts"
 _NEEDED: dict[Purpose, tuple[str, ...]] = {"critique": ("prompt", "rollouts"), "edit": ("prompt", "critique")}
-_FIELDS = ("prompt", "placeholders", "rollouts", "critique")
+_LIKE_PATH = re.compile(r"[^\s{}]*\.\w{1,10}")
 # Without a fence inside: two blocks of code, one at each end, are no wrapping.
 _FENCED = re.compile(r"\s*(?P<fence>`{3,}|~{3,})[^\n`]*\n(?P<inner>(?:(?!(?P=fence)).)*?)\n?(?P=fence)\s*", re.DOTALL)
 _TAGGED = re.compile(r"\s*<template>\n?(?P<inner>.*?)\n?</template>\s*", re.DOTALL)
@@ -56,6 +57,10 @@ class Critic:
         self._temperature = temperature
         self._critiques = load_prompts("critique", critique_prompts)
         self._edits = load_prompts("edit", edit_prompts)
+
+    async def check(self) -> None:
+        """Whether the models can be asked, as far as that is free to know."""
+        await self._assistant.check([self._gradient_model, self._apply_edit_model])
 
     async def critique(
         self, template: PromptTemplate, results: Sequence[Mapping[str, Any]], rng: random.Random
@@ -144,7 +149,7 @@ def load_prompts(purpose: Purpose, paths: Sequence[str | Path] | None) -> list[P
 def _load(purpose: Purpose, path: str | Path) -> PromptTemplate:
     where = f"{purpose}_prompts: {clip(str(path), 200)!r}"
     try:
-        is_text = isinstance(path, str) and ("\n" in path or "{prompt}" in path)
+        is_text = isinstance(path, str) and not _is_path(path)
         prompt = PromptTemplate(str(path) if is_text else Path(path).read_text(encoding="utf-8"))
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -155,16 +160,32 @@ def _load(purpose: Purpose, path: str | Path) -> PromptTemplate:
     return prompt
 
 
+def _is_path(entry: str) -> bool:
+    """A text may be anything, so a path is what leads somewhere, or was clearly meant to."""
+    if _LIKE_PATH.fullmatch(entry):
+        return True
+    try:
+        return bool(entry) and Path(entry).exists()
+    except (OSError, ValueError):  # too long for a path, or with characters that none can have
+        return False
+
+
 def _problem(purpose: Purpose, prompt: PromptTemplate) -> str | None:
     found, given = placeholders(prompt), (*_NEEDED[purpose], "placeholders")
+    foreign = next((name for name in found if name not in given), None)
+    if foreign is not None:
+        return _foreign(foreign, purpose, given)
     missing = [f"{{{name}}}" for name in _NEEDED[purpose] if name not in found]
     if missing:
         return f"has no {' and no '.join(missing)}: put it where the model should read it"
-    foreign = [f"{{{name}}}" for name in _FIELDS if name in found and name not in given]
-    if foreign:
-        return f"has {foreign[0]}, which is not known at a {purpose}: use {', '.join(f'{{{name}}}' for name in given)}"
     try:
         prompt.format(**dict.fromkeys(given, ""))
     except SharpenError as error:
         return f"cannot be filled in: {error}"
     return None
+
+
+def _foreign(name: str, purpose: Purpose, given: Sequence[str]) -> str:
+    near = get_close_matches(name, given, n=1)
+    use = f"did you mean {{{near[0]}}}?" if near else f"use {', '.join(f'{{{each}}}' for each in given)}."
+    return f"has {{{name}}}, which is not known at a {purpose}: {use} To have it as text, write {{{{{name}}}}}"

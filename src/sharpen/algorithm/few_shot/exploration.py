@@ -9,8 +9,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from ...errors import InvalidInputError, RunError
 from ...types import PromptTemplate
 from ..base import State
@@ -26,6 +24,8 @@ from .template_parts import value_names
 log = logging.getLogger(__name__)
 
 FIRST_BATCH, LARGEST_BATCH = 16, 128
+ENOUGH_UNFIT = 8
+"""After so many successes of which none can be shown, others will not be different."""
 
 
 class Exploration:
@@ -39,25 +39,19 @@ class Exploration:
         self.pool = Pool(min_reward=min_reward, state=state.get("pool"))
         self._num_batches, self._num_rollouts, self._batch_size = state.get("batches", (0, 0, FIRST_BATCH))
         self._tried: dict[str, tuple[int, int]] = {name: (each[0], each[1]) for name, each in state.get("tried", [])}
-        self.unpaid = msgspec.convert(state.get("unpaid", {}), Cost)
-        """What was paid since the last candidate was made."""
+        # Of this life of the run alone: the agent may have been mended since the last.
+        self._is_vain, self._num_unfit = False, 0
 
     def state(self) -> State:
         return {
             "pool": self.pool.state(),
             "batches": [self._num_batches, self._num_rollouts, self._batch_size],
             "tried": [[version, list(counts)] for version, counts in self._tried.items()],
-            "unpaid": msgspec.to_builtins(self.unpaid),
         }
 
     def can_go_on(self, items: Sequence[Item]) -> bool:
-        """Whether there are rollouts left to pay for, and tasks that none has succeeded on."""
-        return self._num_rollouts < self._max_rollouts and len(self.pool.solved()) < len(items)
-
-    def take_cost(self) -> Cost:
-        """What was paid since this was asked last: it belongs to the candidate that is made of it."""
-        cost, self.unpaid = self.unpaid, Cost()
-        return cost
+        """Whether there are rollouts left to pay for, tasks that none has succeeded on, and hope."""
+        return not self._is_vain and self._num_rollouts < self._max_rollouts and len(self.pool.solved()) < len(items)
 
     # -- a batch -------------------------------------------------------------------------------------
 
@@ -74,7 +68,7 @@ class Exploration:
         frame: PromptTemplate,
         chance: Callable[[str, int], random.Random],
         has_llm: bool,
-    ) -> None:
+    ) -> Cost:
         """One batch of rollouts; what succeeded and can be shown in `frame` is in the pool afterwards."""
         parts = self._parts(items, chance("explore", self._num_batches))
         sampling = self._sampling() if has_llm else None
@@ -87,7 +81,9 @@ class Exploration:
                 for turn, part in enumerate(parts)
             )
         )
-        await self._take(candidate, [each for part in found for each in part], evaluations, frame)
+        all_found = [each for part in found for each in part]
+        await self._take(candidate, all_found, evaluations, frame)
+        return sum((each.cost for each in all_found), Cost())
 
     def _parts(self, items: Sequence[Item], chance: random.Random) -> list[list[Item]]:
         """Tasks that none has succeeded on, again and again where they are few: in no part one comes twice."""
@@ -110,13 +106,16 @@ class Exploration:
         known = [each for each in found if not each.is_lost]
         self.pool.see([each.reward for each in known])
         good = [each for each in known if each.status == "succeeded" and self.pool.is_success(each.reward)]
+        num_unfit = sum(self.pool.unfit.values())
         num_new = sum([await self._keep(candidate, each, evaluations, frame) for each in good])
+        self._num_unfit += sum(self.pool.unfit.values()) - num_unfit
+        is_enough = self._num_unfit >= ENOUGH_UNFIT or 0 < len(good) == len(known)
+        self._is_vain = is_enough and not self.pool.has_any
         tried, succeeded = self._tried.get(candidate.version, (0, 0))
         self._tried[candidate.version] = (tried + len(known), succeeded + len(good))
         self._num_batches += 1
         self._num_rollouts += len(found)
         self._batch_size = FIRST_BATCH if num_new else min(2 * self._batch_size, LARGEST_BATCH)
-        self.unpaid = sum((each.cost for each in found), self.unpaid)
         log.info(
             "%d of %d succeeded (%s); demonstrations: %d", len(good), len(known), self._rule(), len(self.pool.usable())
         )

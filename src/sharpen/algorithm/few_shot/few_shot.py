@@ -9,7 +9,7 @@ enough to begin with: the next batch is rolled out with the prompt that has succ
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from ...errors import ConfigError
 from ...types import LLM, PromptTemplate
@@ -18,6 +18,7 @@ from ..prompts.candidates import Candidate, Cost
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
 from ..prompts.settings import check_counts
+from ..prompts.shared_options import SharedOptions, check_options
 from .demo_sets import DemoSet, Proposal, changed_set, random_set
 from .demonstration import Demonstration
 from .exploration import Exploration
@@ -38,12 +39,19 @@ CHANGES = 3
 class FewShot(PromptOptimiser):
     """Shows the model what went well.
 
+    What it shows is what the model was asked and answered, so the agent's calls must be recorded: let it call its model
+    through the gateway of the run, or with a client that is instrumented.
+
     At most `max_demos` demonstrations stand in a prompt, and `candidates` sets of them are tried. They come from
     rollouts of training tasks with a reward of at least `min_reward` (None: the highest seen), of which at most
-    `max_explore_rollouts` are paid for. These are sampled at `explore_temperature`, by agents that pass
-    `llm.sampling_parameters` on; several are taken in turn, and None leaves the sampling as it is. Demonstrations stand
-    at a place `{demos}`, `{demonstrations}` or `{examples}` of the template where it has one, else before its part
-    about the task. The rest is as for every `PromptOptimiser`.
+    `max_explore_rollouts` are paid for. These are sampled at `explore_temperature`, by `model` or by agents that pass
+    `llm.sampling_parameters` on; several are taken in turn by such agents (`model` takes the first where the agent does
+    not say), and None leaves the sampling as it is. Demonstrations stand at a place `{demos}`, `{demonstrations}` or
+    `{examples}` of the template where it has one, else before its part about the task.
+
+    `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
+    `resource_name`, `seed`, `model` and `max_response_tokens` are as for every
+    `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
     sets: dict[str, DemoSet]
@@ -65,12 +73,14 @@ class FewShot(PromptOptimiser):
         rollout_batch_timeout: float = 3600.0,
         run_initial_validation: bool = True,
         promotion: Promotion = "interval",
-        **shared: Any,
+        **shared: Unpack[SharedOptions],
     ) -> None:
+        check_options(self, FewShot, shared)
         check_counts(max_demos=max_demos, candidates=candidates, max_explore_rollouts=max_explore_rollouts)
         _check_reward(min_reward)
         self.max_demos, self.num_candidates, self.min_reward = max_demos, candidates, min_reward
         self.explore_temperatures = _temperatures(explore_temperature)
+        self.training_temperature = (*self.explore_temperatures, 1.0)[0]
         self.max_explore_rollouts = max_explore_rollouts
         super().__init__(
             val_batch_size=val_batch_size,
@@ -94,7 +104,6 @@ class FewShot(PromptOptimiser):
             fresh = await self._next_candidates()
             if not fresh or await self._compare(fresh):
                 break
-        self.write_records()
 
     async def _next_candidates(self) -> list[str]:
         """The candidates of this round; none when the search is over."""
@@ -181,13 +190,18 @@ class FewShot(PromptOptimiser):
             [parent],
             round=self.round + 1,
             critique=_told(proposal),
-            cost=self.exploration.take_cost(),
+            cost=self._take_other_cost(),
             status="new" if reason is None else "rejected",
             reason=reason,
         )
         self.add(candidate)
         self.sets[version] = proposal.shown
         return version if reason is None else None
+
+    def _take_other_cost(self) -> Cost:
+        """What was paid since this was asked last: it belongs to the candidate that is made of it."""
+        cost, self.book.other_cost = self.book.other_cost, Cost()
+        return cost
 
     # -- exploring -----------------------------------------------------------------------------------
 
@@ -197,7 +211,7 @@ class FewShot(PromptOptimiser):
 
     async def _explore(self) -> None:
         versions = dict.fromkeys((self.leader, self.book.best.version, SEED))
-        await self.exploration.explore(
+        cost = await self.exploration.explore(
             self.exploration.choose([self.book.get(version) for version in versions]),
             self.train_items,
             self.evaluations,
@@ -205,6 +219,7 @@ class FewShot(PromptOptimiser):
             chance=self.chance,
             has_llm=any(isinstance(each, LLM) for each in self._others.values()),
         )
+        self.book.other_cost += cost
         self.checkpoint()
 
     # -- state ---------------------------------------------------------------------------------------
@@ -213,11 +228,6 @@ class FewShot(PromptOptimiser):
     def demonstrations(self) -> list[Demonstration]:
         """Those in the best prompt, in their order."""
         return self.pool.get(self.sets.get(self.book.best.version, ()))
-
-    @property
-    def cost(self) -> Cost:
-        """With what was looked for in vain, and so belongs to no candidate."""
-        return super().cost + self.exploration.unpaid
 
     def search_state(self) -> State:
         sets = {version: list(shown) for version, shown in self.sets.items()}

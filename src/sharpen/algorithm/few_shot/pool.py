@@ -84,6 +84,11 @@ class Pool:
     def count_unfit(self, reason: str) -> None:
         self.unfit[reason] = self.unfit.get(reason, 0) + 1
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any was found, though others may be better by now."""
+        return bool(self._found)
+
     def usable(self) -> list[Demonstration]:
         """Those that count as successes now."""
         return [each for each in self._all() if self.is_success(each.reward)]

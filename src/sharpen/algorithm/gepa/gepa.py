@@ -7,21 +7,18 @@ are rollouts, and what the model is shown of them comes from their traces.
 
 import importlib
 import importlib.util
-import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...errors import ConfigError, MissingExtraError
-from ..base import State
 from ..prompts.assistant import Assistant, choose_client
-from ..prompts.candidates import Cost
 from ..prompts.optimiser import SEED, PromptOptimiser
+from ..prompts.promotion import Promotion
 from ..prompts.settings import check_client, check_counts, check_models, check_temperature
+from ..prompts.shared_options import SharedOptions, check_options
 from .budget import check_budget
 from .gepa_search import GepaSearch
-from .options import GepaOptions, check_names
+from .options import GepaOptions, check_refused
 from .scores import ScoreScale
 
 if TYPE_CHECKING:
@@ -34,12 +31,13 @@ class GEPA(PromptOptimiser):
     `reflection_model` is asked through `reflection_client`, or the gateway of the trainer where that lists it, or a
     client from the environment. The search spends at most `max_metric_calls` rollouts; a prompt on a task is one,
     however often gepa asks for it. The options from `candidate_selection_strategy` to `stop_callbacks` are gepa's own.
-    The rest is as for every `PromptOptimiser`. Each iteration of gepa is a round.
+    Each iteration of gepa is a round.
+
+    `patience`, `rollout_batch_timeout`, `promotion`, `train_split`, `resource_name`, `seed`, `model` and
+    `max_response_tokens` are as for every `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
     takes_many_prompts = True
-    open_cost: Cost
-    """What was paid since the last candidate was made."""
 
     def __init__(
         self,
@@ -62,12 +60,16 @@ class GEPA(PromptOptimiser):
         sampling_strategy: Any = None,
         selection_strategy: Any = None,
         stop_callbacks: Any = None,
-        **shared: Any,
+        rollout_batch_timeout: float = 3600.0,
+        patience: int | None = None,
+        promotion: Promotion = "interval",
+        **shared: Unpack[SharedOptions],
     ) -> None:
-        check_names(shared, [*_names_of(GEPA), *_names_of(PromptOptimiser)])
+        check_refused(shared)
+        check_options(self, GEPA, shared)
         if importlib.util.find_spec("gepa") is None:
             raise MissingExtraError.of("gepa", extra="gepa", feature="GEPA")
-        super().__init__(**shared)
+        super().__init__(rollout_batch_timeout=rollout_batch_timeout, patience=patience, promotion=promotion, **shared)
         if max_metric_calls is None:
             raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
         check_counts(max_metric_calls=max_metric_calls)
@@ -98,16 +100,13 @@ class GEPA(PromptOptimiser):
         minibatch_size = self.options.minibatch_size(len(self.train_items))
         check_budget(self.max_metric_calls, num_val=len(self.val_items), minibatch_size=minibatch_size)
         self.options.check_components(self.seed_prompts)
-        client = self.reflection_client or self._choose_client()  # before anything is paid for
+        assistant = Assistant(self.reflection_client or self._choose_client())  # before anything is paid for
+        if not self.has_ended:
+            await assistant.check([self.reflection_model])
         await self.validate_seed()
         if self.has_ended:
             return
-        await GepaSearch(self, Assistant(client), await self._scale()).run()
-
-    @property
-    def cost(self) -> Cost:
-        """What the search took so far, with what came after the last candidate."""
-        return super().cost + self.open_cost
+        await GepaSearch(self, assistant, await self._scale()).run()
 
     @property
     def has_ended(self) -> bool:
@@ -121,14 +120,3 @@ class GEPA(PromptOptimiser):
         if not self.options["use_merge"]:
             return ScoreScale()
         return ScoreScale.for_merges(await self.evaluate(SEED, self.val_items))
-
-    def search_state(self) -> State:
-        return {"open_cost": msgspec.to_builtins(self.open_cost)}
-
-    def load_search_state(self, state: State) -> None:
-        self.open_cost = msgspec.convert(state.get("open_cost", {}), Cost)
-
-
-def _names_of(kind: type) -> list[str]:
-    found = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-    return [each.name for each in found if each.kind is each.KEYWORD_ONLY]

@@ -193,7 +193,7 @@ class GepaSearch:
     def _settle(self, done: Iteration) -> None:
         for version in done.made:
             self._family.settle(version)
-        self._optimiser.open_cost = self._family.open_cost
+        self._optimiser.book.other_cost = self._family.open_cost
 
     def _mark(self, done: Iteration) -> None:
         book, reasons = self._optimiser.book, done.why_dropped()

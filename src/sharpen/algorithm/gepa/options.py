@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...components.messages import suggestion
 from ...errors import ConfigError
 
 MINIBATCH_SIZE = 3
@@ -107,14 +106,11 @@ class GepaOptions:
         return found
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse what is none of the known names, with the reason or with the nearest of them."""
-    names = set(known) - set(REFUSED)
+def check_refused(given: Iterable[str]) -> None:
+    """Say why an option of gepa, or of other searches, is none here."""
     for name in given:
         if name in REFUSED:
             raise ConfigError(f"GEPA takes no {name}: {REFUSED[name]}")
-        if name not in names:
-            raise ConfigError(f"GEPA has no option {name!r}.{suggestion(name, names)}")
 
 
 def _check_choices(given: Mapping[str, Any]) -> None:

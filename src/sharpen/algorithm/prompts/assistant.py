@@ -12,7 +12,9 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -21,6 +23,8 @@ from ...errors import ConfigError, MissingExtraError, RunError
 from ..base import Algorithm
 from .call_failures import NoAnswerError, TooLongError, complains_of, failure_of, without_key
 from .candidates import Cost
+from .loop_client import loop_client
+from .model_list import failed_list, is_listed, names_in, not_listed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -32,8 +36,9 @@ CALL_RETRIES = 5  # of the client, over some 15 s: so long it may take until a g
 Options = Mapping[str, float | int | None]
 # What a local model that reasons writes before its answer.
 _THOUGHTS = re.compile(r"\s*<think>(.*?</think>|.*)\s*", re.DOTALL)
-# A connection belongs to an event loop, and a client that is given may be used in several, one for every run.
+# Nothing is left open when a loop ends: nobody is told of that, and a client that is given is not ours to close.
 _ONE_CALL = {"Connection": "close"}
+LIST_SECONDS = 20.0
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -53,8 +58,8 @@ class Assistant:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ConfigError(f"limit is {limit!r}: give how many calls may run at once, 1 or more")
         _finish_importing_httpx()
-        self._client = client
-        self._slots = asyncio.Semaphore(limit)
+        self._given, self._limit = client, limit
+        self._link: _Link | None = None
         self._refused: set[tuple[str, str]] = set()
 
     async def ask(
@@ -66,7 +71,7 @@ class Assistant:
         seed: int | None = None,
     ) -> Answer:
         """One answer. A NoAnswerError may go better next time; any other RunError will not."""
-        async with self._slots:
+        async with self._linked().slots:
             found = await self._completion(model, _writable(messages), {"temperature": temperature, "seed": seed})
         if not hasattr(found, "choices"):
             raise RunError(
@@ -87,7 +92,7 @@ class Assistant:
                 name: value for name, value in wanted.items() if value is not None and (model, name) not in refused
             }
             try:
-                return await self._client.chat.completions.create(
+                return await self._linked().client.chat.completions.create(
                     model=model, messages=messages, extra_headers=_ONE_CALL, **options
                 )
             except (OpenAIError, json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -98,15 +103,68 @@ class Assistant:
             log.info("the model %r takes no %s: it is asked without", model, name)
             self._refused.add((model, name))
 
+    async def check(self, models: Sequence[str]) -> None:
+        """Look at the list of models, which is free: a key that is refused, or a server that is gone, is an error
+        before anything is paid for. A server without such a list is as good as any."""
+        from openai import AsyncOpenAI, OpenAIError
+
+        if not isinstance(self._given, AsyncOpenAI):
+            return  # one that looks like it, which may have nothing but completions
+        try:
+            names = names_in(await self._get("/models"))
+        except (OpenAIError, ValueError) as error:
+            failure = failed_list(error, model=models[0], place=self._place, key=self._key)
+            if failure is not None:
+                raise failure from None
+            log.debug("%s lists no models: %s", self._place, type(error).__name__)
+            return
+        for model in dict.fromkeys(models):
+            if names and not is_listed(model, names) and not await self._is_known(model):
+                log.warning("%s", not_listed(model, names, place=self._place))
+
+    async def _is_known(self, model: str) -> bool:
+        """Whether the server knows a model that it does not list: some list `models/x` or `x:latest`, and take `x`; a
+        gateway cannot list all that a star stands for."""
+        from openai import AsyncAzureOpenAI, OpenAIError
+
+        if isinstance(self._given, AsyncAzureOpenAI):  # lists models, and is asked for deployments of them
+            return True
+        try:
+            await self._get(f"/models/{quote(model, safe='')}")
+        except (OpenAIError, ValueError):
+            return False
+        return True
+
+    async def _get(self, path: str) -> Any:
+        from openai import Timeout
+
+        client = self._linked().client
+        seconds = Timeout(LIST_SECONDS, connect=Timeout(client.timeout).connect)
+        return await client.get(path, cast_to=object, options={"headers": _ONE_CALL, "timeout": seconds})
+
+    def _linked(self) -> "_Link":
+        """What belongs to the event loop that is running."""
+        loop = asyncio.get_running_loop()
+        if self._link is None or self._link.loop is not loop:
+            self._link = _Link(loop, loop_client(self._given), asyncio.Semaphore(self._limit))
+        return self._link
+
     @property
     def _place(self) -> str:
-        url = self._client.base_url
+        url = self._given.base_url
         return url.host if url.port is None else f"{url.host}:{url.port}"
 
     @property
     def _key(self) -> str:
-        key = self._client.api_key
+        key = self._linked().client.api_key
         return key if isinstance(key, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    loop: asyncio.AbstractEventLoop
+    client: "AsyncOpenAI"
+    slots: asyncio.Semaphore
 
 
 def _finish_importing_httpx() -> None:
@@ -164,7 +222,7 @@ def choose_client(
         raise MissingExtraError.of("openai", extra="apo", feature=feature) from error
     gateway: Any = algorithm.get_llm_proxy()
     names = list(getattr(gateway, "model_names", ()))
-    if models and all(_is_listed(model, names) for model in models):
+    if models and all(is_listed(model, names) for model in models):
         # Named, since a gateway of several models cannot choose one by itself.
         llm = gateway.as_resource(model=models[0])
         key = llm.resolve_api_key() or "held-by-the-gateway"
@@ -172,11 +230,6 @@ def choose_client(
     if os.environ.get("OPENAI_API_KEY"):
         return AsyncOpenAI(max_retries=CALL_RETRIES)
     raise ConfigError(_no_client(gateway, names, list(dict.fromkeys(models)), feature, argument))
-
-
-def _is_listed(model: str, names: Sequence[str]) -> bool:
-    """A star stands for any end of a name, as the gateway reads it."""
-    return any(model.startswith(name.partition("*")[0]) if "*" in name else model == name for name in names)
 
 
 def _no_client(gateway: Any, names: Sequence[str], models: Sequence[str], feature: str, argument: str) -> str:

@@ -134,6 +134,7 @@ class _Written(msgspec.Struct, frozen=True):
     format: int
     best_version: str | None
     candidates: list[Candidate]
+    other_cost: Cost = msgspec.field(default_factory=Cost)
 
 
 class CandidateBook:
@@ -142,6 +143,8 @@ class CandidateBook:
     def __init__(self) -> None:
         self._candidates: dict[str, Candidate] = {}
         self._best: str | None = None
+        self.other_cost = Cost()
+        """What was paid and belongs to no candidate, or to none yet."""
 
     def add(self, candidate: Candidate) -> Candidate:
         """Enter a new candidate, whose parents are in the book."""
@@ -214,9 +217,14 @@ class CandidateBook:
         """The best so far; the seed while none is named."""
         return self.seed if self._best is None else self.get(self._best)
 
+    @property
+    def cost(self) -> Cost:
+        """What the whole search took."""
+        return sum((each.cost for each in self), self.other_cost)
+
     def as_json(self) -> dict[str, Any]:
         """The book as plain values, which `of` reads."""
-        written: dict[str, Any] = msgspec.to_builtins(_Written(_FORMAT, self._best, list(self)))
+        written: dict[str, Any] = msgspec.to_builtins(_Written(_FORMAT, self._best, list(self), self.other_cost))
         return written
 
     @classmethod
@@ -232,6 +240,7 @@ class CandidateBook:
     @classmethod
     def _filled(cls, written: _Written) -> "CandidateBook":
         book = cls()
+        book.other_cost = written.other_cost
         for candidate in written.candidates:
             book.add(candidate)
         if written.best_version is not None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,6 +43,7 @@ from .items import Item, Split
 log = logging.getLogger(__name__)
 
 Prompts = Mapping[str, PromptTemplate]
+SPLITS: tuple[Split, ...] = ("train", "val")
 # Before each further try of a rollout that was lost because a model did not answer. A gateway that has died is back
 # after a few seconds; at once every try would be spent before that.
 PAUSES_SECONDS = (1.0, 5.0)
@@ -92,7 +94,7 @@ class Evaluations:
     ) -> None:
         """`key` names the run in the ids of rollouts, `others` are the resources beside the prompts, for tasks of
         each split, and a rollout that has not ended `timeout_seconds` after it was asked for is cancelled and counts as
-        lost."""
+        lost, or with 0 where its agent worked on it for most of that time."""
         self._store, self._key, self._others = store, key, others or {}
         self._timeout, self._to_messages = timeout_seconds, messages or TraceToMessages()
         self._finished = FinishedRollouts(store, self._read)
@@ -123,9 +125,9 @@ class Evaluations:
     ) -> list[Evaluation]:
         """One for every item, in their order. The same prompts on the same item are one rollout for ever; `occasion`
         names a further one. `sampling` is laid over the sampling parameters of every LLM."""
-        digest = _digest(prompts, sampling)
-        places = [_place(digest, item, occasion) for item in items]
-        for split in ("train", "val"):
+        digests = {split: self._digest(prompts, sampling, split) for split in SPLITS}
+        places = [_place(digests[item.split], item, occasion) for item in items]
+        for split in SPLITS:
             new = {
                 place: item
                 for place, item in zip(places, items, strict=True)
@@ -134,7 +136,7 @@ class Evaluations:
             if not new:
                 continue
             resources = _with_sampling({**self._others.get(split, {}), **prompts}, sampling)
-            asked = asyncio.ensure_future(self._ask(f"{digest}-{split}", resources, new))
+            asked = asyncio.ensure_future(self._ask(f"{digests[split]}-{split}", resources, new))
             self._asking.add(asked)
             asked.add_done_callback(self._asking.discard)
             for place, item in new.items():
@@ -153,6 +155,14 @@ class Evaluations:
     async def messages(self, evaluation: Evaluation) -> list[OpenAIMessages]:
         """The conversations of the agent with models, one for each call."""
         return self._to_messages.adapt(await self.spans(evaluation))
+
+    def _digest(self, prompts: Prompts, sampling: Mapping[str, Any] | None, split: Split) -> str:
+        """What is evaluated: prompts, how tokens are sampled, and the models, wherever they are served."""
+        told = [(name, each.engine, each.template) for name, each in sorted(prompts.items())]
+        others = sorted(self._others.get(split, {}).items())
+        models = [(name, each.model) for name, each in others if isinstance(each, LLM)]
+        data = msgspec.json.encode((told, dict(sampling or {}), models), order="sorted")
+        return hashlib.sha256(data).hexdigest()[:16]
 
     # -- asking --------------------------------------------------------------------------------------
 
@@ -216,12 +226,19 @@ class Evaluations:
             async with asyncio.timeout(self._timeout):
                 rollout, cost, fault = await self._finished.result(rollout_id)
         except TimeoutError:
-            self._finished.forget(rollout_id)
-            await self._store.cancel_rollouts([rollout_id])
-            error = f"not finished within {self._timeout:g} s (rollout_batch_timeout)"
-            lost = Evaluation(rollout_id, item, "cancelled", 0.0, is_lost=True, has_reward=False, error=error)
-            return replace(lost, is_too_late=True, cost=Cost(rollouts=1))
+            return await self._give_up(rollout_id, item)
         return _evaluation(rollout, item, cost, fault)
+
+    async def _give_up(self, rollout_id: str, item: Item) -> Evaluation:
+        """One that is too late is cancelled. An agent that worked on it for most of the time has failed; a rollout that
+        waited for a worker says nothing."""
+        self._finished.forget(rollout_id)
+        attempt = await self._store.get_latest_attempt(rollout_id)
+        seconds = 0.0 if attempt is None or attempt.end_time is not None else time.time() - attempt.start_time
+        await self._store.cancel_rollouts([rollout_id])
+        error = f"not finished within {self._timeout:g} s (rollout_batch_timeout)"
+        late = Evaluation(rollout_id, item, "cancelled", 0.0, has_reward=False, is_too_late=True, error=error)
+        return replace(late, is_lost=seconds < self._timeout / 2, cost=Cost(rollouts=1))
 
     async def _read(self, rollout: Rollout) -> tuple[Rollout, Cost, str | None]:
         async with self._reading:
@@ -276,11 +293,6 @@ def cost_of(spans: Sequence[Span]) -> Cost:
         output_tokens=sum(int(each.get(_OUTPUT) or 0) for each in calls),
         dollars=sum(prices) if prices else None,
     )
-
-
-def _digest(prompts: Prompts, sampling: Mapping[str, Any] | None) -> str:
-    told = [(name, each.engine, each.template) for name, each in sorted(prompts.items())]
-    return hashlib.sha256(msgspec.json.encode((told, dict(sampling or {})), order="sorted")).hexdigest()[:16]
 
 
 def _place(digest: str, item: Item, occasion: str) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...adapter import TraceToMessages
-from ...errors import ConfigError, SharpenError
+from ...errors import ConfigError, RunError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
 from ...types import Dataset, NamedResources, PromptTemplate
@@ -43,7 +43,7 @@ from .served_model import served_model
 from .settings import check_counts, check_search
 from .tree import draw_tree
 from .tree_svg import tree_svg
-from .unused_prompt import unused_prompts
+from .unused_prompt import unfilled_fields, unused_prompts
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,16 +55,22 @@ SEED = "v0"
 class PromptOptimiser(Algorithm[Any]):
     """Override `search`, and `search_state` with `load_search_state` where it has a state of its own.
 
-    `val_batch_size` is how many validation tasks the candidates of a round are compared on; the leader meets all of
-    them. `patience` ends the search after so many rounds without a better leader. `promotion` says what a better one
-    is: "interval" on evidence, "mean" on the mean alone. Without a validation set `train_split` divides the training
-    set. `resource_name` names the prompt where the resources have several. `model` is a local model (a folder, a GGUF
-    file, a name on the hub) that is served to the agents while the search lasts, for answers of at most
-    `max_response_tokens`.
+    - `val_batch_size`: how many validation tasks the candidates of a round are compared on; the leader meets all.
+    - `rollout_batch_timeout`: seconds that rollouts may take; those that are not finished then are lost.
+    - `run_initial_validation`: whether the seed prompt is scored on all validation tasks first.
+    - `patience`: ends the search after so many rounds without a better leader.
+    - `promotion`: what a better one is: "interval" on evidence, "mean" on the mean alone.
+    - `train_split`: the share of the training set to learn from, where there is no validation set.
+    - `resource_name`: the prompt to improve, where the resources have several.
+    - `seed`: of every random choice; None is another one in every run.
+    - `model`: a local model (a folder, a GGUF file, a name on the hub), served to the agents while the search lasts.
+    - `max_response_tokens`: the longest answer of that model.
     """
 
     runs_side_by_side = True
     takes_many_prompts = False
+    training_temperature = 1.0
+    """At which `model` answers in training where an agent does not say."""
 
     def __init__(
         self,
@@ -123,6 +129,7 @@ class PromptOptimiser(Algorithm[Any]):
         await calls.hold()  # first of all: runners are at work already
         self._reset(self._loaded or {"key": secrets.token_hex(6), "seed": self._first_seed()})
         self._loaded = None  # a second run is a new one
+        self._check_agent()
         self.train_items, self.val_items = self._split(train_dataset, val_dataset)
         self.seed_prompts = self._find_seed()
         self._check_same_seed()
@@ -132,7 +139,15 @@ class PromptOptimiser(Algorithm[Any]):
                 self.add(Candidate(SEED, self.seed_prompts))
                 self.book.best_version = SEED
             await self.search()
+        self.write_records()  # with what was paid after the last round
         self._conclude()
+
+    def _check_agent(self) -> None:
+        if not self.agent_takes_prompt:
+            raise ConfigError(
+                f"{type(self).__name__} looks for a better prompt, but the agent takes none: give its function a "
+                "parameter prompt_template, or resources"
+            )
 
     def _first_seed(self) -> int:
         return random.getrandbits(32) if self._wanted_seed is None else self._wanted_seed
@@ -177,6 +192,7 @@ class PromptOptimiser(Algorithm[Any]):
             self.model,
             self.get_llm_proxy(),
             others,
+            training_temperature=self.training_temperature,
             max_response_tokens=self.max_response_tokens,
             seed=self.seed,
             rollout_prefix=f"ro-{self.key}-",
@@ -218,7 +234,8 @@ class PromptOptimiser(Algorithm[Any]):
         told = (
             "the seed prompt is still the best" if best.version == seed.version else f"the best prompt: {best.version}"
         )
-        log.info("%s, %s; %s", told, self.board.score_text(best.version), self.cost.text())
+        before = "" if best.version == seed.version else f" (the seed: {self.board.score_text(seed.version)})"
+        log.info("%s, %s%s; %s", told, self.board.score_text(best.version), before, self.cost.text())
         unproven = self.board.unproven()
         if unproven is not None:
             log.warning(
@@ -296,6 +313,13 @@ class PromptOptimiser(Algorithm[Any]):
         """Say so when the agent seems to have its prompt from elsewhere."""
         done = next((each for each in evaluations if each.status == "succeeded"), None)
         conversations = [] if done is None else await self.evaluations.messages(done)
+        for name, field in unfilled_fields(self.seed_prompts, conversations):
+            log.warning(
+                "the place {%s} of the prompt %r got no value, and stands in a call as it is: does the agent's "
+                "format() give it under that name?",
+                field,
+                name,
+            )
         for name in unused_prompts(self.seed_prompts, conversations):
             log.warning(
                 "the words of the prompt %r stand in no call of the agent, so other words may change nothing: it has "
@@ -310,17 +334,37 @@ class PromptOptimiser(Algorithm[Any]):
         self._num_fruitless = 0 if has_improved else self._num_fruitless + 1
         self.write_records()
         await self._publish_best()
+        self._tell_round()
         has_to_stop = self.report_iteration(
             {**metrics, "candidates_total": len(self.book), **cost_metrics(self.cost)},
             val_metrics=self.board.metrics() or None,
         )
         self.checkpoint()
+        self._check_failures()
         if has_to_stop or self.should_stop:
             return True
         if self.patience is not None and self._num_fruitless >= self.patience:
             log.info("no better prompt for %d rounds: the search ends (patience)", self._num_fruitless)
             return True
         return False
+
+    def _check_failures(self) -> None:
+        """What no candidate of a round has mended is not the prompt's fault."""
+        error = self.board.only_failures()
+        if error is not None:
+            raise RunError(
+                f"every rollout failed so far, with the seed and with every candidate, the first with {error}: mend "
+                "the agent, and let it return a reward of 0 for answers that it cannot use"
+            )
+
+    def _tell_round(self) -> None:
+        made = [each.status for each in self.book if each.round == self.round]
+        best, rejected = self.book.best.version, made.count("rejected")
+        new = len(made) - rejected
+        level = logging.WARNING if rejected and not new else logging.INFO
+        score = self.board.score_text(best)
+        text = "round %d: %d new candidates, %d rejected; the best: %s, %s"
+        log.log(level, text, self.round, new, rejected, best, score)
 
     async def _publish_best(self) -> None:
         """What agents get from here on: rollouts without resources of their own are bound to the latest."""
@@ -347,7 +391,7 @@ class PromptOptimiser(Algorithm[Any]):
     @property
     def cost(self) -> Cost:
         """What the search took so far."""
-        return sum((each.cost for each in self.book), Cost())
+        return self.book.cost
 
     def best_diff(self) -> str:
         """The best prompt against the seed, as a unified diff; several one after another."""

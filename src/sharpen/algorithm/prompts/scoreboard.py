@@ -132,6 +132,13 @@ class Scoreboard:
         leader = max(means, key=lambda version: means[version], default=None)
         return leader if leader is not None and best is not None and means[leader] > best else None
 
+    def only_failures(self) -> str | None:
+        """The first error, where every rollout of every candidate failed by the agent's fault so far."""
+        found = [each for known in self._known.values() for each in known.values() if not each.is_lost]
+        if not found or any(each.status != "failed" for each in found):
+            return None
+        return found[0].error
+
     # -- telling -------------------------------------------------------------------------------------
 
     def score_text(self, version: str) -> str:

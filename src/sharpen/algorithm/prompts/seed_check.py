@@ -28,4 +28,8 @@ def _check_failed(evaluations: Sequence[Evaluation]) -> None:
     if all((each.error or "").startswith(MissingResourceError.__name__) for each in evaluations):
         model = ", or serve a local model with model=" if "no LLM" in first else ""
         raise ConfigError(f"no rollout of the seed prompt could begin. {first}{model}")
-    log.warning("every rollout of the seed prompt failed, the first with %s", first)
+    log.warning(
+        "every rollout of the seed prompt failed, the first with %s: the search goes on for a round, as another prompt "
+        "may mend that; if none can, stop it and mend the agent",
+        first,
+    )

@@ -25,6 +25,7 @@ async def served_model(
     gateway: Gateway | None,
     others: NamedResources | None,
     *,
+    training_temperature: float,
     max_response_tokens: int,
     seed: int,
     rollout_prefix: str,
@@ -35,7 +36,7 @@ async def served_model(
     published = PublishedModel(
         gateway,
         name=name,
-        training=Sampling(1.0, 1.0, max_response_tokens),
+        training=Sampling(training_temperature, 1.0, max_response_tokens),
         validation=Sampling(0.0, 1.0, max_response_tokens),
         feature=feature,
     )

@@ -20,18 +20,22 @@ def draw_tree(book: CandidateBook, *, width: int = WIDTH) -> str:
 
 
 def summary(book: CandidateBook) -> list[str]:
-    """In two lines: how many candidates there are and which is the best, and what they cost together."""
+    """In two lines: how many candidates there are and which is the best, and what the search cost."""
     if not len(book):
         return ["no candidates yet"]
     rejected = sum(each.status == "rejected" for each in book)
     count = f"{len(book)} candidate{'' if len(book) == 1 else 's'}" + (f" ({rejected} rejected)" if rejected else "")
     score = f": {book.best.score.text()}" if book.best.score else ", not scored"
-    return [f"{count}; best {one_line(book.best.version)}{score}", f"cost: {total_cost(book).text()}"]
+    return [
+        f"{count}; best {one_line(book.best.version)}{score}",
+        f"cost: {book.cost.text()}{_in_vain(book.other_cost)}",
+    ]
 
 
-def total_cost(book: CandidateBook) -> Cost:
-    """What all candidates cost together."""
-    return sum((each.cost for each in book), Cost())
+def _in_vain(cost: Cost) -> str:
+    """Of the whole, what the lines of the candidates do not add up to."""
+    uses = Cost(rollouts=cost.rollouts) if cost.rollouts else Cost(calls=cost.calls)
+    return "" if uses == Cost() else f"; {uses.text()} of it made no candidate"
 
 
 def children_of(book: CandidateBook) -> dict[str | None, list[Candidate]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...adapter.messages import OpenAIMessages
 from ...types import PromptTemplate
+from .placeholders import placeholders
 
 _FIELD = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<[^<>]*>|\{[A-Za-z_][^{}]*\}", re.DOTALL)
 _SPACE = re.compile(r"\s+")
@@ -18,6 +19,15 @@ def unused_prompts(prompts: Mapping[str, PromptTemplate], conversations: Sequenc
         return []
     said = _SPACE.sub(" ", json.dumps([each["messages"] for each in conversations], ensure_ascii=False))
     return [name for name, prompt in prompts.items() if (piece := _longest_piece(prompt)) and piece not in said]
+
+
+def unfilled_fields(
+    prompts: Mapping[str, PromptTemplate], conversations: Sequence[OpenAIMessages]
+) -> list[tuple[str, str]]:
+    """Places of prompts that stand in a conversation as they were written, with the names of the prompts."""
+    said = json.dumps([each["messages"] for each in conversations], ensure_ascii=False)
+    plain = {name: prompt for name, prompt in prompts.items() if prompt.engine == "f-string"}  # others leave nothing
+    return [(name, field) for name, prompt in plain.items() for field in placeholders(prompt) if f"{{{field}}}" in said]
 
 
 def _longest_piece(prompt: PromptTemplate) -> str:

@@ -93,8 +93,11 @@ class SearchProgram(TrainingProgram):
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """The book without what the run is called, which is in the ids of demonstrations."""
+        """The book without what the run is called, which is in the ids of demonstrations, and of costs the rollouts
+        alone: calls of an attempt that a kill has cut short were paid for as well."""
         found: dict[str, Any] = json.loads(json.dumps(self.book.as_json()).replace(self.state["key"], ""))
+        for candidate in found["candidates"]:
+            candidate["cost"] = candidate["cost"]["rollouts"]
         return found
 
     def stored(self) -> Stored:
