@@ -365,3 +365,14 @@ async def test_a_slightly_better_mean_is_enough_for_mean_and_not_for_interval(
     assert (apo.book.best.version == "v1") == is_promoted
     assert apo.book.get("v1").score is not None
     assert apo.book.get("v1").score.count == 20
+
+
+async def test_a_prompt_that_is_right_on_every_task_ends_the_search() -> None:
+    def reply(request: dict[str, Any]) -> str:
+        return "Say it better." if request["model"] == CRITIC else edited("Better: {question}")
+
+    with ScriptedOpenAI(reply) as server:
+        apo = make(server, beam_rounds=3)
+        await search(apo, World(lambda prompt, task: float(prompt != SEED.template)))
+    assert apo.round == 1
+    assert apo.get_best_prompt().template == "Better: {question}"

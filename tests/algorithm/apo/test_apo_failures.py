@@ -147,7 +147,7 @@ async def test_a_prompt_that_was_dropped_before_is_not_paid_for_again() -> None:
 
     with ScriptedOpenAI(reply) as server:
         apo = make(server, beam_width=1, branch_factor=4, beam_rounds=2, val_batch_size=6)
-        world = await search(apo, World(lambda prompt, task: float("Good" in prompt)))
+        world = await search(apo, World(lambda prompt, task: float("Good" in prompt and task["number"] % 5 > 0)))
     bad = next(each for each in apo.candidates if "Bad" in each.template.template)
     assert bad.status == "dropped"
     assert [each.reason for each in apo.candidates if each.round == 2] == [f"the same as {bad.version}"] * 4

@@ -214,3 +214,29 @@ async def test_after_an_error_the_others_are_broken_off_before_it_is_raised() ->
     with pytest.raises(ValueError, match="no"):
         await side_by_side(slow(), failing())
     assert ended == ["slow"]
+
+
+async def test_the_best_is_perfect_when_no_task_has_a_higher_reward_anywhere() -> None:
+    async with board_of("20", "7") as (board, _):
+        await board.evaluate("v0", ITEMS[:10])
+        await board.evaluate("v1", ITEMS[:10])
+        assert not board.is_perfect()  # it has not met all tasks
+        await board.evaluate("v0", ITEMS)
+        assert board.is_perfect()
+    async with board_of("20") as (board, _):
+        await board.evaluate("v0", ITEMS)
+        assert not board.is_perfect()  # nobody knows whether that is much
+
+
+async def test_only_failures_are_told_by_the_first_of_them() -> None:
+    def failing(prompt: str, task: int) -> float:
+        if prompt == "good":
+            return 0.0
+        raise ArithmeticError("no such tool")
+
+    async with board_of("bad", "good", play=failing) as (board, _):
+        assert board.only_failures() is None
+        await board.evaluate("v0", ITEMS[:2])
+        assert board.only_failures() == "ArithmeticError: no such tool"
+        await board.evaluate("v1", ITEMS[:2])
+        assert board.only_failures() is None
