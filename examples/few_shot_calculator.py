@@ -14,6 +14,7 @@ of this size: it talks about them. Needs `pip install 'sharpen[llm,demo]' openai
 
 import argparse
 import asyncio
+from typing import Any
 
 from calculator_agent import ANSWER_TOKENS, TOOL, Task, open_client, plain_tasks
 
@@ -26,7 +27,7 @@ TASKS = plain_tasks(296, seed=1)
 TRAIN, VAL, HELD_OUT = TASKS[:200], TASKS[200:232], TASKS[232:]
 
 
-async def ask(llm: LLM, prompt: str, **sampling: float) -> str:
+async def ask(llm: LLM, prompt: str, **sampling: Any) -> str:
     """What the model writes on the line of the question."""
     client = open_client().with_options(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "none")
     said = await client.completions.create(model=llm.model, prompt=prompt, stop=["\n"], **sampling)

@@ -30,7 +30,7 @@ FINE_TUNING = (
     "train-the-model-behind-your-agent.md",
 )
 # Pages that train: run by `make test-all`.
-SLOW = ("train-a-policy.md", "move-from-qlib.md", *FINE_TUNING)
+SLOW = ("train-a-policy.md", "move-from-qlib.md", "improve-a-prompt.md", *FINE_TUNING)
 
 
 def marked(page: Path) -> Any:
