@@ -116,9 +116,11 @@ class StandInModel:
 
 
 def main() -> None:
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # until somebody waits for them
     with StandInModel() as model:
         print(model.base_url, flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.sigwait(ends)
 
 
 if __name__ == "__main__":
