@@ -164,9 +164,12 @@ def last_line(
 
 
 def _came_to_nothing(path: Path) -> bool:
-    """Whether a run failed before it had a rollout, for a wrong setting mostly: nobody means to go on with it."""
+    """Whether a run failed before it had a rollout or a checkpoint, for a wrong setting mostly: nobody means to go on
+    with it."""
     result = path / "result.json"
     found = _dict_in(result) if result.exists() else {}
+    if (path / "checkpoints" / "algorithm.json").exists():
+        return False
     return found.get("status") == "failed" and not (found.get("metrics") or {}).get("rollouts")
 
 
