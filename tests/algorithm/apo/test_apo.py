@@ -1,6 +1,7 @@
 """The search: parents, batches, candidates, the beam and the best, and what is random in it."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from itertools import chain
@@ -373,6 +374,11 @@ async def test_a_prompt_that_is_right_on_every_task_ends_the_search() -> None:
 
     with ScriptedOpenAI(reply) as server:
         apo = make(server, beam_rounds=3)
-        await search(apo, World(lambda prompt, task: float(prompt != SEED.template)))
-    assert apo.round == 1
-    assert apo.get_best_prompt().template == "Better: {question}"
+        world = await search(apo, World(lambda prompt, task: float(prompt != SEED.template)))
+        assert apo.round == 1
+        again = make(server, beam_rounds=3)
+        again.load_state_dict(json.loads(json.dumps(apo.state_dict())))
+        num_asked = len(server.requests)
+        await search(again, world)
+        assert len(server.requests) == num_asked  # a search that has ended costs nothing
+    assert again.get_best_prompt().template == "Better: {question}"

@@ -220,12 +220,12 @@ async def test_the_best_is_perfect_when_no_task_has_a_higher_reward_anywhere() -
     async with board_of("20", "7") as (board, _):
         await board.evaluate("v0", ITEMS[:10])
         await board.evaluate("v1", ITEMS[:10])
-        assert not board.is_perfect()  # it has not met all tasks
+        assert not await board.is_perfect()  # it has not met all tasks
         await board.evaluate("v0", ITEMS)
-        assert board.is_perfect()
+        assert await board.is_perfect()
     async with board_of("20") as (board, _):
         await board.evaluate("v0", ITEMS)
-        assert not board.is_perfect()  # nobody knows whether that is much
+        assert not await board.is_perfect()  # nobody knows whether that is much
 
 
 async def test_only_failures_are_told_by_the_first_of_them() -> None:

@@ -133,13 +133,13 @@ class APO(PromptOptimiser):
         if self.round < self.beam_rounds:
             await critic.check()
         await self.validate_seed()
-        while self.round < self.beam_rounds and not self.should_stop and not self._is_perfect():
+        while self.round < self.beam_rounds and not self.should_stop and not await self._is_perfect():
             self.begin_iteration()
             if await self._run_round():
                 break
 
-    def _is_perfect(self) -> bool:
-        is_perfect = self.board.is_perfect()
+    async def _is_perfect(self) -> bool:
+        is_perfect = await self.board.is_perfect()
         if is_perfect:
             log.info("%s has the highest reward on every validation task: the search ends", self.book.best.version)
         return is_perfect

@@ -132,10 +132,11 @@ class Scoreboard:
         leader = max(means, key=lambda version: means[version], default=None)
         return leader if leader is not None and best is not None and means[leader] > best else None
 
-    def is_perfect(self) -> bool:
+    async def is_perfect(self) -> bool:
         """Whether the best has the highest reward that was seen on every validation task: no search finds better. Where
         all rewards are alike they may as well be the lowest."""
-        best = self._known.get(self.book.best.version, {})
+        await self._recall(self.book.best.version)
+        best = self._known[self.book.best.version]
         rewards = [each.reward for known in self._known.values() for each in known.values() if not each.is_lost]
         if len(best) < len(self._val_items) or not rewards or max(rewards) == min(rewards):
             return False
