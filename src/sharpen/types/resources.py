@@ -101,7 +101,7 @@ class ProxyLLM(LLM, frozen=True, tag="proxy_llm"):
 
 
 # A doubled brace around a name is left as it is; so is every brace that encloses anything but a field.
-_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{([A-Za-z_]\w*)((?:\.|\[)[^{}]*)?\}")
+FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)(?P<access>(?:\.|\[)[^{}]*)?\}")
 
 
 class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
@@ -138,7 +138,7 @@ def _fill_fields(template: str, values: dict[str, Any]) -> str:
             )
         return str(values[name])
 
-    return _FIELD.sub(fill, template)
+    return FIELD.sub(fill, template)
 
 
 def _render_jinja(template: str, values: dict[str, Any]) -> str:

@@ -133,33 +133,15 @@ async def test_the_seed_of_a_search_is_in_its_state() -> None:
     assert again.seed == first.seed
 
 
-async def test_a_broken_edit_that_was_paid_for_is_not_asked_for_again() -> None:
-    def broken(request: dict[str, Any]) -> str | Reply:
+@pytest.mark.parametrize("reply", [edited("no placeholder"), Reply(None, refusal="no")], ids=["broken", "refused"])
+async def test_an_edit_of_no_use_that_was_paid_for_is_not_asked_for_again(reply: str | Reply) -> None:
+    def useless(request: dict[str, Any]) -> str | Reply:
         said = first(request)
-        return said if request["model"] == CRITIC or isinstance(said, Reply) else edited("no placeholder")
+        return said if request["model"] == CRITIC or isinstance(said, Reply) else reply
 
     first, second, world = Script(2), Script(math.inf), World(play)
     options = {"beam_rounds": 1, "beam_width": 1, "branch_factor": 1}
-    with ScriptedOpenAI(broken) as server, pytest.raises(RunError, match="401"):
-        await search(make(server, **options), world)
-    with ScriptedOpenAI(second) as server:
-        again = make(server, **options)
-        again.load_state_dict(world.state)
-        await search(again, world)
-    assert max((first.paid + second.paid).values()) == 1
-    assert sum(second.paid.values()) == 1
-    assert again.candidates[1].status != "rejected"
-    assert again.candidates[1].cost.calls == 3
-
-
-async def test_a_refusal_that_was_paid_for_is_not_asked_for_again() -> None:
-    def refused(request: dict[str, Any]) -> str | Reply:
-        said = first(request)
-        return said if request["model"] == CRITIC or isinstance(said, Reply) else Reply(None, refusal="no")
-
-    first, second, world = Script(2), Script(math.inf), World(play)
-    options = {"beam_rounds": 1, "beam_width": 1, "branch_factor": 1}
-    with ScriptedOpenAI(refused) as server, pytest.raises(RunError, match="401"):
+    with ScriptedOpenAI(useless) as server, pytest.raises(RunError, match="401"):
         await search(make(server, **options), world)
     with ScriptedOpenAI(second) as server:
         again = make(server, **options)

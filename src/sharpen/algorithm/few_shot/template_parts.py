@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
+from ...types.resources import FIELD
 from ..prompts.placeholders import placeholders
 
 DEMOS = ("demos", "demonstrations", "examples")
 """A place of this name is where demonstrations go."""
 
-# As PromptTemplate fills them: a doubled brace around a name is text.
-_F_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)(?P<access>(?:\.|\[)[^{}]*)?\}")
 _DOUBLE_FIELD = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z_]\w*)\s*-?\}\}")
 _TAG = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
@@ -21,7 +20,7 @@ _LINE = re.compile(r"\n")
 
 def field_spans(template: PromptTemplate, names: tuple[str, ...] | None = None) -> list[tuple[int, int, str]]:
     """Where plain fields stand in the text, with their names; only those of `names` where it is given."""
-    pattern = _F_FIELD if template.engine == "f-string" else _DOUBLE_FIELD
+    pattern = FIELD if template.engine == "f-string" else _DOUBLE_FIELD
     matches = [match for match in pattern.finditer(template.template) if match["name"]]
     found = [(*match.span(), match["name"]) for match in matches if not match.groupdict().get("access")]
     return [each for each in found if names is None or each[2] in names]
@@ -34,7 +33,7 @@ def value_names(template: PromptTemplate) -> list[str]:
 
 def f_string_fields(text: str, names: frozenset[str]) -> list[str]:
     """What the f-string engine would fill, or stumble over, given values of these names; as it is written."""
-    return [match[0] for match in _F_FIELD.finditer(text) if match["name"] in names]
+    return [match[0] for match in FIELD.finditer(text) if match["name"] in names]
 
 
 # -- the part about the task -------------------------------------------------------------------------

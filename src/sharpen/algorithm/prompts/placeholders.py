@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 from ...errors import InvalidInputError, MissingExtraError
 from ...types import PromptTemplate
+from ...types.resources import FIELD
 
 MOST_CHARACTERS = 100_000
 MOST_GROWTH = 20
 
-# The fields that PromptTemplate.format fills: a doubled brace around a name is text.
-_FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{([A-Za-z_]\w*)((?:\.|\[)[^{}]*)?\}")
 _POML_FIELD = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 _POML_OWN = re.compile(r"""\bfor\s*=\s*["']\s*(\w+)\s+in\s|<let\b[^>]*\bname\s*=\s*["'](\w+)""")
 
@@ -26,7 +25,7 @@ def placeholders(template: PromptTemplate) -> list[str]:
     if template.engine == "poml":
         own = {name for pair in _POML_OWN.findall(template.template) for name in pair}
         return _unique([name for name in _POML_FIELD.findall(template.template) if name not in own])
-    return _unique([match[1] for match in _FIELD.finditer(template.template) if match[1] and not match[2]])
+    return _unique([match[1] for match in FIELD.finditer(template.template) if match[1] and not match[2]])
 
 
 def why_unfit(new: PromptTemplate, parent: PromptTemplate) -> str | None:
@@ -68,7 +67,7 @@ def _unfillable(new: PromptTemplate, parent: PromptTemplate, names: Sequence[str
     """A field such as `{question.text}`: filling it is an error, so every rollout would fail."""
     if new.engine != "f-string":
         return None
-    for match in _FIELD.finditer(new.template):
+    for match in FIELD.finditer(new.template):
         if match[2] and match[1] in names and match[0] not in parent.template:
             return f"it uses {match[0]}, but only plain fields such as {{{match[1]}}} are filled"
     return None
