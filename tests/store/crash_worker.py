@@ -1,8 +1,10 @@
-"""A process that uses a store over HTTP until it is killed or told to stop, and notes what was acknowledged to it.
+"""A process that uses a store until it is killed or told to stop, and notes what was acknowledged to it.
 
 `python crash_worker.py ROLE URL ACKS STOP NAME SEED`: ROLE is `work` (claim, send spans, complete) or `produce`
-(publish resources, enqueue, wait for completions). Every acknowledged write is a line in the file ACKS, synced before
-the next step. Where the file STOP exists, it ends in order as soon as there is nothing left to do.
+(publish resources, enqueue, wait for completions). URL is that of a store server, or `database`: then the store is
+opened right in the database of SHARPEN_DATABASE_URL, which may carry a password. Every acknowledged write is a line in
+the file ACKS, synced before the next step. Where the file STOP exists, it ends in order as soon as there is nothing
+left to do.
 """
 
 import asyncio
@@ -12,8 +14,10 @@ import random
 import sys
 from pathlib import Path
 
+from sharpen.errors import StoreUnavailableError
 from sharpen.semconv import PRIMARY_REWARD_VALUE
-from sharpen.store import LightningStoreClient
+from sharpen.store import LightningStore, LightningStoreClient
+from sharpen.store.opening import DATABASE_VARIABLE, open_url
 from sharpen.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 
 CONFIG = RolloutConfig(unresponsive_seconds=1.0, max_attempts=10_000, retry_condition=["unresponsive"])
@@ -49,21 +53,21 @@ def is_over(stop: Path) -> bool:
     return stop.exists()
 
 
-def is_stored(client: LightningStoreClient) -> bool:
+def is_stored(client: LightningStore) -> bool:
     """Whether what was acknowledged last is in the store by now, and not only in the spool."""
-    return client.spooled == 0
+    return not isinstance(client, LightningStoreClient) or client.spooled == 0
 
 
-async def work(client: LightningStoreClient, acks: Acks, stop: Path, name: str) -> None:
+async def work(client: LightningStore, acks: Acks, stop: Path, name: str) -> None:
     while True:
         claimed = await client.dequeue_rollout(worker_id=name, wait_seconds=1.0)
         if claimed is not None:
             await run(client, acks, claimed)
-        elif is_over(stop) and client.spooled == 0:
+        elif is_over(stop) and is_stored(client):
             return
 
 
-async def run(client: LightningStoreClient, acks: Acks, claimed: AttemptedRollout) -> None:
+async def run(client: LightningStore, acks: Acks, claimed: AttemptedRollout) -> None:
     ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
     assert claimed.resources_id is not None
     await client.get_resources_by_id(claimed.resources_id, claimed.resources_version)
@@ -82,7 +86,7 @@ async def run(client: LightningStoreClient, acks: Acks, claimed: AttemptedRollou
     acks.note("completion", **ids, status=status, reward=reward, stored=stored)
 
 
-async def produce(client: LightningStoreClient, acks: Acks, stop: Path, name: str) -> None:
+async def produce(client: LightningStore, acks: Acks, stop: Path, name: str) -> None:
     """Goes on where the last producer was killed: what it was not told of is sent again, under the same ids."""
     enqueued = sum(len(ack["ids"]) for ack in acks.known if ack["what"] == "enqueue")  # type: ignore[arg-type, misc]
     version = max((ack["version"] for ack in acks.known if ack["what"] == "resources"), default=0)  # type: ignore[type-var]
@@ -105,9 +109,21 @@ async def produce(client: LightningStoreClient, acks: Acks, stop: Path, name: st
             cursor, finished = page.cursor, finished + len(page.items)
 
 
+async def open_database() -> LightningStore:
+    """The database may be away just now; whoever starts workers would start this one again."""
+    while True:
+        try:
+            return open_url(os.environ[DATABASE_VARIABLE])
+        except StoreUnavailableError:
+            await asyncio.sleep(0.05)
+
+
 async def main(role: str, url: str, acks: str, stop: str, name: str, seed: str) -> None:
     random.seed(seed)
-    client = LightningStoreClient(url, retry_seconds=120, spool_after_seconds=0.3)
+    if url == "database":
+        client = await open_database()
+    else:
+        client = LightningStoreClient(url, retry_seconds=120, spool_after_seconds=0.3)
     await {"work": work, "produce": produce}[role](client, Acks(Path(acks)), Path(stop), name)
     await client.close()
 

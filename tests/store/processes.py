@@ -34,7 +34,7 @@ class Child:
 
     def __init__(self, *arguments: str | Path, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
+            [sys.executable, "-P", *map(str, arguments)],  # a folder beside the script may be called as a package is
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -90,10 +90,13 @@ def child(*arguments: str | Path, **environment: str) -> Iterator[Child]:
 
 
 class ServerProcess:
-    """`python -m sharpen.store FILE --port PORT`, which can be killed and started again."""
+    """`python -m sharpen.store FILE --port PORT`, which can be killed and started again.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    A URL may carry a password, and goes through the environment.
+    """
+
+    def __init__(self, database: Path | str) -> None:
+        self.database = database
         self.port = free_port()
         self._child: Child | None = None
 
@@ -111,7 +114,11 @@ class ServerProcess:
         await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
-        self._child = Child("-m", "sharpen.store", self.path, "--port", str(self.port))
+        place, port = self.database, ("--port", str(self.port))
+        if isinstance(place, Path):
+            self._child = Child("-m", "sharpen.store", place, *port)
+        else:
+            self._child = Child("-m", "sharpen.store", *port, SHARPEN_DATABASE_URL=place)
         assert self._child.read() == self.url
 
     def kill(self) -> None:
@@ -127,9 +134,9 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(path: Path) -> Iterator[ServerProcess]:
+def server_process(database: Path | str) -> Iterator[ServerProcess]:
     """A server process that is gone when the block ends; it is not started yet."""
-    server = ServerProcess(path)
+    server = ServerProcess(database)
     try:
         yield server
     finally:

@@ -4,6 +4,7 @@ It prints a line when something has happened, and waits for a line where the tes
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - nobody may not read the standard library any more
 import json
 import os
 import sqlite3
@@ -11,7 +12,7 @@ import sys
 import time
 
 from sharpen.errors import SharpenError
-from sharpen.store import SQLiteStore
+from sharpen.store import SQLiteStore, backup
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig, Span
 
 NOBODY = 65534
@@ -126,14 +127,39 @@ async def lock(path: str) -> None:
 
 async def open_as_nobody(path: str) -> None:
     """Try to open the file as a user who may not."""
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+    become_nobody()
     try:
         SQLiteStore(path)
     except SharpenError as error:
         say(json.dumps([type(error).__name__, str(error)]))
+
+
+def become_nobody() -> None:
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+async def look_as_nobody(path: str) -> None:
+    """Read the file, again and again, as a user who may not write."""
+    become_nobody()
+    store = SQLiteStore(path, read_only=True)
+    for _ in range(3):
+        page = await store.search_rollouts()
+        say(json.dumps([rollout.rollout_id for rollout in page.items]))
+        listen()
+
+
+async def back_up(path: str, target: str) -> None:
+    """Stop in the middle of a backup."""
+
+    def stop(copy: object) -> None:
+        say("copied, not yet checked")
+        listen()
+
+    backup.check_copy = stop
+    backup.backup_store(path, target)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ async def test_an_empty_store_in_memory_survives_every_edge_of_its_document(tmp_
     await fuzz_memory(tmp_path, "--phases", "coverage", "--seed", "1", "--max-examples", "1")
 
 
+@pytest.mark.slow
 async def test_a_filled_store_in_a_file_survives_random_requests_and_chains_of_them(tmp_path):
     await fuzz_sqlite(tmp_path, "--phases", "fuzzing,stateful", "--seed", "2", "--max-examples", "4")
 

@@ -24,6 +24,7 @@ EXAMPLES = {
     "wait_for_rollouts": ({}, {"rollout_ids": ["rollout_id"], "timeout": 0}),
     "finished_rollouts": ({}, {"after": 0, "limit": 5, "wait_seconds": 0}),
     "query_rollouts": ({}, {"status_in": ["running", "queuing"], "limit": 10, "sort_by": "start_time"}),
+    "search_rollouts": ({}, {"status_in": ["queuing"], "text": "task", "order": "finished", "limit": 2}),
     "get_rollout_by_id": ({"rollout_id": "rollout_id"}, {}),
     "update_rollout": ({"rollout_id": "rollout_id"}, {"metadata": {"seen": True}}),
     "dequeue_rollout": ({}, {"worker_id": "w-2"}),

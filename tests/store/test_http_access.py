@@ -1,11 +1,12 @@
 """Who may ask: tokens, hosts, origins; and that a token is seen by nobody else."""
 
+import asyncio
 import logging
 
 import pytest
 
-from sharpen.errors import ConfigError
-from sharpen.store import InMemoryLightningStore, LightningStoreServer
+from sharpen.errors import ConfigError, StoreError
+from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
 from sharpen.store.methods import METHODS
 
 from .served import curl_to, lasting, read_reply, serve
@@ -193,3 +194,16 @@ async def test_a_page_of_another_origin_is_403(open_server, opened, origin):
 async def test_a_page_of_the_server_itself_is_served(open_server, opened):
     headers = {"origin": open_server.endpoint}
     assert (await opened("POST", "/v1/rollouts", {"input": 1}, headers=headers)).status == 200
+
+
+@pytest.mark.parametrize("status", ["501 Not Implemented", "404 Not Found"])
+async def test_an_address_where_something_else_answers_is_told_in_one_line(status: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 26\r\n\r\n<!DOCTYPE HTML>\n<html/>   ".encode())
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        client = LightningStoreClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(StoreError, match=r"^what answers at http://\S+ is no store server \(HTTP \d+\): correct"):
+            await client.statistics()
+        await client.close()

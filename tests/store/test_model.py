@@ -1,14 +1,12 @@
 """Random calls against a store and against a model in plain objects: they must agree after every call.
 
-The model knows the rules and nothing else: no queue, no index, no transaction. Whatever it predicts, the store
-must show; whatever the store once called final must stay.
+Whatever the model predicts, the store must show; whatever the store once called final must stay.
 """
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sharpen.errors import FinishedError
 from sharpen.semconv import PRIMARY_REWARD_VALUE
-from sharpen.store import InMemoryLightningStore, SQLiteStore
+from sharpen.store import InMemoryLightningStore
+from sharpen.store.local import LocalStore
 from sharpen.types import RolloutConfig, Span
 
+from .databases import Database, in_file, in_server
+from .model import CONFIGS, ENDED, FINISHED, OPEN, QUEUED, ModelAttempt, ModelRollout
 from .worlds import Clock
 
 T = TypeVar("T")
@@ -33,143 +34,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=150, stateful_step_count=60)
-
-OPEN = ("preparing", "running")
-ENDED = ("succeeded", "failed", "timeout")
-QUEUED = ("queuing", "requeuing")
-FINISHED = ("succeeded", "failed", "cancelled")
-
-# Time moves in halves of a second, so that no deadline is ever met exactly.
-LEASE = 10.25
-CONFIGS = [
-    RolloutConfig(),
-    RolloutConfig(max_attempts=3, retry_condition=["failed"]),
-    RolloutConfig(timeout_seconds=LEASE),
-    RolloutConfig(timeout_seconds=LEASE, max_attempts=2, retry_condition=["timeout", "unresponsive"]),
-    RolloutConfig(unresponsive_seconds=LEASE),
-    RolloutConfig(unresponsive_seconds=LEASE, max_attempts=3, retry_condition=["unresponsive"]),
-    RolloutConfig(unresponsive_seconds=LEASE, max_attempts=2, retry_condition=["failed", "timeout", "unresponsive"]),
-]
-
-
-@dataclass
-class ModelAttempt:
-    """What the rules need to know of an attempt."""
-
-    attempt_id: str
-    worker_id: str | None
-    start: float
-    renewed: float
-    status: str = "preparing"
-    give_up_at: float | None = None
-    rewards: list[tuple[int, float]] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-
-
-@dataclass
-class ModelRollout:
-    """What the rules need to know of a rollout."""
-
-    rollout_id: str
-    config: RolloutConfig
-    status: str = "queuing"
-    was_requeued: bool = False
-    counter: int = 0
-    reward: float | None = None
-    has_outcome: bool = False
-    attempts: list[ModelAttempt] = field(default_factory=list)
-
-    def counts(self, attempt: ModelAttempt) -> bool:
-        """Only the latest attempt of an unfinished rollout moves it."""
-        return self.status not in FINISHED and attempt is self.attempts[-1]
-
-    def move(self, status: str) -> None:
-        assert self.status not in FINISHED
-        self.was_requeued |= status in QUEUED
-        self.status = status
-
-    def open_attempt(self, attempt_id: str, worker_id: str | None, now: float) -> None:
-        self.attempts.append(ModelAttempt(attempt_id, worker_id, now, now))
-        self.move("preparing")
-
-    def is_retried(self, status: str) -> bool:
-        return status in self.config.retry_condition and len(self.attempts) < self.config.max_attempts
-
-    def end(self, attempt: ModelAttempt, status: str, now: float) -> None:
-        counts = self.counts(attempt)
-        attempt.status, attempt.give_up_at = status, None
-        if not counts:
-            return
-        if status == "succeeded":
-            self.move("succeeded")
-        else:
-            self.move("requeuing" if self.is_retried(status) else "failed")
-
-    def suspend(self, attempt: ModelAttempt, now: float) -> None:
-        counts = self.counts(attempt)
-        attempt.status = "unresponsive"
-        if not counts:
-            return
-        if self.is_retried("unresponsive"):
-            self.move("requeuing")
-        elif self.config.unresponsive_seconds is None:
-            self.move("failed")
-        else:
-            attempt.give_up_at = now + self.config.unresponsive_seconds
-
-    def go_on(self, attempt: ModelAttempt, status: str, now: float) -> None:
-        if attempt.status == "unresponsive":
-            attempt.renewed, attempt.give_up_at = now, None
-        attempt.status = status
-        if self.counts(attempt):
-            self.move(status)
-
-    def report(self, attempt: ModelAttempt, status: str, now: float) -> bool:
-        """A status from outside; whether it was acted on."""
-        is_lost = attempt.status == "unresponsive" and not self.counts(attempt)
-        if attempt.status in ENDED or is_lost or attempt.status == status:
-            return False
-        if status in ENDED:
-            self.end(attempt, status, now)
-        elif status == "unresponsive":
-            self.suspend(attempt, now)
-        else:
-            self.go_on(attempt, status, now)
-        return True
-
-    def store_span(self, attempt: ModelAttempt, span: Span, now: float) -> None:
-        counts = self.counts(attempt)
-        self.counter = max(self.counter, span.sequence_id)
-        if PRIMARY_REWARD_VALUE in span.attributes and counts:
-            attempt.rewards.append((span.sequence_id, span.attributes[PRIMARY_REWARD_VALUE]))
-        self.see_alive(attempt, now)
-
-    def see_alive(self, attempt: ModelAttempt, now: float) -> None:
-        """A span arrived, stored before or not."""
-        if attempt.status in OPEN or (attempt.status == "unresponsive" and self.counts(attempt)):
-            attempt.renewed = now
-            self.go_on(attempt, "running", now)
-
-    def close_by_hand(self, status: str) -> None:
-        """The open attempt ends with the rollout, or before it is queued again."""
-        if self.attempts and self.attempts[-1].status in OPEN:
-            self.attempts[-1].status = "succeeded" if status == "succeeded" else "failed"
-        elif self.attempts:
-            self.attempts[-1].give_up_at = None
-        self.move(status)
-
-    def expire(self, now: float) -> None:
-        for attempt in self.attempts:
-            if attempt.status in OPEN:
-                timeout, lease = self.config.timeout_seconds, self.config.unresponsive_seconds
-                if timeout is not None and attempt.start + timeout <= now:
-                    self.end(attempt, "timeout", now)
-                elif lease is not None and attempt.renewed + lease <= now:
-                    self.suspend(attempt, now)
-            elif attempt.give_up_at is not None and attempt.give_up_at <= now:
-                attempt.give_up_at = None
-                if self.counts(attempt):
-                    self.move("failed")
+IN_SERVERS = settings(QUICK, max_examples=20, stateful_step_count=30)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -182,15 +47,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp(prefix="sharpen-model-"))
         self.clock = Clock()
-        self.store = self.open_store()
+        self.stores = self.open_stores()
+        self.turn = 0
         self.rollouts: dict[str, ModelRollout] = {}
         self.claims: dict[str, list[str]] = {}
         self.spent_requests: set[str] = set()
         self.finished: list[str] = []
         self.ended: dict[str, Any] = {}
 
-    def open_store(self) -> InMemoryLightningStore | SQLiteStore:
-        return InMemoryLightningStore(clock=self.clock)
+    def open_stores(self) -> list[LocalStore]:
+        return [InMemoryLightningStore(clock=self.clock)]
+
+    @property
+    def store(self) -> LocalStore:
+        """Any of the stores, which must all show the same: another one for every call."""
+        self.turn += 1
+        return self.stores[self.turn % len(self.stores)]
+
+    def close_stores(self) -> None:
+        for store in self.stores:
+            self.run(store.close())
 
     def run(self, answer: Awaitable[T]) -> T:
         return self.loop.run_until_complete(answer)
@@ -199,7 +75,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             self.the_queue_gives_out_exactly_what_waits_in_it()
         finally:
-            self.run(self.store.close())
+            self.close_stores()
             self.loop.close()
             shutil.rmtree(self.folder)
 
@@ -402,8 +278,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can_reopen)
     @rule()
     def reopen(self) -> None:
-        self.run(self.store.close())
-        self.store = self.open_store()
+        self.close_stores()
+        self.stores = self.open_stores()
 
     def make_span(self, rollout: ModelRollout, attempt: ModelAttempt, sequence_id: int, reward: float | None) -> Span:
         return Span.from_attributes(
@@ -454,13 +330,27 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.run(self.store.statistics())["queue_length"] == waiting
 
 
-class SQLiteMachine(StoreMachine):
-    """The same calls on a file, which is closed and opened again in between."""
+class DatabaseMachine(StoreMachine):
+    """The same calls on a database, which is closed and opened again in between."""
 
     can_reopen = True
+    n_stores = 1
 
-    def open_store(self) -> SQLiteStore:
-        return SQLiteStore(self.folder / "store.db", clock=self.clock)
+    def __init__(self) -> None:
+        self.database: Database | None = None
+        super().__init__()
+
+    def make_database(self) -> Database:
+        return in_file(self.folder)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if self.database is not None:
+            self.database.give_back()
+
+    def open_stores(self) -> list[LocalStore]:
+        self.database = self.database or self.make_database()
+        return [self.database.open(clock=self.clock) for _ in range(self.n_stores)]
 
 
 @pytest.mark.timeout(600)  # a failure is made small before it is shown, which takes a while
@@ -470,11 +360,26 @@ def test_the_memory_store_does_what_the_model_says():
 
 @pytest.mark.timeout(600)
 def test_the_sqlite_store_does_what_the_model_says():
-    run_state_machine_as_test(SQLiteMachine, settings=QUICK)
+    run_state_machine_as_test(DatabaseMachine, settings=QUICK)
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+def test_two_stores_in_one_database_do_what_the_model_says(request, kind):
+    server = request.getfixturevalue(kind)
+
+    class ServerMachine(DatabaseMachine):
+        n_stores = 2
+
+        def make_database(self) -> Database:
+            return in_server(server)
+
+    run_state_machine_as_test(ServerMachine, settings=IN_SERVERS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("machine", [StoreMachine, SQLiteMachine])
+@pytest.mark.parametrize("machine", [StoreMachine, DatabaseMachine])
 def test_the_stores_do_what_the_model_says_for_a_long_time(machine):
     run_state_machine_as_test(machine, settings=LONG)

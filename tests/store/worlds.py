@@ -5,11 +5,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import sharpen.store as stores
+from sharpen.store.local import LocalStore
+
+from .databases import Database, in_file, in_server
+from .servers import Server
 
 KEEPS_OBJECTS = ("memory", "threaded")
-WRITES_JSON = ("sqlite", "memory-http", "sqlite-http")
-ALL_KINDS = ("memory", "sqlite", "memory-http", "sqlite-http", "threaded")
+IN_SERVERS = tuple(
+    pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres", "postgres-http", "redis", "redis-http")
+)
+WRITES_JSON = ("sqlite", "memory-http", "sqlite-http", *IN_SERVERS)
+ALL_KINDS = ("memory", "sqlite", "memory-http", "sqlite-http", "threaded", *IN_SERVERS)
 
 
 class Clock:
@@ -31,7 +40,7 @@ class World:
 
     kind: str
     store: stores.LightningStore
-    inner: "stores.InMemoryLightningStore | stores.SQLiteStore"
+    inner: LocalStore
     clock: Clock
 
     def pass_time(self, seconds: float) -> None:
@@ -40,16 +49,39 @@ class World:
         self.inner.expire()
 
 
+class Ground:
+    """Where stores can be opened: a folder, and servers that start when the first one is opened in them."""
+
+    def __init__(self, folder: Path, server: Callable[[str], Server]) -> None:
+        self._folder = folder
+        self._server = server
+        self._databases: list[Database] = []
+
+    def database(self, kind: str) -> Database:
+        """A database of this kind, without anything in it."""
+        name = kind.removesuffix("-http")
+        self._databases.append(in_file(self._folder) if name == "sqlite" else in_server(self._server(name)))
+        return self._databases[-1]
+
+    def give_back(self) -> None:
+        """All stores are closed."""
+        for database in self._databases:
+            database.give_back()
+
+    def open_store(self, kind: str, clock: Callable[[], float]) -> LocalStore:
+        """An empty store of this kind, without what may stand before it."""
+        if kind.startswith(("memory", "threaded")):
+            return stores.InMemoryLightningStore(clock=clock)
+        return self.database(kind).open(clock=clock)
+
+
 @asynccontextmanager
-async def open_world(kind: str, folder: Path, clock: Callable[[], float]) -> AsyncIterator[World]:
+async def open_world(kind: str, ground: Ground, clock: Callable[[], float]) -> AsyncIterator[World]:
     """Open one kind of store; close all of its parts in order."""
-    if kind.startswith("sqlite"):
-        inner = stores.SQLiteStore(folder / "store.db", clock=clock)
-    else:
-        inner = stores.InMemoryLightningStore(clock=clock)
+    inner = ground.open_store(kind, clock)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(inner.close)
-        store = inner
+        store: stores.LightningStore = inner
         if kind.endswith("-http"):
             server = stores.LightningStoreServer(inner)
             await server.start()

@@ -8,6 +8,8 @@ from .base import LightningStore, LightningStoreCapabilities, LightningStoreStat
 if TYPE_CHECKING:
     from .client import LightningStoreClient as LightningStoreClient
     from .memory import InMemoryLightningStore as InMemoryLightningStore
+    from .postgres import PostgresStore as PostgresStore
+    from .redis import RedisLightningStore as RedisLightningStore
     from .server import LightningStoreServer as LightningStoreServer
     from .sqlite import SQLiteStore as SQLiteStore
     from .threading import LightningStoreThreaded as LightningStoreThreaded
@@ -21,6 +23,8 @@ __all__ = [
     "LightningStoreServer",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
+    "PostgresStore",
+    "RedisLightningStore",
     "SQLiteStore",
     "UnsetType",
 ]
@@ -30,6 +34,8 @@ _MODULES = {
     "LightningStoreClient": "client",
     "LightningStoreServer": "server",
     "LightningStoreThreaded": "threading",
+    "PostgresStore": "postgres",
+    "RedisLightningStore": "redis",
     "SQLiteStore": "sqlite",
 }
 

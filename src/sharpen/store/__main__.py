@@ -1,6 +1,7 @@
-"""Serve a SQLite store from a process of its own: `python -m sharpen.store runs/store.db --port 4747`.
+"""Serve a store from a process of its own: `python -m sharpen.store runs/store.db --port 4747`.
 
-The token is read from the environment variable SHARPEN_TOKEN, never from the command line, where others see it.
+The token is read from the environment variable SHARPEN_TOKEN, never from the command line, where others see it; so is
+a database URL with a password, from SHARPEN_DATABASE_URL.
 The address is printed once the server answers; SIGINT or SIGTERM stop it in order.
 """
 
@@ -10,17 +11,23 @@ import gc
 import os
 import sys
 
-from ..errors import SharpenError
+from ..errors import InvalidInputError, SharpenError
+from .opening import DATABASE_VARIABLE, open_url
 from .server import LightningStoreServer
-from .sqlite import SQLiteStore
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sharpen.store", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("database_url", help="path or sqlite:/// URL of the store file; made if it does not exist")
+    parser.add_argument(
+        "database_url",
+        nargs="?",
+        default=os.environ.get(DATABASE_VARIABLE),
+        help="path of a store file, made if it does not exist, or the URL of a database (sqlite:///, postgresql://, "
+        f"redis://); left out: that of {DATABASE_VARIABLE}",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback)")
     parser.add_argument("--port", type=int, default=None, help="port (default: a free one)")
-    parser.add_argument("--synchronous", choices=["normal", "full"], default="normal", help="full survives power loss")
+    parser.add_argument("--synchronous", choices=["normal", "full"], help="of a store file: full survives power loss")
     return parser.parse_args()
 
 
@@ -30,7 +37,10 @@ def _print(address: str) -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
-    store = SQLiteStore(arguments.database_url, synchronous=arguments.synchronous)
+    if not arguments.database_url:
+        raise InvalidInputError(f"no database is named: give a path or URL, or set {DATABASE_VARIABLE}")
+    options = {} if arguments.synchronous is None else {"synchronous": arguments.synchronous}
+    store = open_url(arguments.database_url, **options)
     try:
         token = os.environ.get("SHARPEN_TOKEN")
         server = LightningStoreServer(store, host=arguments.host, port=arguments.port, token=token)

@@ -26,7 +26,7 @@ from ..errors import (
     TooLargeError,
     http_status,
 )
-from ..http.asgi import App, Receive, Scope, Send
+from ..http.asgi import App, Receive, Scope, Send, serve_other
 from ..types import StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
@@ -40,6 +40,7 @@ Answer = tuple[int, bytes, Headers]
 
 MAX_WAIT_SECONDS = 30.0
 NOTHING = "Nothing"
+STOPPING = "sharpen.stopping"  # where a mounted application finds the event that ends its long answers
 LABEL = "sharpen.label"  # where a request keeps the name it is counted under
 CLIENT_GONE = 499  # in the metrics only: there is nobody left to answer
 FIXED = {"/health": "GET", "/metrics": "GET", "/v1/openapi.json": "GET", "/v1/traces": "POST", "/v1/batch": "POST"}
@@ -134,7 +135,7 @@ class StoreApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self._serve_other(scope, receive, send)
+            return await serve_other(scope, receive, send)
         app = self._mounted(scope)
         if app is not None:
             return await app(scope, receive, send)
@@ -179,17 +180,9 @@ class StoreApplication:
                 except AccessDeniedError:
                     return None
                 scope["root_path"] = scope.get("root_path", "") + prefix
+                scope[STOPPING] = self.stopping
                 return app
         return None
-
-    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": message["type"] + ".complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
-        await send({"type": "websocket.close"})
 
     # -- one request ---------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ..types import (
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutPage,
     RolloutStatus,
     Span,
     StoredSpans,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
+RolloutOrder = Literal["newest", "oldest", "reward_high", "reward_low", "finished"]
 MAX_INT = 2**63 - 1
 # -1 asks for everything.
 Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)]
@@ -178,6 +180,55 @@ class LightningStore:
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
         """
         raise NotImplementedError
+
+    async def search_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        mode: RolloutMode | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        text: str | None = None,
+        worker_id: str | None = None,
+        resources_id: str | None = None,
+        resources_version: Version | None = None,
+        group: str | None = None,
+        same_input_as: str | None = None,
+        started_after: float | None = None,
+        started_before: float | None = None,
+        order: RolloutOrder = "newest",
+        cursor: str | None = None,
+        limit: Count = 50,
+    ) -> RolloutPage:
+        """One page of the rollouts that meet all conditions, for screens: its effort is bounded at any size.
+
+        `text` stands in the id or in the JSON of input or metadata, small and capital letters of ASCII alike;
+        `worker_id` is that of the latest attempt; `group` is `metadata["group"]`; `same_input_as` names a rollout
+        whose input is wanted; times are those of `start_time`, the first included, the last not.
+        By reward or by `finished` (the last to finish first), rollouts that have none yet come last.
+        `cursor` is the `next_cursor` of the page before, under the same order.
+        """
+        from .row_search import search_listed
+        from .search import RolloutSearch
+
+        search = RolloutSearch.of(
+            status_in=status_in,
+            mode=mode,
+            reward_min=reward_min,
+            reward_max=reward_max,
+            text=text,
+            worker_id=worker_id,
+            resources_id=resources_id,
+            resources_version=resources_version,
+            group=group,
+            same_input_as=same_input_as,
+            started_after=started_after,
+            started_before=started_before,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+        )
+        return await search_listed(self, search)
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: Seconds | None = None) -> list[Rollout]:
         """Wait until all are finished or the time is over; gives those that are finished."""

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..errors import ConfigError, StoreUnavailableError, from_wire
+from ..errors import ConfigError, StoreError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
 from ..types import (
     Attempt,
@@ -96,6 +96,8 @@ class LightningStoreClient(LightningStore):
         )
         self.store_id: str | None = None
         """The id of the store behind the server, known after the first answer."""
+        self.is_away = False
+        """Whether the server did not answer when it was last asked."""
 
     @property
     def spooled(self) -> int:
@@ -117,6 +119,7 @@ class LightningStoreClient(LightningStore):
             try:
                 answer = await self.send(request)
             except Away as error:
+                self.is_away = True
                 left = end - time.monotonic()
                 if left <= 0:
                     raise StoreUnavailableError(
@@ -125,6 +128,7 @@ class LightningStoreClient(LightningStore):
                 await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
                 pause = min(pause * 2, 5.0)
             else:
+                self.is_away = False
                 self._spooler.server_is_there()
                 return answer
 
@@ -136,7 +140,7 @@ class LightningStoreClient(LightningStore):
             status, body = await self._exchange(request, store_id)
         if status == 200:
             return body
-        _raise_refusal(status, body)
+        _raise_refusal(status, body, self.url)
         return None
 
     def _together(self) -> Together:
@@ -377,20 +381,28 @@ def _restore(method: Method, answer: bytes | None) -> Any:
     return decoded
 
 
-def _raise_refusal(status: int, body: bytes) -> None:
+def _raise_refusal(status: int, body: bytes, url: str) -> None:
     """Raise the server's error as the class that it was there, unless it only says that there is no such thing."""
-    try:
-        error = msgspec.json.decode(body)["error"]
-        kind, message = error["type"], error["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        kind, message = "", body[:200].decode("utf-8", "replace")
+    kind, message = _error_in(body)
     if status == 404 and kind == "Nothing":
         return
     if status == 421:
         raise OtherStore(message)
     if status in (429, 502, 503, 504):
-        raise Away(f"HTTP {status}: {message}")
-    raise from_wire(kind, message or f"HTTP {status}")
+        raise Away(f"HTTP {status}: {message or 'without a word of the store'}")
+    if not kind or (status == 404 and kind != "UnknownIdError"):
+        # Nothing of the answer is told: it may be a whole page.
+        raise StoreError(f"what answers at {url} is no store server (HTTP {status}): correct the address")
+    raise from_wire(kind, message)
+
+
+def _error_in(body: bytes) -> tuple[str, str]:
+    """Kind and message of an error as stores write it; nothing where somebody else has answered."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+        return error["type"], error["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return "", ""
 
 
 def _batches(spans: Sequence[Span]) -> list[list[Span]]:

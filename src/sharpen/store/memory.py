@@ -21,6 +21,7 @@ from ..types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
+    RolloutPage,
     RolloutStatus,
     Span,
     Worker,
@@ -29,6 +30,8 @@ from ..types import (
 from .base import FilterLogic, LightningStoreCapabilities
 from .ledger import Ledger
 from .local import LocalStore
+from .row_search import Found, RowSearch, body_text
+from .search import RolloutSearch
 from .tables import (
     AttemptRow,
     Counts,
@@ -43,6 +46,8 @@ from .tables import (
 )
 from .transitions import FINISHED, OPEN, PHASES, QUEUED, phases_of
 
+SEARCH_SECONDS = 0.05  # a search holds up everyone else
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Span])
 
@@ -53,6 +58,8 @@ class _Kept(RolloutRow):
     tries: list["_Try"] = []
     place: int = 0
     """Its ticket in the queue; 0 when it is not in it."""
+    finish: int = 0
+    """Its number in the order of finishing; 0 while it has not finished."""
 
 
 class _Try(AttemptRow):
@@ -135,6 +142,7 @@ class MemoryTables:
         if status in FINISHED:
             self._finish_number += 1
             self._finished[self._finish_number] = row
+            row.finish = self._finish_number
             for attempt in row.tries:
                 self._pack_spans(attempt)
 
@@ -190,7 +198,7 @@ class MemoryTables:
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
         if page.sort_by is None and wanted.status_in is not None and wanted.logic == "and":
             return self._page_by_status(wanted, page)
-        found = [row for row in self._candidates(wanted) if _is_wanted(row, wanted)]
+        found = [row for row in self._candidates(wanted) if wanted.fits(row)]
         cut: PaginatedResult[_Kept] = paginate(found, page)
         return PaginatedResult([_public(row) for row in cut.items], cut.limit, cut.offset, cut.total)
 
@@ -202,8 +210,8 @@ class MemoryTables:
         ways = (reversed(index.values()) if reverse else index.values() for index in indexes)
         rows: Iterator[_Kept] = (row for row in chain.from_iterable(ways) if row.status in statuses)
         total = sum(self._by_status[status] for status in statuses)
-        if not _only_status(wanted):
-            matching = [row for row in rows if _is_wanted(row, wanted)]
+        if not wanted.asks_only_status:
+            matching = [row for row in rows if wanted.fits(row)]
             rows, total = iter(matching), len(matching)
         chosen = islice(rows, page.offset, None if page.limit < 0 else page.offset + page.limit)
         return PaginatedResult([_public(row) for row in chosen], page.limit, page.offset, total)
@@ -213,6 +221,16 @@ class MemoryTables:
             rows = (self._rollouts.get(rollout_id) for rollout_id in wanted.rollout_id_in)
             return sorted((row for row in rows if row is not None), key=lambda row: row.number)
         return list(self._by_number.values())
+
+    def search(self, search: RolloutSearch, same_input_as: RolloutRow | None) -> RolloutPage:
+        wanted = None if same_input_as is None else body_text(same_input_as.input)
+        total = None
+        if search.is_plain:
+            total = sum(n for s, n in self._by_status.items() if search.status_in is None or s in search.status_in)
+        page = RowSearch(search, list(self._by_number.values()), _found, wanted).page(
+            total=total, seconds=SEARCH_SECONDS
+        )
+        return replace(page, items=[_public(row) for row in page.items])  # type: ignore[arg-type]  # rows until here
 
     def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]:
         found = []
@@ -498,32 +516,12 @@ def _size_of(spans: list[Span]) -> int:
         return 0
 
 
+def _found(row: _Kept) -> Found:
+    return Found(row, row.number, row.finish, row.tries[-1].worker_id if row.tries else None)
+
+
 def _public(row: RolloutRow) -> Rollout:
     return public_rollout(row, lambda value: value)
-
-
-def _only_status(wanted: RolloutFilter) -> bool:
-    rest = (wanted.rollout_id_in, wanted.rollout_id_contains, wanted.mode, wanted.reward_min, wanted.reward_max)
-    return all(condition is None for condition in rest)
-
-
-def _is_wanted(row: RolloutRow, wanted: RolloutFilter) -> bool:
-    answers = []
-    if wanted.status_in is not None:
-        answers.append(row.status in wanted.status_in)
-    if wanted.rollout_id_in is not None:
-        answers.append(row.rollout_id in wanted.rollout_id_in)
-    if wanted.rollout_id_contains is not None:
-        answers.append(wanted.rollout_id_contains in row.rollout_id)
-    if wanted.mode is not None:
-        answers.append(row.mode == wanted.mode)
-    if wanted.reward_min is not None:
-        answers.append(row.reward is not None and row.reward >= wanted.reward_min)
-    if wanted.reward_max is not None:
-        answers.append(row.reward is not None and row.reward <= wanted.reward_max)
-    if not answers:
-        return True
-    return all(answers) if wanted.logic == "and" else any(answers)
 
 
 class InMemoryLightningStore(LocalStore):

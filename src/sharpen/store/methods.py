@@ -168,6 +168,7 @@ _TABLE: list[tuple[str, Kind, Verb, str]] = [
     ("wait_for_rollouts", "wait", "POST", "/rollouts:wait"),
     ("finished_rollouts", "wait", "GET", "/rollouts:finished"),
     ("query_rollouts", "read", "GET", "/rollouts"),
+    ("search_rollouts", "read", "GET", "/rollouts:search"),
     ("get_rollout_by_id", "read", "GET", "/rollouts/{rollout_id}"),
     ("update_rollout", "write", "PATCH", "/rollouts/{rollout_id}"),
     ("dequeue_rollout", "derived", "POST", "/queue:claim"),

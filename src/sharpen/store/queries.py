@@ -12,14 +12,16 @@ from ..types import (
     ResourcesUpdate,
     Rollout,
     RolloutMode,
+    RolloutPage,
     RolloutStatus,
     Span,
     Worker,
     WorkerStatus,
 )
 from . import checks
-from .base import MAX_INT, FilterLogic, LightningStoreStatistics, SortOrder
+from .base import MAX_INT, FilterLogic, LightningStoreStatistics, RolloutOrder, SortOrder
 from .lifecycle import Lifecycle
+from .search import RolloutSearch
 from .tables import Match, Page, RolloutFilter, paginate
 from .transitions import QUEUED
 
@@ -70,6 +72,45 @@ class Queries(Lifecycle):
             _logic(filter_logic),
         )
         return self.tables.rollouts(wanted, _page(sort_by, ROLLOUT_SORTS, sort_order, limit, offset))
+
+    def search_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        mode: RolloutMode | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        text: str | None = None,
+        worker_id: str | None = None,
+        resources_id: str | None = None,
+        resources_version: int | None = None,
+        group: str | None = None,
+        same_input_as: str | None = None,
+        started_after: float | None = None,
+        started_before: float | None = None,
+        order: RolloutOrder = "newest",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> RolloutPage:
+        search = RolloutSearch.of(
+            status_in=status_in,
+            mode=mode,
+            reward_min=reward_min,
+            reward_max=reward_max,
+            text=text,
+            worker_id=worker_id,
+            resources_id=resources_id,
+            resources_version=resources_version,
+            group=group,
+            same_input_as=same_input_as,
+            started_after=started_after,
+            started_before=started_before,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+        )
+        same = None if same_input_as is None else self._rollout(same_input_as)
+        return self.tables.search(search, same)
 
     def finished_rollouts(self, after: int = 0, limit: int = 1000) -> FinishedRollouts:
         checks.check_number("after", after, low=0)

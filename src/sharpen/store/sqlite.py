@@ -8,72 +8,32 @@ writer, each on a connection of its own. An answer is given only once its write 
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import msgspec
-
-from ..errors import InvalidInputError, SharpenError, StoreError, StoreFileError, StoreWriteError
+from ..errors import InvalidInputError, StoreError, StoreFileError, StoreWriteError
 from .base import LightningStoreCapabilities
+from .jobs import Job, KeptWork
 from .ledger import Events, Ledger
 from .local import LocalStore
-from .sqlite_schema import check_file, connect, open_files, parse_path, prepare
+from .sqlite_reading import ReadOnlyFile
+from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
 from .sqlite_tables import SQLiteTables, WorkerTimes
+from .waiting import Ticket
 
 log = logging.getLogger(__name__)
 
-INLINE_ROWS = 64  # a write of more rows leaves the caller's thread
 INLINE_READ_ROWS = 200
 INLINE_IN_A_TICK = 20  # then a task that only writes lets others have their turn
 POLL_SECONDS = 0.05  # how often other processes' writes are looked for while someone waits
 IDLE_POLL_SECONDS = 1.0
-FINISHED_WORK = frozenset({"add_many_spans", "complete_attempt"})
-_SIZED = FINISHED_WORK | {"enqueue_many_rollouts", "cancel_rollouts", "get_many_span_sequence_ids", "prune"}
-
-
-class _Job:
-    """One method of the ledger to run in a transaction, and where its answer goes."""
-
-    __slots__ = ("args", "error", "future", "kwargs", "loop", "name", "result")
-
-    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.name, self.args, self.kwargs = name, args, kwargs
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.future: asyncio.Future[Any] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def is_small(self) -> bool:
-        if self.name not in _SIZED:
-            return True
-        values = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Sequence)]
-        return self.name != "prune" and all(len(value) <= INLINE_ROWS for value in values)
-
-    def is_given_up(self) -> bool:
-        """Whether its caller has gone: then nothing may be claimed or written for it."""
-        return self.future is not None and self.future.cancelled()
-
-    def answer(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-    def resolve(self) -> None:
-        future = self.future
-        if future is None or future.done():
-            return
-        if self.error is not None:
-            future.set_exception(self.error)
-        else:
-            future.set_result(self.result)
 
 
 class _Busy(Exception):
@@ -85,7 +45,7 @@ class _Group(threading.local):
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.jobs: list[_Job] = []
+        self.jobs: list[Job] = []
         self.is_open = False
         self.owner: asyncio.Task[Any] | None = None
         self.inline_left = 0
@@ -97,6 +57,8 @@ class SQLiteStore(LocalStore):
     `synchronous="normal"` survives the crash of any process; `"full"` survives a loss of power too. When the file
     cannot be written (disk full, locked for `busy_seconds`), `StoreWriteError` is raised; spans and completions
     are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
+    `read_only` is for looking at a file, also one in use or where nothing may be written: nothing of it is changed,
+    an older version is read as it is, and writes raise `StoreWriteError`.
     """
 
     def __init__(
@@ -107,6 +69,7 @@ class SQLiteStore(LocalStore):
         busy_seconds: float = 10.0,
         max_kept_bytes: int = 64 * 2**20,
         clock: Callable[[], float] = time.time,
+        read_only: bool = False,
     ) -> None:
         if synchronous not in ("normal", "full"):
             raise InvalidInputError(f"synchronous is {synchronous!r}: use normal or full")
@@ -118,21 +81,39 @@ class SQLiteStore(LocalStore):
         self._write_lock = threading.Lock()
         self._group = _Group()
         self._readers: deque[tuple[SQLiteTables, Ledger]] = deque()
-        self._kept = _KeptWork(max_kept_bytes)
+        self._kept = KeptWork(max_kept_bytes)
         self._worker_times = WorkerTimes()
         self._is_closed = False
-        check_file(self.path)
+        self._generation = 0
+        self._read_only = ReadOnlyFile(self.path, busy_seconds=busy_seconds) if read_only else None
+        if self._read_only is None:
+            check_file(self.path)
         with _file_errors(self.path):
-            self._connection = connect(self.path, synchronous=synchronous, busy_seconds=busy_seconds)
+            self._connection = self._connect()
             try:
                 self._prepare()
             except BaseException:
                 self._connection.close()  # leaves nothing beside a file that is refused
                 raise
         self._open_file = open_files.add(self.path)
-        self._watchdog.start()
+        if self._read_only is None:
+            self._watchdog.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._read_only is not None:
+            return self._read_only.connect()
+        return connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the file is only looked at."""
+        return self._read_only is not None
 
     def _prepare(self) -> None:
+        if self._read_only is not None:
+            self.store_id = read_store_id(self._connection)
+            self._seen_version = self._data_version()
+            return
         self.store_id = prepare(self._connection, self.path)
         self._connection.execute("PRAGMA busy_timeout = 0")
         self._tables = SQLiteTables(self._connection, self._worker_times)
@@ -154,18 +135,28 @@ class SQLiteStore(LocalStore):
         return await asyncio.to_thread(self._read_now, name, *args, **kwargs)
 
     def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        with _file_errors(self.path), self._reader() as ledger:
-            return getattr(ledger, name)(*args, **kwargs)
+        for is_last in (False, False, True):
+            try:
+                with _file_errors(self.path), self._reader() as ledger:
+                    answer = getattr(ledger, name)(*args, **kwargs)
+            except StoreError:
+                if is_last or not self._refresh():
+                    raise
+            else:
+                if is_last or not self._refresh():
+                    break
+        return answer
 
     @contextmanager
     def _reader(self) -> Iterator[Ledger]:
         if self._is_closed:
             raise StoreError(f"the store {str(self.path)!r} is closed")
+        self._refresh()
+        generation = self._generation
         try:
             tables, ledger = self._readers.pop()
         except IndexError:
-            connection = connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
-            tables = SQLiteTables(connection, self._worker_times)
+            tables = SQLiteTables(self._connect(), self._worker_times)
             ledger = self._make_ledger(tables)
         # One consistent view for a method that asks several questions.
         tables.connection.execute("BEGIN")
@@ -176,13 +167,26 @@ class SQLiteStore(LocalStore):
                 tables.connection.execute("COMMIT")
             tables.forget()
             self._readers.append((tables, ledger))
-            if self._is_closed:
+            if self._is_closed or generation != self._generation:
                 self._close_readers()
+
+    def _refresh(self) -> bool:
+        """Begin anew where a file that was taken to stand still has changed; whether it has."""
+        if self._read_only is None or self._is_closed or not self._read_only.has_changed():
+            return False
+        with self._write_lock:
+            self._generation += 1
+            self._close_readers()
+            self._connection.close()
+            self._connection = self._connect()
+            self._seen_version = -1
+        return True
 
     # -- writing -------------------------------------------------------------------------------------
 
     async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        job, group = _Job(name, args, kwargs), self._group
+        self._check_writable(name)
+        job, group = Job(name, args, kwargs), self._group
         if not (self._is_quick and job.is_small() and self._is_alone(group)):
             return await self._join_group(job)
         try:
@@ -190,6 +194,13 @@ class SQLiteStore(LocalStore):
         except _Busy:
             return await self._join_group(job)
         return job.answer()
+
+    def _check_writable(self, name: str) -> None:
+        if self._read_only is not None:
+            raise StoreWriteError(
+                f"{name} would write, but the store file {str(self.path)!r} was opened to be read only: "
+                "open it without read_only, or ask the store server of the run"
+            )
 
     def _is_alone(self, group: _Group) -> bool:
         """Whether this task is the only one that writes in this tick, so that there is nothing to group."""
@@ -207,7 +218,7 @@ class SQLiteStore(LocalStore):
             group.is_open, group.owner = True, None
             asyncio.get_running_loop().call_soon(self._close_group, group)
 
-    async def _join_group(self, job: _Job) -> Any:
+    async def _join_group(self, job: Job) -> Any:
         loop, group = asyncio.get_running_loop(), self._group
         if group.loop is not loop:
             # An earlier loop of this thread may have ended in the middle of a commit: its group never closes.
@@ -237,12 +248,12 @@ class SQLiteStore(LocalStore):
         committing = loop.run_in_executor(None, lambda: self._commit_surely(jobs, wait=True))
         committing.add_done_callback(lambda _: self._settle(jobs, group))
 
-    def _settle(self, jobs: list[_Job], group: _Group) -> None:
+    def _settle(self, jobs: list[Job], group: _Group) -> None:
         for job in jobs:
             job.resolve()
         self._close_group(group)  # commits what came in meanwhile
 
-    def _commit_surely(self, jobs: list[_Job], *, wait: bool) -> None:
+    def _commit_surely(self, jobs: list[Job], *, wait: bool) -> None:
         """Like `_commit`, but what goes wrong is each job's own error."""
         try:
             self._commit(jobs, wait=wait)
@@ -255,11 +266,12 @@ class SQLiteStore(LocalStore):
                 raise
 
     def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        job = _Job(name, args, kwargs)
+        self._check_writable(name)
+        job = Job(name, args, kwargs)
         self._commit([job], wait=True)
         return job.answer()
 
-    def _commit(self, jobs: list[_Job], *, wait: bool) -> None:
+    def _commit(self, jobs: list[Job], *, wait: bool) -> None:
         """Run all jobs in one transaction. A job that fails is undone alone; others keep their effect."""
         if not self._write_lock.acquire(blocking=wait):
             raise _Busy
@@ -281,7 +293,7 @@ class SQLiteStore(LocalStore):
         if not events.is_empty():
             self._announce(events)
 
-    def _transact(self, jobs: list[_Job], *, wait: bool) -> Events:
+    def _transact(self, jobs: list[Job], *, wait: bool) -> Events:
         execute = self._connection.execute
         self._begin(wait=wait)
         try:
@@ -329,7 +341,7 @@ class SQLiteStore(LocalStore):
                     ) from error
                 time.sleep(0.002)
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: Job) -> None:
         """A refused request is the job's own answer; a failing file is everybody's."""
         if job.is_given_up():
             return
@@ -356,6 +368,7 @@ class SQLiteStore(LocalStore):
         """Wake those who wait when another process wrote, and write what had to be kept."""
         if self._is_closed:
             return
+        self._refresh()
         if self._kept.jobs:
             self._commit([], wait=True)
         if self._worker_times:
@@ -365,9 +378,15 @@ class SQLiteStore(LocalStore):
             self._seen_version = version
             self._workers_waiting.wake(self._read_now("queue_length"))
             self._finish_waiting.wake_all()
+            if self._read_only is not None:
+                return  # whoever writes applies leases and time-outs
             deadline = self._next_deadline()
             if deadline is not None:
                 self._watchdog.look_at(deadline)
+
+    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+        self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
+        return await super()._woken(ticket, seconds)
 
     def _write_worker_times(self) -> None:
         with _file_errors(self.path), self._write_lock:
@@ -413,8 +432,17 @@ class SQLiteStore(LocalStore):
         with self._write_lock:
             self._is_closed = True
             self._close_readers()
+            if self._read_only is None:
+                self._write_back_log()
             self._connection.close()
             open_files.remove(self._open_file)
+
+    def _write_back_log(self) -> None:
+        """SQLite does it by itself only where nobody else, not even a reader, has the file open."""
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            log.info("the log of the store stays beside it for now: %s", error)
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -425,47 +453,11 @@ class SQLiteStore(LocalStore):
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
 
-class _KeptWork:
-    """Finished work that could not be written yet, in order and up to a bound."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.size = 0
-        self.jobs: list[_Job] = []
-        self._digests: set[bytes] = set()
-
-    def keep(self, jobs: Sequence[_Job], error: StoreWriteError) -> None:
-        for job in jobs:
-            if job.name in FINISHED_WORK:
-                self._keep(job, error)
-
-    def _keep(self, job: _Job, error: StoreWriteError) -> None:
-        try:
-            encoded = msgspec.json.encode((job.name, job.args, job.kwargs), enc_hook=repr)
-        except (TypeError, ValueError, RecursionError):
-            return  # the store would refuse it
-        size, digest = len(encoded), hashlib.sha256(encoded).digest()
-        if digest in self._digests:
-            return  # whoever was told to come later sends it again and again
-        if self.size + size > self.max_bytes:
-            log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
-            return
-        self.jobs.append(_Job(job.name, job.args, job.kwargs))
-        self._digests.add(digest)
-        self.size += size
-
-    def clear(self) -> None:
-        for job in self.jobs:
-            if isinstance(job.error, SharpenError):
-                log.warning("work that had been kept in memory was refused: %s", job.error)
-        self.jobs, self.size, self._digests = [], 0, set()
-
-
 def _is_small_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if name.startswith("query_") or name == "finished_rollouts":
         limit = kwargs.get("limit", args[1] if name == "finished_rollouts" and len(args) > 1 else -1)
         return isinstance(limit, int) and 0 <= limit <= INLINE_READ_ROWS
-    return name != "unfinished" or len(args[0]) <= INLINE_READ_ROWS
+    return name != "search_rollouts" and (name != "unfinished" or len(args[0]) <= INLINE_READ_ROWS)
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

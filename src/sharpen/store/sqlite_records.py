@@ -6,17 +6,13 @@ are written once, each in one statement, when the method has succeeded.
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
-import msgspec
-
-from ..types import RolloutConfig
+from .packed import unpacked_config
 from .tables import AttemptRow, RolloutRow
 from .transitions import PHASES
 
 CHUNK = 500  # values in one IN (...); SQLite allows 32,766
-_default_config = RolloutConfig()
 
 
 class Record(RolloutRow):
@@ -27,6 +23,8 @@ class Record(RolloutRow):
     place: Any = None
     was: tuple[Any, ...] = (None, None, False, None)
     """Deadline, worker, whether unwanted, request: columns that stand in indexes."""
+    reward_was: float | None = None
+    """The reward stands in one, too."""
 
 
 class AttemptRecord(AttemptRow):
@@ -43,7 +41,8 @@ _ATTEMPT = (
     "attempt_id, attempts, attempt_start, attempt_end, attempt_status, worker_id, heartbeat, attempt_metadata, "
     "deadline, unwanted, request_id"
 )
-BOTH = f"SELECT {_ROLLOUT}, {_ATTEMPT} FROM rollouts"
+BOTH_COLUMNS = f"{_ROLLOUT}, {_ATTEMPT}"
+BOTH = f"SELECT {BOTH_COLUMNS} FROM rollouts"
 OLD_ATTEMPT = (
     "attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata, NULL, unwanted, "
     "request_id"
@@ -51,15 +50,6 @@ OLD_ATTEMPT = (
 TOTALS = ("queuing", "requeuing", "active", "succeeded", "failed", "cancelled", "finished", "attempts", "spans_gone")
 _UPDATE_TOTALS = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in TOTALS)}"
 _MAX_PLACE = "SELECT max(place) FROM rollouts WHERE phase = 'queued'"
-
-
-@lru_cache(maxsize=256)
-def _config(text: str) -> RolloutConfig:
-    return msgspec.json.decode(text, type=RolloutConfig)
-
-
-def packed_config(config: RolloutConfig) -> str | None:
-    return None if config is _default_config or config == _default_config else msgspec.json.encode(config).decode()
 
 
 def attempt_record(rollout_id: str, number: int, values: Sequence[Any], *, is_old: bool) -> AttemptRecord:
@@ -85,8 +75,9 @@ def attempt_record(rollout_id: str, number: int, values: Sequence[Any], *, is_ol
 def record(values: Sequence[Any]) -> Record:
     config = values[6]
     row = Record(  # type: ignore[call-arg]
-        *values[:6], _default_config if config is None else _config(config), *values[7:15], None, values[15], values[16]
+        *values[:6], unpacked_config(config), *values[7:15], None, values[15], values[16]
     )
+    row.reward_was = row.reward
     if values[17] is not None:
         row.latest = attempt_record(row.rollout_id, row.number, values[17:28], is_old=False)
         row.was = (row.latest.deadline, row.latest.worker_id, row.latest.unwanted, row.latest.request_id)
@@ -95,11 +86,11 @@ def record(values: Sequence[Any]) -> Record:
 
 # Columns that stand in indexes are named in an update only where they change: bit by bit, the cases.
 _PLAIN = (
-    "status = ?, end_time = ?, reward = ?, reward_span = ?, attempts = ?, last_span = ?, attempt_id = ?, "
+    "status = ?, end_time = ?, reward_span = ?, attempts = ?, last_span = ?, attempt_id = ?, "
     "attempt_start = ?, attempt_end = ?, attempt_status = ?, heartbeat = ?, attempt_metadata = ?"
 )
-_INDEXED = ("phase = ?, place = ?", "deadline = ?", "worker_id = ?", "unwanted = ?", "request_id = ?")
-_CASES = [", ".join([_PLAIN, *(_INDEXED[bit] for bit in range(5) if case >> bit & 1)]) for case in range(32)]
+_INDEXED = ("phase = ?, place = ?", "deadline = ?", "worker_id = ?", "unwanted = ?", "request_id = ?", "reward = ?")
+_CASES = [", ".join([_PLAIN, *(_INDEXED[bit] for bit in range(6) if case >> bit & 1)]) for case in range(64)]
 _UPDATES = [f"UPDATE rollouts SET {columns} WHERE number = ?" for columns in _CASES]
 _NO_ATTEMPT = AttemptRecord("", "", 0, 0.0)
 
@@ -161,7 +152,7 @@ class UnitOfWork:
         deadline, worker_id, unwanted, request_id = row.was
         # fmt: off
         values: list[Any] = [
-            row.status, row.end_time, row.reward, row.reward_span, row.attempts, row.last_span,
+            row.status, row.end_time, row.reward_span, row.attempts, row.last_span,
             latest.attempt_id or None, latest.start_time, latest.end_time, latest.status,
             latest.last_heartbeat_time, latest.metadata,
         ]
@@ -182,6 +173,9 @@ class UnitOfWork:
         if latest.request_id != request_id:
             case |= 16
             values.append(latest.request_id)
+        if row.reward != row.reward_was:
+            case |= 32
+            values.append(row.reward)
         values.append(row.number)
         self._sql(_UPDATES[case], values)
 

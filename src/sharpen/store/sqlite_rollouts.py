@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from ..errors import UnknownIdError
-from ..types import PaginatedResult, Rollout, RolloutStatus
+from ..types import PaginatedResult, Rollout, RolloutPage, RolloutStatus
+from .packed import packed_config
+from .search import RolloutSearch
 from .sqlite_records import (
     BOTH,
     OLD_ATTEMPT,
@@ -17,9 +19,9 @@ from .sqlite_records import (
     attempt_record,
     chunks,
     marks,
-    packed_config,
     record,
 )
+from .sqlite_search import SQLiteSearch
 from .tables import AttemptRow, Page, RolloutFilter, RolloutRow, public_rollout
 from .transitions import FINISHED, OPEN, PHASES, phases_of
 
@@ -162,7 +164,7 @@ class RolloutTables(UnitOfWork):
                 "LIMIT ? OFFSET ?",
                 (*values, page.limit, page.offset),
             )
-        return PaginatedResult([self._public(values) for values in rows], page.limit, page.offset, total)
+        return PaginatedResult([self.public(values) for values in rows], page.limit, page.offset, total)
 
     def _by_status(self, wanted: RolloutFilter, page: Page) -> Iterable[Sequence[Any]]:
         """Phase after phase, each in the order of its index: no more rows are read than the page needs."""
@@ -187,20 +189,22 @@ class RolloutTables(UnitOfWork):
             skip = max(skip - found, 0)
 
     def _total(self, wanted: RolloutFilter) -> int:
-        rest = (wanted.rollout_id_in, wanted.rollout_id_contains, wanted.mode, wanted.reward_min, wanted.reward_max)
-        if any(condition is not None for condition in rest):
+        if not wanted.asks_only_status:
             where, values = _conditions(wanted)
             return int(self.one(f"SELECT count(*) FROM rollouts {where}", *values)[0])
-        return sum(n for status, n in self._totals().items() if wanted.status_in is None or status in wanted.status_in)
+        return sum(n for status, n in self.totals().items() if wanted.status_in is None or status in wanted.status_in)
 
-    def _totals(self) -> dict[str, int]:
+    def totals(self) -> dict[str, int]:
         """Rollouts by status. Those at work are counted: there are never more than workers have hands."""
         values = self.one(f"SELECT {', '.join(TOTALS[:6])} FROM totals")
         totals = {name: value for name, value in zip(TOTALS[:6], values, strict=True) if name != "active"}
         return totals | dict(self._sql("SELECT status, count(*) FROM rollouts WHERE phase = 'active' GROUP BY status"))
 
-    def _public(self, values: Sequence[Any]) -> Rollout:
+    def public(self, values: Sequence[Any]) -> Rollout:
         return public_rollout(record(values), self.unpack)
+
+    def search(self, search: RolloutSearch, same_input_as: RolloutRow | None) -> RolloutPage:
+        return SQLiteSearch(self, search, same_input_as).page()
 
     def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]:
         """The three ways to finish, each in order, merged by their numbers."""
@@ -208,7 +212,7 @@ class RolloutTables(UnitOfWork):
         for phase in FINISHED:
             found += self._sql(f"{BOTH} WHERE phase = ? AND place > ? ORDER BY place LIMIT ?", (phase, after, limit))
         found.sort(key=lambda values: values[16])
-        return [(values[16], self._public(values)) for values in found[:limit]]
+        return [(values[16], self.public(values)) for values in found[:limit]]
 
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
         statuses: dict[str, str] = {}

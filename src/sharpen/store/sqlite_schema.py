@@ -149,8 +149,21 @@ def _statements(script: str) -> list[str]:
     return [statement for statement in found if statement.strip()]
 
 
+# The group of a rollout; "@" where its metadata is kept elsewhere for its size.
+GROUP = (
+    "CASE WHEN substr(metadata, 1, 1) = '@' THEN '@' "
+    "WHEN json_valid(metadata) AND json_type(metadata, '$.group') = 'text' THEN json_extract(metadata, '$.group') END"
+)
+
+
+def _add_search_indexes(connection: sqlite3.Connection) -> None:
+    """For searches by reward and by group. A claim touches neither, and a completion only that of its reward."""
+    connection.execute("CREATE INDEX rollouts_reward ON rollouts (reward) WHERE reward IS NOT NULL")
+    connection.execute(f"CREATE INDEX rollouts_group ON rollouts ({GROUP}) WHERE metadata IS NOT NULL")
+
+
 # Step n turns a file of version n into one of version n + 1; a new file starts at version 0.
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_create]
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_create, _add_search_indexes]
 
 
 def parse_path(database_url: str | os.PathLike[str]) -> Path:
@@ -215,6 +228,11 @@ def check_file(path: Path) -> None:
         raise StoreFileError(f"{str(path)!r} is not a file")
     if not os.access(path, os.R_OK | os.W_OK):
         raise StoreFileError(f"{str(path)!r} may not be read and written by this user")
+    check_head(path)
+
+
+def check_head(path: Path) -> None:
+    """Refuse a file whose first bytes tell that it is no store, or is damaged."""
     if open_files.has(path):
         return  # checked when it was opened
     with path.open("rb") as file:
@@ -254,25 +272,35 @@ def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Con
     """A connection in autocommit mode, usable from any thread under the caller's lock."""
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute("PRAGMA cache_size = -32000")
     # A checkpoint syncs twice; most pages of the log are newer versions of the same few, so rarer is cheaper.
     connection.execute("PRAGMA wal_autocheckpoint = 8000")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    set_up(connection)
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path) -> str:
-    """Bring the file to the newest version, in one transaction; gives the id of the store."""
-    if _version_of(connection, path) < len(MIGRATIONS):
-        # Small pages: a change of one row writes its whole page to the log.
-        connection.execute("PRAGMA page_size = 2048")
-        _switch_to_wal(connection)
-        _migrate(connection)
+def set_up(connection: sqlite3.Connection) -> None:
+    """What every connection has, whether it writes or not."""
+    connection.execute("PRAGMA cache_size = -32000")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def read_store_id(connection: sqlite3.Connection) -> str:
     (store_id,) = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     return str(store_id)
 
 
-def _version_of(connection: sqlite3.Connection, path: Path) -> int:
+def prepare(connection: sqlite3.Connection, path: Path) -> str:
+    """Bring the file to the newest version, in one transaction; gives the id of the store."""
+    if version_of(connection, path) < len(MIGRATIONS):
+        # Small pages: a change of one row writes its whole page to the log.
+        connection.execute("PRAGMA page_size = 2048")
+        _switch_to_wal(connection)
+        _migrate(connection)
+    return read_store_id(connection)
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of a file that is ours, or is empty (0)."""
     # One view for all questions: another process may be making the store at this moment.
     connection.execute("BEGIN")
     try:

@@ -13,20 +13,16 @@ import msgspec
 
 from ..errors import InvalidInputError
 from ..types import (
-    Event,
-    Link,
-    OtelResource,
     PaginatedResult,
     Resource,
     ResourcesUpdate,
     Span,
-    SpanContext,
-    TraceStatus,
     Worker,
     WorkerStatus,
 )
 from .base import FilterLogic
 from .checks import encode_equal
+from .packed import body_of, unpacked_body
 from .sqlite_records import chunks, marks
 from .sqlite_rollouts import RolloutTables
 from .tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
@@ -41,21 +37,6 @@ _INSERT_SPAN = (
     "INSERT INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
     "end_time, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
 )
-
-
-class _Body(msgspec.Struct, omit_defaults=True):
-    """What a span holds beside its columns."""
-
-    status: TraceStatus = TraceStatus()
-    attributes: dict[str, Any] = {}
-    events: list[Event] = []
-    links: list[Link] = []
-    context: SpanContext | None = None
-    parent: SpanContext | None = None
-    resource: OtelResource = OtelResource()
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
 
 
 class WorkerTimes(dict[str, dict[str, float]]):
@@ -93,7 +74,7 @@ class SQLiteTables(RolloutTables):
         self.connection.executemany(_INSERT_SPAN, rows)
 
     def _span_values(self, number: int, sequence: int, span: Span) -> tuple[Any, ...]:
-        body = _Body(span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource)
+        body = body_of(span)
         try:
             data = self._keep(_encode(body))
         except (TypeError, ValueError) as error:
@@ -133,7 +114,7 @@ class SQLiteTables(RolloutTables):
 
     def _span(self, rollout_id: str, attempts: dict[int, str], values: Sequence[Any]) -> Span:
         attempt, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, data = values
-        body = _decode_body(self._fetch(data))
+        body = unpacked_body(self._fetch(data))
         return Span(
             rollout_id,
             attempts[attempt],
@@ -304,7 +285,7 @@ class SQLiteTables(RolloutTables):
 
     def counts(self) -> Counts:
         return Counts(
-            self._totals(),
+            self.totals(),
             self.one("SELECT attempts FROM totals")[0],
             self.one("SELECT count(*) FROM rollouts WHERE phase = 'active' AND attempts > 0 AND attempt_end IS NULL")[
                 0

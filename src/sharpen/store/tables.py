@@ -18,12 +18,14 @@ from ..types import (
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutPage,
     RolloutStatus,
     Span,
     Worker,
     WorkerStatus,
 )
 from .base import FilterLogic, SortOrder
+from .search import RolloutSearch
 
 T = TypeVar("T")
 
@@ -104,6 +106,30 @@ class RolloutFilter(msgspec.Struct, frozen=True):
     reward_max: float | None
     logic: FilterLogic
 
+    @property
+    def asks_only_status(self) -> bool:
+        rest = (self.rollout_id_in, self.rollout_id_contains, self.mode, self.reward_min, self.reward_max)
+        return all(condition is None for condition in rest)
+
+    def fits(self, row: RolloutRow) -> bool:
+        """Whether a rollout meets the conditions."""
+        answers = []
+        if self.status_in is not None:
+            answers.append(row.status in self.status_in)
+        if self.rollout_id_in is not None:
+            answers.append(row.rollout_id in self.rollout_id_in)
+        if self.rollout_id_contains is not None:
+            answers.append(self.rollout_id_contains in row.rollout_id)
+        if self.mode is not None:
+            answers.append(row.mode == self.mode)
+        if self.reward_min is not None:
+            answers.append(row.reward is not None and row.reward >= self.reward_min)
+        if self.reward_max is not None:
+            answers.append(row.reward is not None and row.reward <= self.reward_max)
+        if not answers:
+            return True
+        return all(answers) if self.logic == "and" else any(answers)
+
 
 class Match(msgspec.Struct, frozen=True):
     """One condition on a text field."""
@@ -166,6 +192,7 @@ class Tables(Protocol):
     def queue_length(self) -> int: ...
     def queue_head(self, limit: int) -> list[RolloutRow]: ...
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]: ...
+    def search(self, search: RolloutSearch, same_input_as: RolloutRow | None) -> RolloutPage: ...
     def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]: ...
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]: ...
 

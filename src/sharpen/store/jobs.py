@@ -1,0 +1,90 @@
+"""Writes on their way into a database, and finished work that waits until it can be written again."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import SharpenError, StoreWriteError
+
+log = logging.getLogger(__name__)
+
+INLINE_ROWS = 64  # a write of more rows leaves the caller's thread
+FINISHED_WORK = frozenset({"add_many_spans", "complete_attempt"})
+_SIZED = FINISHED_WORK | {"enqueue_many_rollouts", "cancel_rollouts", "get_many_span_sequence_ids", "prune"}
+
+
+class Job:
+    """One method of the ledger to run in a transaction, and where its answer goes."""
+
+    __slots__ = ("args", "error", "future", "kwargs", "loop", "name", "result")
+
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name, self.args, self.kwargs = name, args, kwargs
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def is_small(self) -> bool:
+        if self.name not in _SIZED:
+            return True
+        values = [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Sequence)]
+        return self.name != "prune" and all(len(value) <= INLINE_ROWS for value in values)
+
+    def is_given_up(self) -> bool:
+        """Whether its caller has gone: then nothing may be claimed or written for it."""
+        return self.future is not None and self.future.cancelled()
+
+    def answer(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def resolve(self) -> None:
+        future = self.future
+        if future is None or future.done():
+            return
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.result)
+
+
+class KeptWork:
+    """Finished work that could not be written yet, in order and up to a bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self.jobs: list[Job] = []
+        self._digests: set[bytes] = set()
+
+    def keep(self, jobs: Sequence[Job], error: StoreWriteError) -> None:
+        for job in jobs:
+            if job.name in FINISHED_WORK:
+                self._keep(job, error)
+
+    def _keep(self, job: Job, error: StoreWriteError) -> None:
+        try:
+            encoded = msgspec.json.encode((job.name, job.args, job.kwargs), enc_hook=repr)
+        except (TypeError, ValueError, RecursionError):
+            return  # the store would refuse it
+        size, digest = len(encoded), hashlib.sha256(encoded).digest()
+        if digest in self._digests:
+            return  # whoever was told to come later sends it again and again
+        if self.size + size > self.max_bytes:
+            log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
+            return
+        self.jobs.append(Job(job.name, job.args, job.kwargs))
+        self._digests.add(digest)
+        self.size += size
+
+    def clear(self) -> None:
+        for job in self.jobs:
+            if isinstance(job.error, SharpenError):
+                log.warning("work that had been kept in memory was refused: %s", job.error)
+        self.jobs, self.size, self._digests = [], 0, set()

@@ -1,0 +1,300 @@
+"""The store in PostgreSQL: any number of processes and store servers may stand before one database.
+
+Every method is a transaction of its own on one of a few connections, each with a thread: an event loop is never
+blocked. Rows are locked one by one, so that methods wait for each other only where they touch the same rollout; claims
+never do. An answer is given only once its write is durable in the sense of the server's `synchronous_commit`.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import psycopg
+
+from ...errors import StoreError, StoreUnavailableError, StoreWriteError
+from ..base import LightningStoreCapabilities
+from ..checks import check_number
+from ..jobs import KeptWork
+from ..ledger import Events, Ledger
+from ..local import LocalStore
+from ..waiting import Ticket
+from . import waiters
+from .address import Address
+from .hand import Hand
+from .jobs import PostgresJob
+from .listening import Listener
+from .pool import Pool
+from .schema import open_schema
+from .session import Query, Row, Session
+from .tables import PRUNED_AT_ONCE, PostgresTables
+from .waiters import SeatedLine
+from .worker_times import WorkerTimes
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # between two looks at what no message told
+LOOKED_AT = 200  # rollouts at the head of the queue
+LOOKS_BETWEEN_FINISHES = 5
+IN_OTHER_HANDS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
+
+
+class PostgresLedger(Ledger):
+    """The rules, and what the store itself wants to know or to write."""
+
+    tables: PostgresTables
+
+    def write_worker_times(self, noted: dict[str, dict[str, float]]) -> None:
+        self.tables.write_worker_times(noted)
+
+    def queue_places(self, limit: int) -> list[int]:
+        return self.tables.queue_places(limit)
+
+
+class PostgresStore(LocalStore):
+    """A durable store in a PostgreSQL database (`postgresql://user:password@host:5432/database`).
+
+    Its tables stand in the first schema of the `search_path`; `?options=-csearch_path%3Dname` chooses another one.
+    When the database cannot be reached or written for `busy_seconds`, `StoreWriteError` is raised; spans and
+    completions are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
+    `read_only` is for looking at a store: nothing is changed, and writes raise `StoreWriteError`.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        n_connections: int = 8,
+        busy_seconds: float = 10.0,
+        max_kept_bytes: int = 64 * 2**20,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
+    ) -> None:
+        check_number("n_connections", n_connections, low=1)
+        check_number("busy_seconds", busy_seconds, low=0)
+        super().__init__(clock=clock)
+        self.address = Address(database_url, busy_seconds=busy_seconds)
+        self.busy_seconds, self.is_read_only = busy_seconds, read_only
+        self._started, self._pid = clock(), os.getpid()
+        self._worker_times = WorkerTimes()
+        self._kept, self._kept_lock = KeptWork(max_kept_bytes), threading.Lock()
+        self._marks, self._mark_prefix = count(1), secrets.token_hex(5)
+        self._expiring = threading.Lock()
+        self._seen_places, self._looks, self._next_look = set[int](), 0, 0.0
+        self._line = self._workers_waiting = SeatedLine()
+        self.listener = Listener(self.address, self._line, self._finish_waiting, busy_seconds=busy_seconds)
+        self._open()
+        self._pool = Pool(int(n_connections), make_hand=lambda: Hand(self), run=self._run)
+        if not read_only:
+            self._watchdog.start()
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({self.address.label!r})"
+
+    def _open(self) -> None:
+        try:
+            connection = self.address.connect(lock_seconds=max(self.busy_seconds, 60.0), read_only=self.is_read_only)
+            with connection:
+                opened = open_schema(connection, self.address.label, read_only=self.is_read_only)
+        except psycopg.Error as error:
+            raise StoreUnavailableError(
+                f"the store in the database {self.address.label} cannot be opened: {self.address.words(error)}"
+            ) from None
+        self.store_id, self._schema_key = opened.store_id, opened.key
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return await self._submit(PostgresJob(name, args, kwargs, is_read=True))
+
+    async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        self._check_writable(name)
+        job = PostgresJob(name, args, kwargs, is_read=False)
+        job.takes_seat = name == "dequeue_many_rollouts" and self._line.takes_seat()
+        return await self._submit(job)
+
+    async def _submit(self, job: PostgresJob) -> Any:
+        job.loop = asyncio.get_running_loop()
+        job.future = job.loop.create_future()
+        self._hand_in(job)
+        return await job.future
+
+    def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self._wait_for(PostgresJob(name, args, kwargs, is_read=True))
+
+    def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        self._check_writable(name)
+        return self._wait_for(PostgresJob(name, args, kwargs, is_read=False))
+
+    def _wait_for(self, job: PostgresJob) -> Any:
+        job.done = threading.Event()
+        self._hand_in(job)
+        job.done.wait()
+        return job.answer()
+
+    def _hand_in(self, job: PostgresJob) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self!r} was opened in another process, and its threads are there: open it here anew")
+        if not self._pool.submit(job):
+            raise StoreError(f"the store in the database {self.address.label} is closed")
+
+    def _check_writable(self, name: str) -> None:
+        if self.is_read_only:
+            raise StoreWriteError(
+                f"{name} would write, but the database {self.address.label} was opened to be read only: "
+                "open it without read_only"
+            )
+
+    async def prune(self, older_than: float) -> int:
+        """Delete rollouts that finished more than `older_than` seconds ago, some in each transaction; how many."""
+        pruned = 0
+        while True:
+            gone: int = await self._write("prune", older_than)
+            pruned += gone
+            if gone < PRUNED_AT_ONCE:
+                return pruned
+
+    # -- in the threads ------------------------------------------------------------------------------
+
+    def _run(self, hand: Hand, job: PostgresJob) -> None:
+        try:
+            if not job.is_given_up():
+                if self._kept.jobs and not job.is_read:
+                    self._write_kept(hand, job)
+                hand.check_worth_trying(job)
+                job.result = hand.perform(job)
+        except Exception as error:  # noqa: BLE001 - it is the answer of whoever waits for the job
+            job.error = error
+            if isinstance(error, StoreWriteError):
+                with self._kept_lock:
+                    self._kept.keep([job], error)
+        finally:
+            job.finish()
+
+    def _write_kept(self, hand: Hand, before: PostgresJob) -> None:
+        """Write what could not be written before; a part that is done already changes nothing."""
+        with self._kept_lock:
+            hand.check_worth_trying(before)
+            for kept in self._kept.jobs:
+                job = PostgresJob(kept.name, kept.args, kept.kwargs, is_read=False)
+                job.began = -math.inf  # it is tried once: others wait meanwhile
+                try:
+                    hand.perform(job)
+                except StoreError as error:
+                    log.debug("finished work still waits: %s", error)
+                    return
+                except Exception as error:  # noqa: BLE001 - refused, whatever it is: what comes after must not wait for it
+                    kept.error = error
+            self._kept.clear()
+
+    def make_ledger(self, session: Session) -> tuple[PostgresTables, Ledger]:
+        """The rules on a connection."""
+        tables = PostgresTables(session, self._schema_key, self._worker_times)
+        ledger = PostgresLedger(tables, clock=self._clock, name="PostgresStore", keeps_secrets=False)
+        ledger.started = self._started
+        return tables, ledger
+
+    def new_mark(self) -> str:
+        """What a transaction leaves in the rows that it writes: nobody else uses it."""
+        return f"{self._mark_prefix}{next(self._marks):x}"
+
+    def wakes(self, events: Events) -> list[Query]:
+        """What tells others of a transaction, once it is durable."""
+        found: list[Query] = []
+        if events.queued:
+            found.append(waiters.wake(self.listener.name, events.queued))
+        if events.finished:
+            found.append(waiters.tell_finished(self.listener.name, events.finished))
+        return found
+
+    def settle(self, events: Events, answers: Sequence[list[Row]]) -> None:
+        """A transaction is durable: wake those in this store who wait for what it brought."""
+        if events.queued and answers:
+            self._line.hand_on(self._line.wake_seated(waiters.own_share(answers[0])))
+        if events.finished:
+            self._finish_waiting.finished(events.finished)
+        if events.deadline < math.inf:
+            self._watchdog.look_at(events.deadline)
+
+    # -- others and time -----------------------------------------------------------------------------
+
+    def _poll_seconds(self) -> float | None:
+        return LOOK_SECONDS
+
+    def _look_around(self) -> None:
+        """Write what had to wait, and find what no message told."""
+        if self._is_closing or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS * 0.9
+        self._looks += 1
+        if len(self._finish_waiting) and (self.is_read_only or self._looks % LOOKS_BETWEEN_FINISHES == 0):
+            self._finish_waiting.wake_all()
+        if self.is_read_only:
+            return
+        if self._kept.jobs:
+            self._write_now("write_worker_times", {})  # any write takes what was kept along
+        self._write_worker_times()
+        if len(self._line):
+            self._look_at_queue()
+        deadline = self._next_deadline()
+        if deadline is not None:
+            self._watchdog.look_at(deadline)
+
+    def _look_at_queue(self) -> None:
+        """Rollouts that have waited since the last look although somebody waits for work: a wake-up was lost."""
+        places = set(self._read_now("queue_places", LOOKED_AT))
+        if overlooked := len(places & self._seen_places):
+            self._line.wake(overlooked)
+        self._seen_places = places
+
+    def _write_worker_times(self) -> None:
+        noted = self._worker_times.snapshot()
+        if noted:
+            self._write_now("write_worker_times", noted)
+            self._worker_times.written(noted)
+
+    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+        self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
+        return await super()._woken(ticket, seconds)
+
+    def expire(self) -> int:
+        with self._expiring:  # what the watchdog is about to apply is passed over, and has to be there on return
+            return super().expire()
+
+    def _next_deadline(self) -> float | None:
+        found: float | None = self._read_now("next_deadline")
+        return None if found is None else max(found, self._clock() + IN_OTHER_HANDS_SECONDS)
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much finished work waits in memory for a database that cannot be written."""
+        return self._kept.size
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self._is_closing:
+            return
+        await super().close()
+        await asyncio.to_thread(self._close_connections)
+
+    def _close_connections(self) -> None:
+        try:
+            if not self.is_read_only:
+                self._write_now("write_worker_times", self._worker_times.snapshot())
+        except StoreError as error:
+            log.warning("the store was closed before everything was written: %s", error)
+        if self._kept.jobs:
+            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+        self.listener.stop()
+        self._pool.stop()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}

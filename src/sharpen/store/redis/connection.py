@@ -1,0 +1,214 @@
+"""A connection to Redis that survives its loss: calls are made again until they are answered or the time is over.
+
+Every call here may be made twice without harm: a script that changes something knows what it has applied before.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from ...errors import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError, StoreWriteError
+from .scripts import ALL, SHA
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.exceptions import (
+        AuthenticationError,
+        AuthorizationError,
+        ConnectionError as RedisConnectionError,
+        MasterDownError,
+        NoPermissionError,
+        NoScriptError,
+        ResponseError,
+        TimeoutError as RedisTimeoutError,
+    )
+    from redis.retry import Retry
+except ImportError as error:
+    raise MissingExtraError.of("redis", extra="redis", feature="RedisLightningStore") from error
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Call = tuple[Any, ...]
+SCHEMES = ("redis", "rediss", "unix")
+SOCKET_SECONDS = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+_FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|maxmemory|read only replica)\b")
+
+
+class _Wire(redis.Connection):
+    """A connection that is not to itself.
+
+    Who knocks again and again at a port of this machine where nobody listens may be given that port for its own end:
+    it would then talk to itself, and the server could never come back.
+    """
+
+    def _connect(self) -> Any:
+        sock = super()._connect()  # type: ignore[no-untyped-call]
+        if sock.getsockname() == sock.getpeername():
+            sock.close()
+            raise ConnectionRefusedError("nobody listens there")
+        return sock
+
+
+class Address:
+    """Where the server is. Its text has neither user nor password, so that it may stand in messages."""
+
+    def __init__(self, url: str) -> None:
+        if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
+            raise InvalidInputError(
+                f"the address of a Redis store begins with redis://, rediss:// or unix://, "
+                f"for example redis://localhost:6379/0, not with {_beginning(url)!r}"
+            )
+        self._url = url
+        parts = urlsplit(url)
+        secrets = [unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
+        self._secrets = [secret for secret in secrets if secret]
+        self.text = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.pool()  # a port that is none, an option that is unknown
+
+    def pool(self) -> "redis.ConnectionPool":
+        try:
+            plain = {"connection_class": _Wire} if urlsplit(self._url).scheme == "redis" else {}
+            return redis.ConnectionPool.from_url(
+                self._url,
+                **plain,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),  # calls are made again here, where the time is counted
+                socket_timeout=SOCKET_SECONDS,
+                socket_connect_timeout=SOCKET_SECONDS,
+                health_check_interval=0,
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            words = self.without_secrets(str(error))
+            raise InvalidInputError(f"the address {self.text!r} of a Redis store is wrong: {words}") from None
+
+    def without_secrets(self, words: str) -> str:
+        for secret in self._secrets:
+            words = words.replace(secret, "***")
+        return words
+
+    def __repr__(self) -> str:
+        return f"Address({self.text!r})"
+
+
+def _beginning(url: object) -> str:
+    """So much of something that is no address as holds no password."""
+    return url.rpartition("@")[2].partition(":")[0][:20] if isinstance(url, str) else type(url).__name__
+
+
+class Connection:
+    """Calls to one Redis server under one prefix, from any thread."""
+
+    def __init__(self, address: Address, prefix: str, *, busy_seconds: float) -> None:
+        self.address = address
+        self.root = f"{{{prefix}}}:"
+        self.busy_seconds = busy_seconds
+        self.is_closing = threading.Event()
+        self._pool = address.pool()
+        self._idle: deque[Any] = deque()
+        self.client = redis.Redis(connection_pool=self._pool)
+
+    def key(self, name: str) -> str:
+        return self.root + name
+
+    def run(self, script: str, *values: Any) -> Any:
+        """Run a script, once or again until it is answered."""
+        return self.at_once(self.script(script, *values))[0]
+
+    def script(self, script: str, *values: Any) -> Call:
+        """A script as one of several commands."""
+        return "EVALSHA", SHA[script], 1, self.root, *values
+
+    def at_once(self, *calls: Call) -> list[Any]:
+        """Run several commands in one trip; others may come between them."""
+        return self.again(lambda: self._exchange(calls))
+
+    def together(self, *calls: Call) -> list[Any]:
+        """Run several commands in one step: nobody else's stand between them."""
+        answers: list[Any] = self.at_once(("MULTI",), *calls, ("EXEC",))[-1]
+        return answers
+
+    def _exchange(self, calls: Sequence[Call]) -> list[Any]:
+        """Over one connection, as the client does it, without what the client does beside it at every call."""
+        try:
+            wire = self._idle.pop()
+        except IndexError:
+            wire = self._pool.make_connection()
+        try:
+            wire.send_packed_command(wire.pack_commands(calls))
+            answers = [_answer(wire) for _ in calls]
+        except BaseException:
+            wire.disconnect()  # an answer that nobody reads must not be taken for the next one
+            raise
+        finally:
+            self._idle.append(wire)
+        if self.is_closing.is_set():
+            self._disconnect()
+        for answer in answers:
+            if isinstance(answer, redis.RedisError):
+                raise answer
+        return answers
+
+    def again(self, call: Callable[[], T]) -> T:
+        """Make a call until it is answered, for `busy_seconds` at most."""
+        end, pause, is_unknown = time.monotonic() + self.busy_seconds, FIRST_PAUSE, False
+        while True:
+            try:
+                if is_unknown:
+                    self.load_scripts()
+                return call()
+            except redis.RedisError as error:
+                is_unknown = isinstance(error, NoScriptError)  # a server that has been restarted knows none
+                if is_unknown and time.monotonic() < end:
+                    continue
+                if not _may_pass(error) or time.monotonic() >= end or self.is_closing.wait(pause):
+                    raise self.translated(error) from None
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def load_scripts(self) -> None:
+        for script in ALL:
+            self.client.script_load(script)
+
+    def translated(self, error: "redis.RedisError") -> StoreError:
+        """The same in our words, without any password."""
+        where, words = f"Redis at {self.address.text}", self.address.without_secrets(str(error))
+        if isinstance(error, AuthenticationError | AuthorizationError):
+            return StoreError(f"{where} refuses the user or the password of the address: {words}")
+        if isinstance(error, NoPermissionError):
+            return StoreError(f"the user of the address may not do what the store needs in {where}: {words}")
+        if isinstance(error, RedisConnectionError | RedisTimeoutError):
+            return StoreUnavailableError(f"{where} does not answer: {words}")
+        if _FULL.search(words):
+            return StoreWriteError(f"{where} cannot be written now: {words}")
+        return StoreError(f"{where} failed: {words}")
+
+    def close(self) -> None:
+        self.is_closing.set()
+        self._disconnect()
+        self._pool.disconnect(inuse_connections=False)  # a thread that still uses one closes it itself
+
+    def _disconnect(self) -> None:
+        while self._idle:
+            self._idle.pop().disconnect()
+
+
+def _answer(wire: Any) -> Any:
+    """One answer; what a command was refused for is an answer as well."""
+    try:
+        return wire.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _may_pass(error: "redis.RedisError") -> bool:
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return False
+    passing = RedisConnectionError | RedisTimeoutError | MasterDownError
+    return isinstance(error, passing) or str(error).startswith("BUSY")

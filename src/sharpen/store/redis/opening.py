@@ -1,0 +1,114 @@
+"""The start of a store in Redis: whether the server can carry it, whose store it is, and what a crash would lose."""
+
+import re
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from ...errors import InvalidInputError, StoreError, StoreFileError
+from ..ids import new_id
+from .connection import Connection
+from .scripts import TRIAL
+
+OLDEST = (6, 2)
+LAYOUT = 1
+
+NOT_LOGGED = (
+    "{where} keeps no log of what it does (appendonly no). If it crashes or is restarted, everything since its last "
+    "snapshot is lost, and all of it where it makes none: rollouts, spans, rewards, and work in progress. "
+    "Start it with --appendonly yes to keep them"
+)
+EVERY_SECOND = (
+    "{where} writes its log to disk once a second (appendfsync everysec): a crash of redis-server alone loses nothing "
+    "that was answered, and a loss of power up to the last second. appendfsync always loses nothing"
+)
+ALWAYS = "{where} writes its log to disk before it answers (appendfsync always): a crash loses nothing"
+NEVER = (
+    "{where} leaves it to the system when its log gets to disk (appendfsync no): a crash of redis-server alone loses "
+    "nothing that was answered, and a loss of power the last half minute or so. appendfsync always loses nothing"
+)
+NOT_TOLD = (
+    "{where} does not let this user read its settings (CONFIG GET), so nobody can say here what a crash would lose: "
+    "without --appendonly yes it is everything since the last snapshot"
+)
+EVICTS = (
+    "{where} deletes keys by itself when its memory is full (maxmemory-policy {policy}), and rollouts would go without "
+    "a word. Set maxmemory-policy noeviction"
+)
+
+
+def check_prefix(prefix: Any) -> str:
+    if not isinstance(prefix, str) or not re.fullmatch(r"[^\s{}]{1,100}", prefix):
+        raise InvalidInputError(f"prefix is {prefix!r}: use 1 to 100 characters without spaces and braces")
+    return prefix
+
+
+def check_server(connection: Connection) -> None:
+    """Refuse a server that cannot carry a store."""
+    where = f"Redis at {connection.address.text}"
+    found = str(connection.again(lambda: connection.client.info("server")).get("redis_version", "0"))
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise StoreError(f"{where} is version {found}: a store needs {oldest} or newer")
+    try:
+        connection.load_scripts()
+    except ResponseError as error:
+        words = connection.address.without_secrets(str(error))
+        raise StoreError(
+            f"{where} runs no scripts for this user, and a store needs them (SCRIPT, EVALSHA): {words}"
+        ) from None
+    except redis.RedisError as error:
+        raise connection.translated(error) from None
+
+
+def check_rights(connection: Connection) -> None:
+    """Refuse a user who may not do everything that a store does, before it does any of it."""
+    if missing := connection.run(TRIAL):
+        where, words = f"Redis at {connection.address.text}", "; ".join(_text(each) for each in missing)
+        raise StoreError(f"the user of the address may not do what a store needs in {where}: {words}")
+
+
+def open_store(connection: Connection, *, read_only: bool) -> str:
+    """The id of the store under this prefix, which is made where there is none; a foreign or newer one is refused."""
+    key, where = connection.key("meta"), f"{connection.root[1:-2]!r} in Redis at {connection.address.text}"
+    (kind,) = connection.at_once(("TYPE", key))
+    if kind not in (b"hash", b"none"):
+        raise StoreFileError(f"the prefix {where} holds something that is no store: give another prefix")
+    if not read_only:
+        connection.at_once(("HSETNX", key, "layout", LAYOUT), ("HSETNX", key, "store_id", new_id("st")))
+    layout, store_id = connection.at_once(("HMGET", key, "layout", "store_id"))[0]
+    if layout is None or store_id is None:
+        raise StoreFileError(f"there is no store under the prefix {where}, and it was opened to be read only")
+    if int(layout) > LAYOUT:
+        raise StoreFileError(
+            f"the store under the prefix {where} has layout {int(layout)}, and this version of Sharpen knows {LAYOUT}: "
+            "use a newer one"
+        )
+    found: str = store_id.decode()
+    return found
+
+
+def durability(connection: Connection) -> tuple[str, bool]:
+    """What a crash of the server would lose, in words, and whether that is worth a warning."""
+    where = f"Redis at {connection.address.text}"
+    try:
+        settings = connection.client.config_get("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
+    except ResponseError:
+        return NOT_TOLD.format(where=where), True
+    except redis.RedisError as error:
+        raise connection.translated(error) from None
+    told = {_text(name): _text(value) for name, value in settings.items()}
+    if told.get("appendonly") != "yes":
+        words, is_bad = NOT_LOGGED, True
+    else:
+        words = {"always": ALWAYS, "no": NEVER}.get(told.get("appendfsync", ""), EVERY_SECOND)
+        is_bad = words is NEVER
+    policy = told.get("maxmemory-policy", "noeviction")
+    if told.get("maxmemory", "0") != "0" and policy != "noeviction":
+        words, is_bad = f"{words}. {EVICTS}", True
+    return words.format(where=where, policy=policy), is_bad
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

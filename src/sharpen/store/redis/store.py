@@ -1,0 +1,274 @@
+"""The store in Redis: any number of processes and store servers may stand before one, each with its own object.
+
+Nobody locks. Rules run here on what was read, and a script applies their changes where nothing of that has changed
+meanwhile (see `session`); a process that dies or sleeps in the middle leaves nothing behind and stops nobody.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import StoreError, StoreWriteError
+from ..base import LightningStoreCapabilities
+from ..jobs import Job, KeptWork
+from ..ledger import Events, Ledger
+from ..local import LocalStore
+from ..waiting import Ticket
+from .bodies import Bodies, ChangedMeanwhileError
+from .connection import Address, Connection
+from .listening import News
+from .opening import check_prefix, check_rights, check_server, durability, open_store
+from .session import Session
+from .tables import RedisTables
+from .writer import Writer
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+READ_TRIES = 5
+IN_OTHER_HANDS_SECONDS = 0.05
+
+
+class RedisLightningStore(LocalStore):
+    """A store in Redis 6.2 or newer, under keys that begin with `{prefix}:`.
+
+    What a crash of the server would lose is logged at the start, and stands in `durability`. A lost connection is
+    made again for `busy_seconds`; after that `StoreWriteError` is raised, and spans and completions are kept in
+    memory up to `max_kept_bytes` and written as soon as it is possible again. With `thread_safe=False` the store
+    belongs to one thread and talks to Redis in it, which spares a near server the way through another thread.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        thread_safe: bool = True,
+        prefix: str = "sharpen",
+        busy_seconds: float = 10.0,
+        max_kept_bytes: int = 64 * 2**20,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
+    ) -> None:
+        super().__init__(clock=clock)
+        self.prefix = check_prefix(prefix)
+        self._connection = Connection(Address(url), prefix, busy_seconds=busy_seconds)
+        self._thread_safe, self._is_read_only, self._is_closed = thread_safe, read_only, False
+        self._kept = KeptWork(max_kept_bytes)
+        self._readers: deque[tuple[RedisTables, Ledger]] = deque()
+        self._write_lock = threading.Lock()
+        self._next_look = 0.0
+        self._pid = os.getpid()
+        try:
+            self._open()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self) -> None:
+        connection = self._connection
+        check_server(connection)
+        if not self._is_read_only:
+            check_rights(connection)
+        self.store_id = open_store(connection, read_only=self._is_read_only)
+        self.durability, is_bad = durability(connection)
+        log.log(logging.WARNING if is_bad else logging.INFO, "%s", self.durability)
+        self._bodies = Bodies(connection)
+        self._news = News(connection, self._finish_waiting, self._watchdog)
+        self._workers_waiting = self._news.line
+        self._session = Session(connection, self._make_tables(), self._make_ledger)
+        self._writer = Writer(_weakly(self._commit))
+        self._end = weakref.finalize(self, _end, connection, self._writer, self._news)
+        if not self._is_read_only:
+            self._look_at_next_deadline()
+            self._watchdog.start()
+
+    def _make_tables(self) -> RedisTables:
+        line = self._news.line
+        return RedisTables(self._connection, self._bodies, listener=self._news.name, seats=lambda: len(line))
+
+    def _make_ledger(self, tables: RedisTables) -> Ledger:
+        return Ledger(tables, clock=self._clock, name="RedisLightningStore", keeps_secrets=False)
+
+    def __repr__(self) -> str:
+        return f"RedisLightningStore({self._connection.address.text!r}, prefix={self.prefix!r})"
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the store is only looked at."""
+        return self._is_read_only
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much finished work waits in memory for a server that cannot be written."""
+        return self._kept.size
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": self._thread_safe, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        if self._thread_safe:
+            return await asyncio.to_thread(self._read_now, name, *args, **kwargs)
+        return self._read_now(name, *args, **kwargs)
+
+    def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        self._check_open()
+        self._news.before_reading()
+        try:
+            tables, ledger = self._readers.pop()
+        except IndexError:
+            tables = self._make_tables()
+            ledger = self._make_ledger(tables)
+        try:
+            return _read_whole(tables, lambda: getattr(ledger, name)(*args, **kwargs))
+        finally:
+            tables.forget()
+            self._readers.append((tables, ledger))
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self!r} was opened in another process, and its threads are there: open it here anew")
+        if self._is_closed:
+            raise StoreError(f"{self!r} is closed")
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        self._check_writable(name)
+        if name == "prune":  # its steps are whole by themselves, and hold up nobody
+            return await self._read(name, *args, **kwargs)
+        self._check_open()
+        job = Job(name, args, kwargs)
+        if self._thread_safe:
+            return await self._writer.write(job)
+        self._commit([job])
+        return job.answer()
+
+    def _write_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        self._check_writable(name)
+        self._check_open()
+        job = Job(name, args, kwargs)
+        self._commit([job])
+        return job.answer()
+
+    def _check_writable(self, name: str) -> None:
+        if self._is_read_only:
+            raise StoreWriteError(f"{name} would write, but {self!r} was opened to be read only: open it without that")
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        self._news.before_claiming()
+        with self._write_lock:
+            try:
+                events = self._session.transact([*self._kept.jobs, *jobs])
+                if self._kept.jobs:
+                    self._kept.clear()
+            except StoreWriteError as error:
+                self._kept.keep(jobs, error)
+                for job in jobs:
+                    job.error = error
+                return
+        self._announce(events)
+
+    def _announce(self, events: Events) -> None:
+        """Those who wait hear of it from Redis, here as everywhere; the watchdog is our own."""
+        self._watchdog.look_at(events.deadline)
+
+    # -- others and time -----------------------------------------------------------------------------
+
+    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+        self._watchdog.start()  # a store that is only read needs it only for its look around
+        return await super()._woken(ticket, seconds)
+
+    def _poll_seconds(self) -> float | None:
+        return LOOK_SECONDS
+
+    def _look_around(self) -> None:
+        """Hand on wake-ups and, once a second, write what had to be kept and catch up on what no message told."""
+        if self._is_closed:
+            return
+        self._news.wake_elsewhere()
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS * 0.9
+        if self._kept.jobs:
+            self._commit([])
+        key = self._connection.key
+        store_id, queued, finish = self._connection.at_once(
+            ("HGET", key("meta"), "store_id"), ("ZCARD", key("queued")), ("HGET", key("totals"), "finish")
+        )
+        self._check_same(store_id)
+        self._news.catch_up(queued, int(finish or 0))
+        if not self._is_read_only:
+            self._look_at_next_deadline()
+
+    def _check_same(self, store_id: bytes | None) -> None:
+        """A server that was restarted without its log, or emptied by hand, has another store, or none."""
+        if store_id is None and not self._is_read_only:
+            store_id = open_store(self._connection, read_only=False).encode()
+        if store_id is not None and store_id.decode() != self.store_id:
+            log.error("%r has lost everything: it was emptied, or restarted without its log", self)
+            self.store_id = store_id.decode()
+
+    def _look_at_next_deadline(self) -> None:
+        deadline = self._next_deadline()
+        if deadline is not None:
+            self._watchdog.look_at(deadline)
+
+    def _next_deadline(self) -> float | None:
+        found: float | None = self._read_now("next_deadline")
+        # One that is over and still there is in somebody else's hands: there is no hurry.
+        return None if found is None else max(found, self._clock() + IN_OTHER_HANDS_SECONDS)
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        await super().close()
+        await asyncio.to_thread(self._close_now)
+
+    def _close_now(self) -> None:
+        self._writer.stop()
+        if self._kept.jobs:
+            self._commit([])
+        if self._kept.jobs:
+            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+        self._is_closed = True
+        self._end()
+
+
+def _read_whole(tables: RedisTables, read: Callable[[], Any]) -> Any:
+    """Read again where something has changed between two questions."""
+    for is_last in (False,) * (READ_TRIES - 1) + (True,):
+        tables.forget()
+        try:
+            return read()
+        except ChangedMeanwhileError as error:
+            if is_last:
+                raise StoreError(f"it changes faster than it can be read: {error}") from None
+    return None
+
+
+def _weakly(method: Callable[[Sequence[Job]], None]) -> Callable[[Sequence[Job]], None]:
+    """A call that keeps nothing alive: the thread of a store must not keep the store."""
+    found = weakref.WeakMethod(method)
+
+    def call(jobs: Sequence[Job]) -> None:
+        if (alive := found()) is not None:
+            alive(jobs)
+
+    return call
+
+
+def _end(connection: Connection, writer: Writer, news: News) -> None:
+    writer.stop()
+    news.stop()
+    connection.close()

@@ -1,0 +1,84 @@
+"""A database URL opens the store that it names, and a wrong one is refused in words."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sharpen.errors import InvalidInputError, MissingExtraError
+from sharpen.store import SQLiteStore
+from sharpen.store.opening import is_server_url, open_url
+
+from .databases import in_server
+
+
+@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
+async def test_a_path_is_that_of_a_file(tmp_path, scheme):
+    store = open_url(f"{scheme}{tmp_path}/store.db", synchronous="full")
+    assert isinstance(store, SQLiteStore)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("postgrsql://me:hush@host/db", "'postgresql://'"),
+        ("redi://:hush@host", "'redis://'"),
+        ("mysql://me:hush@host", "use sqlite:///PATH, postgresql://, redis://"),
+        ("http://me:hush@host", "the address of a store server"),
+    ],
+)
+def test_an_unknown_scheme_is_refused_without_showing_the_password(url, hint):
+    with pytest.raises(InvalidInputError, match=hint) as refused:
+        open_url(url)
+    assert "hush" not in str(refused.value)
+
+
+def test_an_option_of_files_is_refused_for_a_server():
+    with pytest.raises(InvalidInputError, match="synchronous is for SQLite files"):
+        open_url("postgresql://host/db", synchronous="full")
+
+
+def test_servers_are_told_from_files():
+    assert [is_server_url(each) for each in ("store.db", "sqlite:///a.db", "postgres://h", "REDISS://h")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+async def test_a_url_opens_one_part_of_a_server(request, kind):
+    server = request.getfixturevalue(kind)
+    one, other = in_server(server), in_server(server)
+    store = one.open()
+    rollout = await store.enqueue_rollout("task")
+    await store.close()
+    for database, found in ((one, [rollout.rollout_id]), (other, [])):
+        store = database.open()
+        assert [each.rollout_id for each in await store.query_rollouts()] == found
+        await store.close()
+
+
+def test_a_server_of_a_wrong_database_ends_with_the_reason_and_without_the_password():
+    environment = {**os.environ, "SHARPEN_DATABASE_URL": "redi://:hush@host"}
+    served = subprocess.run(
+        [sys.executable, "-m", "sharpen.store"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert served.returncode == 1
+    assert "Did you mean 'redis://'" in served.stderr
+    assert "hush" not in served.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"), [("postgresql://h/d", "psycopg", "postgres"), ("redis://h/0", "redis", "redis")]
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str):
+    for name in [name for name in sys.modules if name.split(".")[0] == package or f"sharpen.store.{extra}" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"needs the package '{package}': pip install 'sharpen\[{extra}\]'"):
+        open_url(url)
