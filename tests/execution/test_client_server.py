@@ -326,6 +326,7 @@ def role_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").rpartition("\0")[2]
 
 
+@pytest.mark.slow
 def test_a_store_server_that_cannot_start_ends_the_run_with_its_reason(store_path):
     store = SQLiteStore(store_path)
     store_path.rename(store_path.with_name("elsewhere.db"))

@@ -73,6 +73,7 @@ def test_an_algorithm_that_holds_up_its_loop_is_broken_into_after_its_grace(tmp_
         assert run.is_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [SLEEP, BLOCK, json.dumps("start")])
 def test_a_killed_parent_leaves_no_process(tmp_path, task):
     with program("long_run.py", tmp_path, "cs", task) as run:

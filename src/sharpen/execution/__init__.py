@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         RunnerBundle as RunnerBundle,
     )
     from .client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
+    from .ray import RayExecutionStrategy as RayExecutionStrategy
     from .shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ExecutionEvent",
     "ExecutionStrategy",
     "MultiprocessingEvent",
+    "RayExecutionStrategy",
     "RunnerBundle",
     "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
@@ -28,6 +30,7 @@ _MODULES = {
     "AlgorithmBundle": "base",
     "ClientServerExecutionStrategy": "client_server",
     "ExecutionStrategy": "base",
+    "RayExecutionStrategy": "ray",
     "RunnerBundle": "base",
     "SharedMemoryExecutionStrategy": "shared_memory",
 }

@@ -9,13 +9,14 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ..errors import AccessDeniedError, StoreUnavailableError
 from ..http.listening import address
 from ..store import LightningStore
+from ..store.client import LightningStoreClient
 from .lives import End
+from .renewing_client import client_at
 from .serving import client_of
 from .tokens import given_token, read_token, token_file
 
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 TOKEN_SECONDS = 5.0  # a server that answers has left its token long before
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+REMIND_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0
 
 
@@ -31,6 +33,7 @@ class ServedApart:
     """A server that the other role starts, earlier or later than this one."""
 
     def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
         self.url = address(host, port)
         self.token = given_token()
         self.token_file: Path | None = token_file(host, port) if self.token is None else None
@@ -38,7 +41,12 @@ class ServedApart:
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
-        """Wait until the server answers; how long that takes is not for us to say."""
+        """Wait until the server answers, and look after it from then on."""
+        await self.wait()
+        self._looking = asyncio.create_task(self._look(on_end))
+
+    async def wait(self) -> None:
+        """Until the server answers; how long that takes is not for us to say."""
         pause, is_said = FIRST_PAUSE_SECONDS, False
         while True:
             try:
@@ -51,7 +59,6 @@ class ServedApart:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         log.info("connected to the store server at %s", self.url)
-        self._looking = asyncio.create_task(self._look(on_end))
 
     async def _ask(self, *, seconds: float) -> None:
         """Ask once, with the token of the server that is there now; a token that stays wrong is an error."""
@@ -83,19 +90,23 @@ class ServedApart:
 
     async def _look(self, on_end: Callable[[BaseException | None], None]) -> None:
         """Ask now and then: a server that has not answered for a minute is not coming back."""
+        absence = _Absence(self.url)
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_refused.wait(), LOOK_SECONDS)
             self._is_refused.clear()
             try:
-                await self._ask(seconds=PATIENCE_SECONDS)
-            except StoreUnavailableError as error:
-                log.warning("the store has gone, and the runners end: %s", error)
-                on_end(None)
-                return
+                await self._ask(seconds=0)
+            except StoreUnavailableError:
+                if absence.seconds_so_far() > PATIENCE_SECONDS:
+                    log.warning("the store has gone, and the runners end: nothing answers at %s", self.url)
+                    on_end(None)
+                    return
             except AccessDeniedError as error:
                 on_end(error)
                 return
+            else:
+                absence.end()
 
     def is_over(self, end: End) -> bool:
         """Whether a runner that ended like this has no work left: its store has gone."""
@@ -115,17 +126,46 @@ class ServedApart:
     def kill(self) -> None:
         """It is somebody else's."""
 
-    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        if self.token_file is None:
-            return client_of(self.url, self.token)
-        return self._renewing(self.token_file)
-
     @contextlib.asynccontextmanager
-    async def _renewing(self, file: Path) -> AsyncIterator[LightningStore]:
-        from .renewing_client import RenewingClient
-
-        client = RenewingClient(self.url, self.token, file)
+    async def connect(self) -> AsyncIterator[LightningStore]:
+        client = self.client()
         try:
             yield client
         finally:
             await client.close()
+
+    def client(self) -> LightningStoreClient:
+        """A client of its own for somebody who closes it."""
+        return client_at(self.url, self._host, self._port)
+
+
+async def reached(host: str, port: int) -> LightningStore:
+    """The store behind a server, once that answers; whoever asks closes it."""
+    served = ServedApart(host, port)
+    await served.wait()
+    return served.client()
+
+
+class _Absence:
+    """The time since a server stopped answering. That it is away is said at once, again now and then, and when it is
+    over."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._since: float | None = None
+        self._said = 0.0
+
+    def seconds_so_far(self) -> float:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = self._said = now
+            log.warning("the store at %s does not answer: waiting for it, at most %g s", self._url, PATIENCE_SECONDS)
+        elif now - self._said >= REMIND_SECONDS:
+            self._said = now
+            log.warning("the store at %s has not answered for %.0f s", self._url, now - self._since)
+        return now - self._since
+
+    def end(self) -> None:
+        if self._since is not None:
+            log.warning("the store at %s answers again", self._url)
+        self._since = None

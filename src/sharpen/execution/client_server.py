@@ -1,19 +1,20 @@
 """`ClientServerExecutionStrategy`: runners as processes, which reach the store over HTTP."""
 
-import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
 from ..store import LightningStore
 from . import settings
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .lives import Begin, End, Life
+from .lives import Begin, End, Life, OnReady
 from .runs import Runs
 
 if TYPE_CHECKING:
     from ..runner import MainThread
+    from .mounts import Mount
     from .serving import Served
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if main_process == "runner" and n_runners != 1:
             raise ConfigError(f"main_process='runner' runs one runner here, but n_runners is {n_runners}: use 1")
         self.allowed_exit_codes = frozenset(allowed_exit_codes)
+        self.mounts: Sequence[Mount] = ()
+        """Other applications at the address of the store, where this run serves it."""
         self._runs = Runs()
 
     def stop(self) -> None:
@@ -84,24 +87,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             self._run_both(algorithm, runner, store)
 
     def _run_both(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        from .serving import new_token
-
         payload = self._pack(runner)
-        served = self._serve(store, new_token())
-        self._run(served, algorithm, runner, payload)
+        with self._served(store) as served:
+            self._run(served, algorithm, runner, payload)
 
     def _run_algorithm(self, algorithm: AlgorithmBundle, store: LightningStore) -> None:
         """The store and the algorithm here, the runners anywhere."""
         from .run import Run
-        from .serving import new_token
-        from .tokens import given_token, left_in_file, token_file
 
-        token = given_token() or new_token()
-        served = self._serve(store, token)
-        run = Run(served, _no_runner, 0, algorithm, grace_seconds=self.graceful_timeout)
-        with contextlib.ExitStack() as stack:
-            if given_token() is None and served.token == token:
-                stack.enter_context(left_in_file(token_file(self.server_host, self.server_port or 0), token))
+        with self._served(store) as served:
+            run = Run(served, _no_runner, 0, algorithm, grace_seconds=self.graceful_timeout)
             log.info("runners connect to %s", served.url)
             self._runs.execute(run)
 
@@ -113,10 +108,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         served = ServedApart(self.server_host, self.server_port or PORT_APART)
         self._run(served, None, runner, payload, is_over=served.is_over)
 
-    def _serve(self, store: LightningStore, token: str) -> "Served":
-        from .serving import serve
+    def _served(self, store: LightningStore) -> "AbstractContextManager[Served]":
+        from .announcing import served_openly
 
-        return serve(store, managed=self.managed_store, host=self.server_host, port=self.server_port, token=token)
+        return served_openly(
+            store, managed=self.managed_store, host=self.server_host, port=self.server_port, mounts=self.mounts
+        )
 
     def _pack(self, runner: RunnerBundle) -> bytes:
         """What cannot travel is refused before anything starts; a runner in this process does not travel."""
@@ -162,15 +159,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         )
 
     def _begin_process(self, served: "Served", payload: bytes) -> Begin:
-        from .apart import ServedApart
         from .jobs import RunnerJob
         from .runner_process import Graces, RunnerProcess
 
-        file = served.token_file if isinstance(served, ServedApart) else None
+        file = getattr(served, "token_file", None)
         token_file = None if file is None else str(file)
         graces = Graces(self.graceful_timeout, self.terminate_timeout, self.allowed_exit_codes)
 
-        def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+        def begin(worker_id: int, finished_before: int, on_ready: OnReady) -> Life:
             job = RunnerJob(served.url, served.token, worker_id, finished_before, token_file)
             return RunnerProcess(job, payload, graces, on_ready=on_ready)
 
@@ -184,5 +180,5 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         pool.start_ahead(runners=self.n_runners, stores=int(isinstance(served, ServedByProcess)))
 
 
-def _no_runner(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+def _no_runner(worker_id: int, finished_before: int, on_ready: OnReady) -> Life:
     raise ConfigError("this role has no runners")

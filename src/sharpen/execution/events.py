@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 
@@ -44,12 +45,25 @@ class MultiprocessingEvent(ThreadingEvent):
         self._event = multiprocessing.Event()
 
 
+@dataclass(frozen=True)
+class Reach:
+    """The address that other machines know this one by, and the name of the environment variable in which agents
+    there find the token of a gateway."""
+
+    host: str
+    token_variable: str
+
+
 class RunEvent(ThreadingEvent):
     """The flag of a run, as its algorithm sees it.
 
     An algorithm that is done, but holds what agents still need, calls `end_runners` and lets go of it when
     `have_runners_ended` says so. Where runners are somebody else's, they count as ended.
+
+    Where agents run on other machines too, `reach` says how they find a gateway that the run starts.
     """
+
+    reach: "Reach | None" = None
 
     def __init__(self, end_runners: Callable[[], None]) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..logging import LogSettings, apply_settings, current_settings
@@ -52,7 +52,7 @@ class RunnerJob:
     """Run a bundle against the store at `url`; a new token of its server is found in `token_file`."""
 
     url: str
-    token: str | None
+    token: str | None = field(repr=False)
     worker_id: int
     finished_before: int
     token_file: str | None = None
@@ -68,6 +68,8 @@ class StoreJob:
     max_kept_bytes: int
     host: str
     token: str
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    """Fields of `Mount`."""
 
 
 def encode(surroundings: Surroundings, job: RunnerJob | StoreJob) -> bytes:

@@ -26,7 +26,7 @@ class End:
     reason: str
     kind: str = ""
     traceback: str = ""
-    place: Literal["process", "thread"] = "process"
+    place: Literal["process", "thread", "actor"] = "process"
 
 
 class Life(Protocol):
@@ -35,6 +35,9 @@ class Life(Protocol):
     async def live(self) -> End:
         """From the start to the end."""
 
+    def ask_to_stop(self) -> None:
+        """What it has in hand is finished first, however long that takes."""
+
     async def end_in_order(self) -> None:
         """Ask it to stop, then insist, step by step."""
 
@@ -42,10 +45,14 @@ class Life(Protocol):
         """End it at once."""
 
 
+OnReady = Callable[[str], None]
+"""Told the name of the worker in the store."""
+
+
 class Begin(Protocol):
     """Begins a life of one worker; `on_ready` is called when it is about to work."""
 
-    def __call__(self, worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life: ...
+    def __call__(self, worker_id: int, finished_before: int, on_ready: OnReady) -> Life: ...
 
 
 def exit_in_words(code: int) -> str:

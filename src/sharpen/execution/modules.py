@@ -24,7 +24,7 @@ def why_not_elsewhere(module: str) -> str | None:
     name = module.partition(".")[0]
     if name in ("__main__", "builtins"):
         return None
-    found = _find(name)
+    found = find_module(name)
     known = getattr(sys.modules.get(name), "__spec__", None)
     if found is None:
         return _where_from(name, known)
@@ -33,7 +33,8 @@ def why_not_elsewhere(module: str) -> str | None:
     return None
 
 
-def _find(name: str) -> ModuleSpec | None:
+def find_module(name: str) -> ModuleSpec | None:
+    """Where a fresh interpreter would find it."""
     found = BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)
     if found is not None:
         return found

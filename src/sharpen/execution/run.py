@@ -20,6 +20,7 @@ from .base import AlgorithmBundle
 from .events import RunEvent
 from .interrupts import Interrupts
 from .lives import Begin, End
+from .scaling import Bounds
 from .serving import Served
 from .supervisor import Supervisor
 
@@ -33,7 +34,8 @@ class Run:
 
     The calling thread runs the algorithm; where there is a `place` it lends itself to agents, and the algorithm runs
     beside. `grace_seconds` is what a cancelled algorithm is given to end. `start_ahead` is called once the run is well
-    under way, or ends: what the next one needs can be started.
+    under way, or ends: what the next one needs can be started. With `bounds` there are more or fewer runners than
+    `n_runners` as there is work, and `starts` is how many may start at the same time.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class Run:
         grace_seconds: float = 10.0,
         is_over: Callable[[End], bool] = lambda _: False,
         start_ahead: Callable[[], None] = lambda: None,
+        bounds: Bounds | None = None,
+        starts: int | None = None,
     ) -> None:
         self._served, self._begin, self._n_runners = served, begin, n_runners
         self._place, self._grace_seconds, self._is_over = place, grace_seconds, is_over
-        self._start_ahead = start_ahead
+        self._start_ahead, self._bounds, self._starts = start_ahead, bounds, starts
         self._ahead: asyncio.TimerHandle | None = None
         self.event = RunEvent(lambda: self._post(self._algorithm_is_done))
         self._algorithm = None if algorithm is None else AlgorithmCall(algorithm, served, self.event)
@@ -196,6 +200,8 @@ class Run:
             is_over=self._is_over,
             awaits_work=self._algorithm is not None,
             on_ready=self._is_under_way,
+            bounds=self._bounds,
+            starts=self._starts,
         )
         self._supervisor.start()
         await self._ending.wait()

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from . import jobs
-from .lives import EXIT_WORN_OUT, End, How, exit_in_words
+from .lives import EXIT_WORN_OUT, End, How, OnReady, exit_in_words
 from .pool import pool
 from .process import ChildProcess
 
@@ -33,7 +33,7 @@ class RunnerProcess:
         payload: bytes,
         graces: Graces,
         *,
-        on_ready: Callable[[], None],
+        on_ready: OnReady,
     ) -> None:
         self._job, self._payload, self._graces = job, payload, graces
         self._on_ready = on_ready
@@ -68,7 +68,7 @@ class RunnerProcess:
         self._said.update(message)
         if "ready" in message:
             log.debug("runner %d is ready: process %d", self._job.worker_id, self.pid)
-            self._on_ready()
+            self._on_ready(message["ready"])
 
     def _end(self, code: int) -> End:
         said = self._said
@@ -96,9 +96,12 @@ class RunnerProcess:
 
     # -- the end -------------------------------------------------------------------------------------
 
-    async def end_in_order(self) -> None:
+    def ask_to_stop(self) -> None:
         self._is_asked = True
         self._child.ask_to_stop()
+
+    async def end_in_order(self) -> None:
+        self.ask_to_stop()
         half = self._graces.terminate_timeout / 2
         steps = (
             (self._graces.graceful_timeout, signal.SIGINT),

@@ -13,6 +13,7 @@ from .events import RunnerEvent
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
+from .renewing_client import client_with
 from .transport import unpack
 
 if TYPE_CHECKING:
@@ -73,8 +74,4 @@ async def _work(bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signa
 
 
 def _client(job: RunnerJob) -> LightningStoreClient:
-    if job.token_file is None:
-        return LightningStoreClient(job.url, job.token)
-    from .renewing_client import RenewingClient
-
-    return RenewingClient(job.url, job.token, Path(job.token_file))
+    return client_with(job.url, job.token, None if job.token_file is None else Path(job.token_file))

@@ -11,7 +11,7 @@ from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
 from ..store import LightningStore
 from .base import RunnerBundle
 from .events import RunnerEvent
-from .lives import Begin, End, How, Life
+from .lives import Begin, End, How, Life, OnReady
 from .loops import run_to_end
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def in_threads(
 ) -> Begin:
     """How the runners of a run begin as threads of this process."""
 
-    def begin(worker_id: int, finished_before: int, on_ready: Callable[[], None]) -> Life:
+    def begin(worker_id: int, finished_before: int, on_ready: OnReady) -> Life:
         return RunnerThread(
             bundle,
             open_store,
@@ -43,7 +43,8 @@ def in_threads(
 
 
 class RunnerThread:
-    """One runner in a thread with a loop of its own. `place` is where its agents run, if not there."""
+    """One runner in a thread with a loop of its own. `place` is where its agents run, if not there. `tell` hears, in
+    its thread, how many rollouts it has finished."""
 
     def __init__(
         self,
@@ -52,14 +53,15 @@ class RunnerThread:
         worker_id: int,
         finished_before: int,
         *,
-        on_ready: Callable[[], None],
+        on_ready: OnReady,
         graceful_delay: float,
         join_timeout: float,
         place: MainThread | None = None,
+        tell: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._bundle, self._open_store, self._worker_id = bundle, open_store, worker_id
         self._graceful_delay, self._join_timeout, self._place = graceful_delay, join_timeout, place
-        self._event, self._on_ready = RunnerEvent(finished_before), on_ready
+        self._event, self._on_ready = RunnerEvent(finished_before, tell=tell), on_ready
         self._supervising = asyncio.get_running_loop()
         self._ended: asyncio.Future[End] = self._supervising.create_future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,7 +70,7 @@ class RunnerThread:
 
     async def live(self) -> End:
         threading.Thread(target=self._run, name=f"sharpen-runner-{self._worker_id}", daemon=True).start()
-        self._on_ready()
+        self._on_ready(worker_name(self._worker_id))
         return await self._ended
 
     def _run(self) -> None:
@@ -104,9 +106,12 @@ class RunnerThread:
 
     # -- the end -------------------------------------------------------------------------------------
 
-    async def end_in_order(self) -> None:
+    def ask_to_stop(self) -> None:
         self._is_asked = True
         self._event.set()
+
+    async def end_in_order(self) -> None:
+        self.ask_to_stop()
         if await self._has_ended_within(self._graceful_delay):
             return
         log.warning("runner %d has not ended within %g s: it is cancelled", self._worker_id, self._graceful_delay)
@@ -130,8 +135,7 @@ class RunnerThread:
         self._settle(End("died", self._event.count, True, name, True, reason, place="thread"))
 
     def kill(self) -> None:
-        self._is_asked = True
-        self._event.set()
+        self.ask_to_stop()
         self._cancel()
         self._supervising.call_later(1.0, self._give_up_late)
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ..errors import ConfigError
@@ -14,6 +16,7 @@ from ..http.listening import address, listen
 from ..store import LightningStore
 from . import jobs
 from .checked_store import CheckedStore
+from .mounts import Mount
 from .store_process import StoreProcess
 
 SQLITE = "sharpen.store.sqlite.SQLiteStore"
@@ -45,11 +48,13 @@ def new_token() -> str:
 
 
 @contextlib.asynccontextmanager
-async def client_of(url: str, token: str | None, *, retry_seconds: float = 60.0) -> AsyncIterator[LightningStore]:
+async def client_of(
+    url: str, token: str | None, *, token_file: Path | None = None, retry_seconds: float = 60.0
+) -> AsyncIterator[LightningStore]:
     """A client that is closed in the loop that it was used in."""
-    from ..store.client import LightningStoreClient
+    from .renewing_client import client_with
 
-    client = LightningStoreClient(url, token, retry_seconds=retry_seconds)
+    client = client_with(url, token, token_file, retry_seconds=retry_seconds)
     try:
         yield client
     finally:
@@ -59,7 +64,7 @@ async def client_of(url: str, token: str | None, *, retry_seconds: float = 60.0)
 class ServedByProcess:
     """A SQLite file, served by a child: a heavy learning step here does not hold up the runners there."""
 
-    def __init__(self, store: Any, host: str, port: int | None, token: str) -> None:
+    def __init__(self, store: Any, host: str, port: int | None, token: str, mounts: Sequence[Mount] = ()) -> None:
         self._listening = listen(host, port or 0)
         self.url, self.token = address(host, self._listening.getsockname()[1]), token
         job = jobs.StoreJob(
@@ -69,6 +74,7 @@ class ServedByProcess:
             max_kept_bytes=store._kept.max_bytes,
             host=host,
             token=token,
+            mounts=[dataclasses.asdict(mount) for mount in mounts],
         )
         self._process = StoreProcess(job, self._listening)
 
@@ -91,10 +97,12 @@ class ServedByProcess:
 class ServedHere:
     """Any other store, served by a thread of this process."""
 
-    def __init__(self, store: LightningStore, host: str, port: int | None, token: str) -> None:
+    def __init__(
+        self, store: LightningStore, host: str, port: int | None, token: str, mounts: Sequence[Mount] = ()
+    ) -> None:
         self._listening = listen(host, port or 0)
         self.url, self.token = address(host, self._listening.getsockname()[1]), token
-        self._host = host
+        self._host, self._mounts = host, mounts
         self._store = ThreadSafe(store)
         self._server: Any = None
 
@@ -102,7 +110,10 @@ class ServedHere:
         from ..store.server import LightningStoreServer
 
         store = self._store.open()
-        self._server = LightningStoreServer(store, host=self._host, token=self.token, socket=self._listening)
+        mounts = [(mount.prefix, mount.app(store, self.token)) for mount in self._mounts]
+        self._server = LightningStoreServer(
+            store, host=self._host, token=self.token, socket=self._listening, mounts=mounts
+        )
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)
@@ -128,8 +139,10 @@ class ServedHere:
 class ServedElsewhere:
     """A store behind somebody else's server."""
 
-    def __init__(self, url: str, token: str | None, store: LightningStore | None = None) -> None:
-        self.url, self.token, self._store = url, token, store
+    def __init__(
+        self, url: str, token: str | None, store: LightningStore | None = None, token_file: Path | None = None
+    ) -> None:
+        self.url, self.token, self.token_file, self._store = url, token, token_file, store
 
     async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
         """It is open."""
@@ -141,7 +154,9 @@ class ServedElsewhere:
         """It stays alive."""
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return client_of(self.url, self.token) if self._store is None else contextlib.nullcontext(self._store)
+        if self._store is not None:
+            return contextlib.nullcontext(self._store)
+        return client_of(self.url, self.token, token_file=self.token_file)
 
 
 class ThreadSafe:
@@ -183,7 +198,15 @@ class _Borrowed:
         """Its owner closes it."""
 
 
-def serve(store: LightningStore, *, managed: bool | None, host: str, port: int | None, token: str) -> Served:
+def serve(
+    store: LightningStore,
+    *,
+    managed: bool | None,
+    host: str,
+    port: int | None,
+    token: str,
+    mounts: Sequence[Mount] = (),
+) -> Served:
     """Choose how the store is served. A taken port is an error here, before anything starts."""
     theirs = None if managed else _server_of(store)
     if theirs is not None:
@@ -194,8 +217,8 @@ def serve(store: LightningStore, *, managed: bool | None, host: str, port: int |
             "or a started LightningStoreServer, or leave managed_store out"
         )
     if _is_plain_file(store):
-        return ServedByProcess(store, host, port, token)
-    return ServedHere(store, host, port, token)
+        return ServedByProcess(store, host, port, token, mounts)
+    return ServedHere(store, host, port, token, mounts)
 
 
 def _server_of(store: LightningStore) -> ServedElsewhere | None:
@@ -204,7 +227,7 @@ def _server_of(store: LightningStore) -> ServedElsewhere | None:
     if _is_a(store, "LightningStoreClient"):
         token = of_store._headers.get("authorization", "").removeprefix("Bearer ")
         # A client of our own is closed in the loop that it was used in; the user's stays as it is.
-        return ServedElsewhere(of_store.url, token or None)
+        return ServedElsewhere(of_store.url, token or None, token_file=getattr(store, "token_file", None))
     if _is_a(store, "LightningStoreServer") and of_store.is_running:
         return ServedElsewhere(of_store.endpoint, of_store._options["token"], store)
     return None

@@ -17,6 +17,7 @@ import uvicorn.protocols.http.httptools_impl  # noqa: F401
 from ..store.server import LightningStoreServer
 from ..store.sqlite import SQLiteStore
 from .jobs import StoreJob
+from .mounts import Mount
 
 if TYPE_CHECKING:
     from .child import Parent
@@ -46,7 +47,8 @@ async def _serve(parent: "Parent", job: StoreJob, listening: socket.socket) -> N
         max_kept_bytes=job.max_kept_bytes,
     )
     try:
-        server = LightningStoreServer(store, host=job.host, token=job.token, socket=listening)
+        mounts = [(mount.prefix, mount.app(store, job.token)) for mount in (Mount(**given) for given in job.mounts)]
+        server = LightningStoreServer(store, host=job.host, token=job.token, socket=listening, mounts=mounts)
         await server.start()
         parent.tell(ready=server.endpoint)
         await asked.wait()

@@ -30,6 +30,16 @@ def token_file(host: str, port: int) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', name)}-{port}"
 
 
+def token_at(host: str, port: int) -> str | None:
+    """The token that the user has set, else the one that a server of this user left on this machine."""
+    return given_token() or read_token(token_file(host, port))
+
+
+def port_of(url: str) -> int:
+    """The port in the address of a server."""
+    return int(url.rpartition(":")[2])
+
+
 def _folder() -> Path:
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state) / "sharpen"

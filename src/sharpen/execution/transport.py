@@ -21,6 +21,11 @@ WAY_OUT = "create it inside the function that uses it, or run in one process wit
 
 def pack(bundle: object) -> bytes:
     """The bundle as bytes; what cannot travel is an error that names the component."""
+    return pack_with_modules(bundle)[0]
+
+
+def pack_with_modules(bundle: object) -> tuple[bytes, set[str]]:
+    """The bundle as bytes, and the modules that must be found over there."""
     try:
         data, modules = _dumps(bundle)
     except Exception as error:
@@ -35,7 +40,7 @@ def pack(bundle: object) -> bytes:
                 f"{who} cannot travel to another process: it uses the module {module!r}, {reason}; "
                 "put it where a new process can import it, or run in one process with strategy='shm'"
             )
-    return data
+    return data, modules
 
 
 def unpack(data: bytes) -> Any:

@@ -1,0 +1,108 @@
+"""The modules that an agent brings along to other nodes: those that lie beside the program, with all that they import.
+
+What is installed is expected on every node; what is not is found by its import statements, packed once, and unpacked
+by each process into a folder of its own.
+"""
+
+import io
+import re
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from ...errors import TransportError
+from ..modules import find_module
+
+MAX_BYTES = 64 * 2**20
+_OWN = __name__.partition(".")[0]
+_IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w., \t]+)|from[ \t]+(\w[\w.]*)[ \t]+import\b)", re.MULTILINE)
+_LEFT_OUT = {"__pycache__", "node_modules"}
+
+
+def load(modules: Iterable[str]) -> bytes:
+    """These modules, the ones that the program itself imports, and theirs; empty where all are installed."""
+    packed: dict[str, Path] = {}
+    seen: set[str] = set()
+    waiting = [*modules, *_imports_of(_program())]
+    while waiting:
+        name = waiting.pop().partition(".")[0]
+        if name in seen or name in ("__main__", _OWN):
+            continue
+        seen.add(name)
+        for place, file in _files_of(name):
+            packed[place] = file
+            waiting += _imports_of([file] if file.suffix == ".py" else [])
+    return _zip(packed) if packed else b""
+
+
+def _program() -> list[Path]:
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return [] if file is None or not file.endswith(".py") else [Path(file)]
+
+
+def _imports_of(files: Iterable[Path]) -> Iterator[str]:
+    """The modules that these files import, also inside functions; what a text only speaks of does no harm."""
+    for file in files:
+        for several, one in _IMPORT.findall(file.read_text(encoding="utf-8", errors="replace")):
+            yield from (each.split()[0] for each in f"{several},{one}".split(",") if each.strip())
+
+
+def _files_of(name: str) -> Iterator[tuple[str, Path]]:
+    """The files of a module that is not installed, by their places in the luggage."""
+    spec = None if name in sys.stdlib_module_names else find_module(name)
+    if spec is None:
+        return
+    for root in _roots(spec):
+        if _is_installed(root):
+            continue
+        if root.is_file():
+            yield root.name, root
+        for file in sorted(root.rglob("*")) if root.is_dir() else ():
+            inside = file.relative_to(root)
+            if file.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
+                yield f"{name}/{inside.as_posix()}", file
+
+
+def _roots(spec: ModuleSpec) -> list[Path]:
+    if spec.submodule_search_locations is not None:
+        return [Path(each) for each in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.has_location and spec.origin else []
+
+
+def _is_installed(path: Path) -> bool:
+    return any(path.resolve().is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+def _zip(files: dict[str, Path]) -> bytes:
+    size = sum(file.stat().st_size for file in files.values())
+    if size > MAX_BYTES:
+        largest = max(files, key=lambda place: files[place].stat().st_size)
+        raise TransportError(
+            f"the modules beside the program are {size / 2**20:.0f} MiB, above {MAX_BYTES / 2**20:.0f}; the largest "
+            f"file is {str(files[largest])!r}: keep data apart from code, or say what the nodes are to get with "
+            "runtime_env={'working_dir': ...}"
+        )
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
+        for place, file in files.items():
+            archive.write(file, place)
+    return written.getvalue()
+
+
+def unload(luggage: bytes) -> Path:
+    """The folder that it was unpacked into; who is done with it removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="sharpen-modules-"))
+    with zipfile.ZipFile(io.BytesIO(luggage)) as archive:
+        archive.extractall(folder)
+    return folder

@@ -1,0 +1,199 @@
+"""`RayExecutionStrategy`: runners as actors on a cluster of Ray, which reach the store over the network."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...errors import ConfigError
+from ...store import LightningStore
+from .. import settings
+from ..base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from ..events import Reach
+from ..runs import Runs
+from ..scaling import Bounds
+from . import resources
+from .arrival import Surroundings
+from .cluster import check_address, check_installed
+from .terms import Terms
+
+if TYPE_CHECKING:
+    from ..mounts import Mount
+    from ..serving import Served
+    from .arrival import Parcel
+    from .runner_life import RunnerActors
+
+AlgorithmPlace = Literal["driver", "actor"]
+GATEWAY_TOKEN = "SHARPEN_GATEWAY_TOKEN"
+
+
+class RayExecutionStrategy(ExecutionStrategy):
+    """Runners as actors on a Ray cluster: placed by resources, started again when they die, as many as the queue asks
+    for. There are `n_runners` at first, then from `min_runners` to `max_runners`; one that has had nothing to do for
+    `idle_timeout` seconds goes.
+
+    `address` is that of the cluster; None takes the one that the program is connected to, the one that `RAY_ADDRESS`
+    names or that runs on this machine, or starts one of this machine alone (`"local"` always does). A runner holds
+    `runner_resources` (by default one CPU) of its node; where no node has so much, the run fails after
+    `placement_timeout` seconds. `runtime_env` is Ray's; without a `working_dir` or `py_modules` in it, the modules
+    that lie beside the program travel with the agent (`{"py_modules": []}` leaves them out).
+
+    The store is served at `server_host`, by default the address of this node, always with a token.
+    `algorithm="actor"` runs the algorithm as an actor too: on this node, or where its `algorithm_resources` are.
+    A runner that is asked to stop has `graceful_timeout` seconds, is then cancelled, and killed `terminate_timeout`
+    seconds later. Not given, `server_host`, `server_port` and `managed_store` are read from `SHARPEN_SERVER_HOST`,
+    `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str | None = None,
+        n_runners: int = 1,
+        min_runners: int | None = None,
+        max_runners: int | None = None,
+        runner_resources: Mapping[str, float] | None = None,
+        algorithm: AlgorithmPlace = "driver",
+        algorithm_resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        managed_store: bool | None = None,
+        idle_timeout: float = 30.0,
+        placement_timeout: float = 30.0,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+    ) -> None:
+        check_installed()
+        if address is not None:
+            check_address(address, is_asked=False)
+        self.address = address
+        self.n_runners = settings.count("n_runners", n_runners, at_least=0 if min_runners == 0 else 1)
+        self.min_runners, self.max_runners = _bounds(n_runners, min_runners, max_runners)
+        self.runner_resources = resources.checked("runner_resources", runner_resources, {"CPU": 1})
+        self.algorithm = settings.one_of("algorithm", algorithm, ("driver", "actor"))
+        self.algorithm_resources = _of_algorithm(algorithm, algorithm_resources)
+        self.runtime_env = _checked_env(runtime_env)
+        host: str | None = settings.setting("server_host", server_host, "SHARPEN_SERVER_HOST", str, None)
+        self.server_host = host
+        port: int | None = settings.setting(
+            "server_port", server_port, "SHARPEN_SERVER_PORT", settings.port_number, None
+        )
+        self.server_port = settings.check_port("server_port", port)
+        managed: bool | None = settings.setting(
+            "managed_store", managed_store, "SHARPEN_MANAGED_STORE", settings.yes_or_no, None
+        )
+        self.managed_store = managed
+        self.idle_timeout = settings.seconds("idle_timeout", idle_timeout)
+        self.placement_timeout = settings.seconds("placement_timeout", placement_timeout)
+        self.graceful_timeout = settings.seconds("graceful_timeout", graceful_timeout)
+        self.terminate_timeout = settings.seconds("terminate_timeout", terminate_timeout)
+        self.mounts: Sequence[Mount] = ()
+        """Other applications at the address of the store, where this run serves it."""
+        self._runs = Runs()
+
+    def stop(self) -> None:
+        """Ask the runs under way to end in order, from any thread."""
+        self._runs.stop()
+
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        from ..announcing import served_openly
+        from .cluster import connected
+
+        # What cannot travel is refused before anything starts.
+        of_runner = self._pack(runner)
+        of_algorithm = self._pack(algorithm) if self.algorithm == "actor" else None
+        with connected(self.address, self.runtime_env) as cluster:
+            host = self.server_host or cluster.host
+            cluster.check_reach("server_host", host)
+            port, mounts = self.server_port, self.mounts
+            with served_openly(store, managed=self.managed_store, host=host, port=port, mounts=mounts) as served:
+                cluster.check_url(served.url)
+                terms = Terms(_surroundings(served), cluster.node_id, cluster.runtime_env, self.placement_timeout)
+                reach = Reach(host, GATEWAY_TOKEN)
+                if of_algorithm is not None:
+                    algorithm = self._elsewhere(algorithm, terms, of_algorithm, reach)
+                self._run(served, algorithm, self._runners(terms, of_runner), self._scaling(runner), reach)
+
+    def _run(
+        self, served: "Served", algorithm: AlgorithmBundle, runners: "RunnerActors", bounds: Bounds | None, reach: Reach
+    ) -> None:
+        from ..run import Run
+
+        run = Run(
+            served,
+            runners.begin,
+            self.n_runners,
+            algorithm,
+            grace_seconds=self.graceful_timeout,
+            bounds=bounds,
+            starts=self.max_runners,
+        )
+        run.event.reach = reach
+        try:
+            self._runs.execute(run)
+        finally:
+            runners.close()
+
+    def _scaling(self, runner: RunnerBundle) -> Bounds | None:
+        if self.min_runners == self.max_runners:
+            return None
+        slots = getattr(getattr(runner, "runner", None), "concurrency", 1)
+        return Bounds(self.min_runners, self.max_runners, slots, self.idle_timeout)
+
+    def _pack(self, bundle: object) -> "Parcel":
+        from ..transport import pack_with_modules
+        from .luggage import load
+
+        data, modules = pack_with_modules(bundle)
+        is_said = any(name in (self.runtime_env or {}) for name in ("working_dir", "py_modules"))
+        return data, b"" if is_said else load(modules)
+
+    def _runners(self, terms: Terms, parcel: "Parcel") -> "RunnerActors":
+        import ray
+
+        from .runner_life import RunnerActors, RunnerPlan
+
+        graces = (self.graceful_timeout, self.terminate_timeout)
+        return RunnerActors(RunnerPlan(terms, ray.put(parcel), self.runner_resources, *graces))
+
+    def _elsewhere(self, algorithm: AlgorithmBundle, terms: Terms, parcel: "Parcel", reach: Reach) -> AlgorithmBundle:
+        import ray
+
+        from .remote_algorithm import RemoteAlgorithm
+
+        return RemoteAlgorithm(algorithm, terms, ray.put(parcel), self.algorithm_resources, reach)
+
+
+def _surroundings(served: "Served") -> Surroundings:
+    """With the token of a gateway that the run may start, which agents read from their environment."""
+    from ..serving import new_token
+
+    token = os.environ.setdefault(GATEWAY_TOKEN, new_token())
+    return Surroundings.of_this_process(served.url, served.token, {GATEWAY_TOKEN: token})
+
+
+def _bounds(n_runners: int, low: int | None, high: int | None) -> tuple[int, int]:
+    low = settings.count("min_runners", n_runners if low is None else low, at_least=0)
+    high = settings.count("max_runners", n_runners if high is None else high)
+    if not low <= n_runners <= high:
+        raise ConfigError(
+            f"n_runners is {n_runners}, min_runners {low} and max_runners {high}: a run begins with n_runners, so give "
+            "min_runners <= n_runners <= max_runners"
+        )
+    return low, high
+
+
+def _of_algorithm(place: str, amounts: Mapping[str, float] | None) -> dict[str, float] | None:
+    if amounts is None:
+        return None
+    if place != "actor":
+        raise ConfigError("algorithm_resources are given, but the algorithm runs here: use algorithm='actor'")
+    return resources.checked("algorithm_resources", amounts, {})
+
+
+def _checked_env(runtime_env: object) -> dict[str, Any] | None:
+    if runtime_env is None:
+        return None
+    if not isinstance(runtime_env, Mapping):
+        raise ConfigError(f"runtime_env is {runtime_env!r}: give a dict such as {{'env_vars': {{'NAME': 'value'}}}}")
+    return dict(runtime_env)

@@ -1,0 +1,3 @@
+"""Imported by a module that the program imports."""
+
+ADDED = 1

@@ -1,0 +1,5 @@
+"""Imported by the agent when it runs."""
+
+
+def three() -> int:
+    return 3

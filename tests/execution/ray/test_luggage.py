@@ -1,0 +1,56 @@
+"""Modules that travel with an agent: those beside the program, with all they import, and nothing that is installed."""
+
+import io
+import sys
+import tempfile
+import zipfile
+
+import pytest
+
+from sharpen.errors import TransportError
+from sharpen.execution.ray import luggage
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "program.py"), raising=False)
+    (tmp_path / "program.py").write_text("import numpy, lone_module as lone\n")
+    (tmp_path / "lone_module.py").write_text("def f():\n    from some_package.inner import x\n")
+    package = tmp_path / "some_package"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import inner\nimport asyncio, msgspec, sharpen\n")
+    (package / "inner.py").write_text("x = 1\n")
+    (package / "words.txt").write_text("data of the package")
+    (package / "__pycache__" / "inner.pyc").write_bytes(b"old")
+    (tmp_path / "never_imported.py").write_text("")
+    return tmp_path
+
+
+def names(data: bytes) -> set[str]:
+    return set(zipfile.ZipFile(io.BytesIO(data)).namelist())
+
+
+WITH_PACKAGE = {"some_package/__init__.py", "some_package/inner.py", "some_package/words.txt"}
+
+
+def test_what_the_program_imports_travels_also_what_it_imports_later(folder):
+    assert names(luggage.load([])) == {"lone_module.py", *WITH_PACKAGE}
+
+
+def test_what_the_agent_needs_travels(folder):
+    (folder / "program.py").write_text("")
+    assert names(luggage.load(["some_package.inner", "msgspec", "__main__"])) == WITH_PACKAGE
+    assert luggage.load(["msgspec"]) == b""
+
+
+def test_it_is_unpacked_as_it_was(folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    unpacked = luggage.unload(luggage.load([]))
+    assert (unpacked / "some_package" / "words.txt").read_text() == "data of the package"
+
+
+def test_what_is_too_large_is_refused_by_the_name_of_its_largest_file(folder, monkeypatch):
+    monkeypatch.setattr(luggage, "MAX_BYTES", 10)
+    with pytest.raises(TransportError, match=r"some_package/__init__\.py.*working_dir"):
+        luggage.load([])
