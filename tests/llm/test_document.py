@@ -242,6 +242,7 @@ def run(*programs: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_sft_as_in_the_document(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run(BASIC_SFT, FIRST_SFT, LORA_SFT, WITH_TARGETS)
     assert names["result"]["steps"] == 3

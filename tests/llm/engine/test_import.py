@@ -1,6 +1,7 @@
 """The engine runs where there is torch and transformers and nothing else of ours."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,3 +28,10 @@ def test_it_imports_torch_and_nothing_that_torch_does_not_bring() -> None:
 def test_the_documented_names_can_be_imported() -> None:
     for name in sharpen.llm.engine.__all__:
         assert getattr(sharpen.llm.engine, name) is not None
+
+
+def test_without_torch_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import sharpen.llm.engine"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingExtraError" in done.stderr
+    assert "pip install 'sharpen[llm]'" in done.stderr

@@ -142,6 +142,7 @@ def test_a_checkpoint_is_a_model_that_loads(tiny_model: Path, tmp_path: Path) ->
     assert not [path for path in newest.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
 
 
+@pytest.mark.slow
 def test_a_file_of_the_checkpoint_callback_is_enough_to_go_on(tiny_model: Path, tmp_path: Path) -> None:
     sft(tiny_model, tmp_path / "whole").train()
     keeps = Checkpoint(tmp_path / "files", every_n_iters=5)
@@ -153,6 +154,7 @@ def test_a_file_of_the_checkpoint_callback_is_enough_to_go_on(tiny_model: Path, 
         sft(wider, tmp_path / "third", resume=tmp_path / "files" / "005.pth").train()
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_extended(tiny_model: Path, tmp_path: Path) -> None:
     assert sft(tiny_model, tmp_path / "out", num_epochs=1).train()["steps"] == 4
     again = sft(tiny_model, tmp_path / "out", num_epochs=1, resume=True).train()
@@ -234,6 +236,7 @@ def test_an_extended_run_goes_on_at_the_rate_of_its_new_schedule(tiny_model: Pat
     assert rates[4:] == pytest.approx([1e-2 * (8 - step) / 8 for step in range(4, 8)])
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,13 +49,14 @@ class LocalModel:
     tokenizer: Any
     source: ModelSource
     device: str
+    _body: AnyBody
+    _optimiser: AnyOptimiser
 
     def __init__(self, model_name: str | os.PathLike[str], settings: LocalSettings) -> None:
         self.settings = settings
         self._load(model_name)
-        self._body: AnyBody = self._body_of(self.model)
         self._vocab_size: int = self.model.get_input_embeddings().weight.shape[0]
-        self._optimiser: AnyOptimiser = self._made_optimiser(self._trained())
+        self._prepare()
 
     @property
     def num_updates(self) -> int:
@@ -85,6 +86,11 @@ class LocalModel:
         self._take(read_state(Path(folder), self.kind, like=self._state()))
 
     # -- what a policy and a critic add to ----------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make what computes with the loaded model, and what changes it."""
+        self._body = self._body_of(self.model)
+        self._optimiser = self._made_optimiser(self._trained())
 
     def _step(self) -> dict[str, float]:
         return self._optimiser.step()
@@ -195,7 +201,7 @@ class LocalModel:
         loaded = load_model(
             model_name,
             precision=_precision(settings.precision, device),
-            device=device,
+            device=self._loads_on(device),
             is_trainable=is_lora,
             merge=not is_lora,
             allow_download=settings.allow_download,
@@ -213,6 +219,10 @@ class LocalModel:
             target_modules=settings.target_modules,
             seed=settings.seed,
         )
+
+    def _loads_on(self, device: str) -> str:
+        """Where the weights are before anything is done with them."""
+        return device
 
     def _body_of(self, model: Any) -> AnyBody:
         return body_of(model, checkpoints=self.settings.gradient_checkpointing, compiles=self.settings.compiles)

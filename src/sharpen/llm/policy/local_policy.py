@@ -14,6 +14,7 @@ from ...errors import ConfigError, InvalidInputError
 from ..engine import Engine, Generation, SamplingParams
 from ..models.saving import save_model
 from .aggregation import Metrics, Totals
+from .bodies import AnyBody
 from .local_model import LocalModel
 from .local_settings import LocalOptions, LocalSettings
 from .loss_settings import LossSettings
@@ -36,12 +37,21 @@ class LocalPolicy(LocalModel):
     kind = "policy"
 
     def __init__(self, model_name: str | os.PathLike[str], **options: Unpack[LocalOptions]) -> None:
-        super().__init__(model_name, LocalSettings(**options))
+        settings = LocalSettings(**options)
         self.weights_version = 0
-        self._random = random.Random(self.settings.seed)
+        self._random = random.Random(settings.seed)
         self._engine: Engine | None = None
-        has_reference = self.settings.keeps_reference or self.trainable.kind == "lora"
-        self._reference = self._body_of(frozen_copy(self.model)) if has_reference else None
+        self._reference: AnyBody | None = None
+        super().__init__(model_name, settings)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._has_reference:
+            self._reference = self._body_of(frozen_copy(self.model))
+
+    @property
+    def _has_reference(self) -> bool:
+        return self.settings.keeps_reference or self.trainable.kind == "lora"
 
     # -- sampling ------------------------------------------------------------------------------------
 
@@ -49,9 +59,12 @@ class LocalPolicy(LocalModel):
     def engine(self) -> Engine:
         """Made when it is first asked for; it shares the weights, and an adapter is applied, not merged."""
         if self._engine is None:
-            options: dict[str, Any] = {"seed": self.settings.seed, **(self.settings.engine_options or {})}
-            self._engine = Engine(self.model, self.tokenizer, weights_version=self.weights_version, **options)
+            self._engine = self._engine_of(self.model)
         return self._engine
+
+    def _engine_of(self, model: Any) -> Engine:
+        options: dict[str, Any] = {"seed": self.settings.seed, **(self.settings.engine_options or {})}
+        return Engine(model, self.tokenizer, weights_version=self.weights_version, **options)
 
     def sample(self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None) -> list[Generation]:
         """The samples of many prompts, in their order. Without a seed in `params`, each prompt gets one of its own."""
@@ -121,9 +134,12 @@ class LocalPolicy(LocalModel):
 
     def save_model(self, path: str | os.PathLike[str], *, merge: bool = False) -> Path:
         """Write a Hugging Face folder: the adapter where one is trained, else the model. `merge` writes the model."""
-        if merge and hasattr(self.model, "peft_config"):
-            return save_model(merged_copy(self.model), self.tokenizer, path, source=self.source)
-        return save_model(self.model, self.tokenizer, path, source=self.source)
+        return self._write_model(self.model, path, merge=merge)
+
+    def _write_model(self, model: Any, path: str | os.PathLike[str], *, merge: bool) -> Path:
+        if merge and hasattr(model, "peft_config"):
+            model = merged_copy(model)
+        return save_model(model, self.tokenizer, path, source=self.source)
 
     def _state(self) -> ModelState:
         version, internal, carried = self._random.getstate()

@@ -43,14 +43,15 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        _serve(options, stopping)
+        serve(options, stopping)
     except SharpenError as error:
         sys.stderr.write(f"sharpen server: {error}\n")
         return 1
     return 0
 
 
-def _serve(options: Any, stopping: threading.Event) -> None:
+def serve(options: Any, stopping: threading.Event) -> None:
+    """Serve a model until it is asked to stop; the options are those of `parser`."""
     token = _token(options.token)
     _check_port(options.host, options.port)
     # Loaded here: what is wrong with the options is said before torch is there.

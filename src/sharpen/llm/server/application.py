@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ..._version import __version__
-from ...http.asgi import Receive, Scope, Send
+from ...http.asgi import Receive, Scope, Send, serve_other
 from .answers import Api, Asked
 from .call import HungUp
 from .refusals import RawHeaders, Refusal, stopping
@@ -36,7 +36,7 @@ class EngineApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await _serve_other(scope, receive, send)
+            return await serve_other(scope, receive, send)
         answer = _Answer(send)
         try:
             await self._serve(scope, dict(scope["headers"]), receive, answer)
@@ -188,13 +188,3 @@ async def _next(receive: Receive) -> Mapping[str, Any]:
     except TimeoutError:
         message = f"nothing more of the body came within {BODY_SECONDS:g} s"
         raise Refusal(408, message, code="body_too_slow") from None
-
-
-async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] != "lifespan":
-        return await send({"type": "websocket.close"})
-    while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return None

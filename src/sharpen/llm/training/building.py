@@ -1,7 +1,6 @@
 """From a wrapper's settings to a trainer of TRL: the model loaded, the adapter made or continued, an estimate made."""
 
 import logging
-import os
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -15,6 +14,7 @@ from ..models.precision import Precision, choose_device, choose_precision
 from ..models.templates import check_chat_template
 from ..models.turn import own_turn
 from .estimate import Estimate, estimate
+from .processes import check_launch, processes
 from .progress_bars import without_progress_bars
 from .prompts import row_lengths
 from .settings import Settings
@@ -39,8 +39,8 @@ def build(wrapper: Any) -> Built:
     """Load the model of a wrapper and make TRL's trainer for it."""
     settings: Settings = wrapper.settings
     check_packages()
-    _check_one_process()
-    device = choose_device()
+    check_launch()
+    device = processes().device(choose_device())
     precision = choose_precision(settings.precision, device)
     loaded = _load(wrapper, device, precision)
     if _has_messages(wrapper.dataset):
@@ -63,14 +63,6 @@ def check_packages() -> None:
             __import__(package)
         except ImportError as error:
             raise MissingExtraError.of(package, extra="llm", feature="fine-tuning") from error
-
-
-def _check_one_process() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a run of these wrappers is one process on one device; start it "
-            "without a launcher"
-        )
 
 
 # -- models ------------------------------------------------------------------------------------------

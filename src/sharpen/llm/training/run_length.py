@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from .processes import processes
 from .settings import Settings
 
 
@@ -13,16 +14,16 @@ class RunLength:
     steps: int
     steps_per_epoch: int
     batches: int
-    """Forward and backward passes of the whole run."""
+    """Forward and backward passes of the whole run, by each process."""
     generations: int
     """How often GRPO samples; each time `rows_per_batch` prompts."""
     rows_per_batch: int
-    """Rows that must be there together: a batch, or in GRPO the prompts that are sampled at once."""
+    """Rows that must be there together: a batch of all processes, or in GRPO the prompts that are sampled at once."""
 
 
 def run_length(settings: Settings, num_rows: int) -> RunLength:
     """The length of a run over so many rows."""
-    batch = settings.per_device_train_batch_size
+    batch = settings.per_device_train_batch_size * processes().count
     if settings.algorithm == "grpo":
         per_generation = _batches_per_generation(settings)
         iterations = int(settings.trl.get("num_iterations", 1))
@@ -53,5 +54,6 @@ def _steps(settings: Settings, per_epoch: int) -> int:
 def _batches_per_generation(settings: Settings) -> int:
     """How many batches are sampled at once."""
     if completions := settings.trl.get("generation_batch_size"):
-        return max(int(completions) // (settings.per_device_train_batch_size * (settings.num_generations or 1)), 1)
+        at_once = settings.per_device_train_batch_size * processes().count * (settings.num_generations or 1)
+        return max(int(completions) // at_once, 1)
     return int(settings.trl.get("steps_per_generation") or settings.gradient_accumulation_steps)

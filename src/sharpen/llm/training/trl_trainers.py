@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from trl.trainer.utils import RepeatSampler
 
@@ -37,7 +37,7 @@ class Watcher(Protocol):
     def trained(self) -> None: ...
     def step_ended(self) -> None: ...
     @property
-    def should_stop(self) -> bool: ...
+    def is_stopping(self) -> bool: ...
 
 
 class Bridge(TrainerCallback):
@@ -75,7 +75,7 @@ class Resumable:
         self._last_step = self.state.global_step
         self.watcher.trained()
         self.watcher.step_ended()
-        if self.watcher.should_stop and self.is_between_generations:
+        if self.watcher.is_stopping and self.is_between_generations:
             self.control.should_training_stop = True
 
     def create_scheduler(self: Any, num_training_steps: int, *args: Any, **options: Any) -> Any:
@@ -110,8 +110,12 @@ class Resumable:
             self.accelerator.scaler.load_state_dict(self.resumed["scaler"])
 
     def _load_rng_state(self: Any, checkpoint: str | None) -> None:
-        if self.resumed is not None:
+        if self.resumed is None:
+            return
+        if self.accelerator.is_main_process:
             restore_rng(self.resumed["rng"])
+        else:  # the numbers of the first process would make this one sample the same
+            set_seed(self.args.seed + self.state.global_step + 1009 * self.accelerator.process_index)
 
     def _get_train_sampler(self: Any, *args: Any, **options: Any) -> Any:
         """Some samplers draw each epoch's order from one stream: a resumed run takes it up where it was."""
@@ -173,6 +177,16 @@ class Resumable:
             self._metrics[mode] = defaultdict(list, {name: list(each) for name, each in values.items()})
         if state["reference"] is not None:
             self.ref_model.load_state_dict(state["reference"])
+
+    def is_wanted_by_any(self: Any, wish: bool) -> bool:
+        """Whether some process wishes it. All ask at the same time."""
+        if self.accelerator.num_processes == 1:
+            return wish
+        return bool(self.accelerator.reduce(torch.tensor(int(wish), device=self.accelerator.device)) > 0)
+
+    def wait_for_all(self: Any) -> None:
+        """Go on when every process is here."""
+        self.accelerator.wait_for_everyone()
 
     def run(self: Any, resumed: State | None) -> None:
         """Train; with a state, go on from it."""

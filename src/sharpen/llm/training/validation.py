@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...callbacks import restore_rng, rng_state
+from .processes import processes
 
 # Of transformers' figures these tell of the machine, not of the model.
 _SPEED = ("runtime", "samples_per_second", "steps_per_second", "num_tokens", "epoch")
@@ -29,8 +30,9 @@ def _losses(trainer: Any) -> dict[str, float]:
 
 
 def _rewards(wrapper: Any) -> dict[str, float]:
+    """The first process alone samples answers, with the copy that it has; the others go on to wait for it."""
     judge = wrapper.judge()
-    if judge is None:
+    if judge is None or not processes().is_first:
         return {}
     from ..evaluation import evaluate_model
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from .processes import processes
 from .run_length import RunLength, run_length
 from .settings import Settings
 
@@ -22,15 +23,15 @@ class Workload:
     """Tokens of the longest sequence, to which a batch is padded."""
     mean: float
     sampled: int
-    """Completions that are sampled at once."""
+    """Completions that a process samples at once."""
     new_tokens: int
     is_referred: bool
     """Whether a reference model reads the batches, too."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that the run trains on."""
-        return round(self.length.batches * self.sequences * self.mean)
+        """Tokens that the run trains on, in all processes."""
+        return round(self.length.batches * self.sequences * self.mean) * processes().count
 
 
 def workload(settings: Settings, *, num_rows: int, lengths: Sequence[int]) -> Workload:
@@ -64,7 +65,7 @@ def _sampling(settings: Settings, num_rows: int, prompts: list[int]) -> Workload
         sequences=settings.per_device_train_batch_size * generations,
         longest=max(prompts) + new,
         mean=fmean(prompts) + new,
-        sampled=length.rows_per_batch * generations,
+        sampled=length.rows_per_batch * generations // processes().count,
         new_tokens=new,
         is_referred=bool(settings.trl.get("beta", 0.0)),
     )

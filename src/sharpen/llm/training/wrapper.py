@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +39,7 @@ from .interrupt import asking_to_stop
 from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
 from .output import check_output_dir, output_folder
+from .processes import processes
 from .prompts import check_texts
 from .result import Record
 from .resuming import load_named, read_state
@@ -121,9 +122,11 @@ class TrainerWrapper:
 
     def _reset(self) -> None:
         self.metrics, self.current_iter, self.current_stage = {}, 0, "train"
-        self.should_stop = False
+        self.should_stop = self._is_agreed_to_stop = False
+        self._processes = processes()
         self.model, self._trainer = None, None  # what an earlier run holds makes room
-        self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir)
+        is_first = self._processes.is_first  # the others write nothing
+        self.loggers: list[Logger] = make_loggers(self.settings.loggers, self.output_dir) if is_first else []
         self._record = Record()
         self._watch = LossWatch()
         self._saves_when_possible = False
@@ -142,9 +145,11 @@ class TrainerWrapper:
         self._check_output()
         checkpoint = find_checkpoint(self.output_dir, self.resume if resume is None else resume)
         state = None if checkpoint is None else read_state(checkpoint, self.algorithm, len(self.dataset), self.settings)
-        with output_folder(self.output_dir):
+        with output_folder(self.output_dir) if self._processes.is_first else nullcontext():
             self._build()
-            self._begin(checkpoint)
+            self._trainer.wait_for_all()  # who still looks for a checkpoint must not find it moved
+            if self._processes.is_first:
+                self._begin(checkpoint)
             with self._closing():
                 if state is not None:
                     self._take_up(checkpoint, state)
@@ -154,7 +159,9 @@ class TrainerWrapper:
                     log.warning("stopped at step %d; resume=True goes on from there", self.current_iter)
                     raise KeyboardInterrupt
                 self._end()
-                self.save_model(self.output_dir)
+                if self._processes.is_first:
+                    self.save_model(self.output_dir)
+                self._trainer.wait_for_all()
         return self._result(time.monotonic() - started, checkpoint)
 
     def _begin(self, checkpoint: Path | None) -> None:
@@ -245,6 +252,7 @@ class TrainerWrapper:
 
     def trained(self) -> None:
         self._call("on_train_end")
+        self._agree_to_stop()
         if self._validation_is_due():
             self._validate()
 
@@ -255,10 +263,22 @@ class TrainerWrapper:
             for logger in wanting(self.loggers, LogLevel.PERIODIC):
                 logger.log_metrics(self.metrics, self.current_iter)
         self._call("on_iter_end")
+        self._agree_to_stop()
         self._save_if_due()
+
+    def _agree_to_stop(self) -> None:
+        """Several processes stop after the same step, whichever of them was asked to."""
+        self._is_agreed_to_stop = self._trainer.is_wanted_by_any(self.should_stop)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends when it can."""
+        return self._is_agreed_to_stop if self._processes.are_several else self.should_stop
 
     def _call(self, hook: Hook) -> None:
         assert self.model is not None
+        if not self._processes.is_first:
+            return
         run_hook([self._watch, *self.callbacks], hook, self, self.model)
 
     # -- validation ----------------------------------------------------------------------------------
@@ -279,7 +299,7 @@ class TrainerWrapper:
 
     def _is_last(self, step: int) -> bool:
         """Whether the run ends with this step. What was sampled is trained on to its end before a run is stopped."""
-        return step >= self._trainer.state.max_steps or (self.should_stop and self._trainer.is_between_generations)
+        return step >= self._trainer.state.max_steps or (self.is_stopping and self._trainer.is_between_generations)
 
     def _validate(self) -> None:
         from .validation import validate
@@ -298,7 +318,7 @@ class TrainerWrapper:
     def _save_if_due(self) -> None:
         step, every = self.current_iter, self.settings.save_steps
         if (every and step % every == 0) or self._is_last(step):
-            self._saves_when_possible = True
+            self._saves_when_possible = self._processes.is_first
         if self._saves_when_possible and (self._trainer.is_between_generations or self._is_last(step)):
             self._save()
 
@@ -369,7 +389,8 @@ class TrainerWrapper:
     @property
     def rows_per_step(self) -> int:
         """How many rows of the data set one step of the optimiser takes."""
-        return self.settings.per_device_train_batch_size * self.settings.gradient_accumulation_steps
+        settings = self.settings
+        return settings.per_device_train_batch_size * settings.gradient_accumulation_steps * processes().count
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
@@ -398,7 +419,8 @@ class TrainerWrapper:
             "stopped_early": self.current_iter < state.max_steps,
             "resumed_from": None if checkpoint is None else str(checkpoint),
         }
-        write_json(self.output_dir / "result.json", result, indent=2)
+        if self._processes.is_first:
+            write_json(self.output_dir / "result.json", result, indent=2)
         return result
 
 

@@ -1,12 +1,13 @@
 """Policies on two processes of this machine."""
 
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from sharpen.llm.policy.local_policy import LocalPolicy
 from sharpen.llm.policy.local_settings import LocalOptions
 from sharpen.llm.policy.loss_settings import LossSettings
 from sharpen.llm.policy.ranks.ranked_policy import RankedPolicy
+from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
 from tests.llm.policy.scenes import random_samples
 
 LOSS = LossSettings(entropy_coef=0.01, kl_coef=0.1)
@@ -15,6 +16,20 @@ LOSS = LossSettings(entropy_coef=0.01, kl_coef=0.1)
 def ranked(folder: Path, **options: Unpack[LocalOptions]) -> RankedPolicy:
     chosen: LocalOptions = {"learning_rate": 1e-3, **options}
     return RankedPolicy(folder, devices=["cpu", "cpu"], **chosen)
+
+
+def sharded(folder: Path, num_ranks: int = 2, **options: Unpack[LocalOptions]) -> ShardedPolicy:
+    chosen: LocalOptions = {"learning_rate": 1e-3, **options}
+    return ShardedPolicy(folder, devices=["cpu"] * num_ranks, **chosen)
+
+
+def local_bytes(policy: ShardedPolicy) -> tuple[int, int]:
+    """What this rank holds of the weights, and what all hold."""
+    parts: list[Any] = list(policy.model.parameters())
+    return (
+        sum(each.to_local().numel() * each.element_size() for each in parts),
+        sum(each.numel() * each.element_size() for each in parts),
+    )
 
 
 def train(policy: LocalPolicy, seed: int) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The trained weights are cut into equal shares without a gap, whatever their sizes."""
 
+import torch
 from hypothesis import given, strategies as st
 
-from sharpen.llm.policy.ranks.pieces import Piece, buckets, pieces_of
+from sharpen.llm.policy.ranks.pieces import Piece, buckets, pieces_of, row_pieces
 
 SIZES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 50), min_size=1)
 
@@ -29,3 +30,14 @@ def test_buckets_hold_everything_once_and_are_not_too_large(sizes: dict[str, int
     assert sorted((name, each, owner) for name, start, end, owner in found for each in range(start, end)) == sorted(
         (name, each, owner) for name, start, end, owner in pieces for each in range(start, end)
     )
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(1, 7), min_size=1, max_size=3)), st.integers(1, 5))
+def test_rows_are_cut_as_torch_cuts_them(shapes: dict[str, list[int]], num_ranks: int) -> None:
+    pieces = row_pieces(shapes, num_ranks)
+    for name, shape in shapes.items():
+        whole = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        for rank, chunk in enumerate(torch.chunk(whole, num_ranks)):
+            (own,) = [each for each in pieces if (each.name, each.owner) == (name, rank)]
+            assert chunk.flatten().tolist() == list(range(own.start, own.end))
+    assert sum(each.size for each in pieces) == sum(torch.Size(shape).numel() for shape in shapes.values())

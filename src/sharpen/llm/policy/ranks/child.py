@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from sharpen.llm.errors import TrainingError
 from sharpen.llm.policy.local_settings import LocalOptions
 from sharpen.llm.policy.ranks import messages
 from sharpen.llm.policy.ranks.drawn import Drawn
 from sharpen.llm.policy.ranks.group import Group
 from sharpen.llm.policy.ranks.link import Link, LinkClosed
 from sharpen.llm.policy.ranks.rank_policy import RankPolicy
+from sharpen.llm.policy.ranks.shard_policy import ShardPolicy
 from sharpen.llm.policy.state_file import ModelState
 
 
@@ -42,20 +42,22 @@ class Rank:
             case messages.Meet():
                 self.policy.meet()
             case messages.Train():
-                return self.policy.forward_backward(order.samples, order.loss, totals=order.totals)
+                return self.policy.train_part(order)
             case messages.Forget():
                 self.policy.zero_grad()
             case messages.Step():
                 self.policy._step()
                 return self.policy.fingerprint_now if order.is_checked else None
             case messages.Score():
-                return self._score(order)
+                return [each.numpy().tobytes() for each in self.policy.score_part(order)]
             case messages.Draw():
                 return self._draw(order)
             case messages.Gather():
                 self.policy._state()
             case messages.Take():
                 self._take(order)
+            case messages.MakeEngine() | messages.GatherModel():
+                self._make_whole(order)
             case messages.Serve():
                 return self._serve(order)
             case messages.StopServing() | messages.Stop():
@@ -67,16 +69,20 @@ class Rank:
         device = order.devices[order.rank]
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
-        group = Group(order.rank, order.devices, order.port)
+        group = Group(order.rank, order.devices, order.port, is_default=order.sharding is not None)
         options: LocalOptions = {**order.options, "device": device}
-        self.policy = RankPolicy(order.model_name, group, **options)
-        return self.policy.outline().fingerprint
+        if order.sharding is None:
+            self.policy = RankPolicy(order.model_name, group, **options)
+        else:
+            self.policy = ShardPolicy(order.model_name, group, order.sharding, **options)
+        return self.policy.fingerprint_at_start
 
-    def _score(self, order: messages.Score) -> list[bytes]:
-        found = self.policy.logprobs(
-            order.sequences, masks=order.masks, temperature=order.temperatures, reference=order.reference
-        )
-        return [each.numpy().tobytes() for each in found]
+    def _make_whole(self, order: messages.MakeEngine | messages.GatherModel) -> None:
+        assert isinstance(self.policy, ShardPolicy)
+        if isinstance(order, messages.MakeEngine):
+            self.policy.make_engine()
+        else:
+            self.policy.whole_model()
 
     def _draw(self, order: messages.Draw) -> list[Drawn]:
         engine = self.policy.engine
@@ -139,8 +145,7 @@ def _answer(rank: Rank, asked: messages.Asked, link: Link) -> bool:
     except Exception as error:  # noqa: BLE001 - raised again by rank 0
         failure = messages.Failure(type(error).__name__, str(error), traceback.format_exc())
         reply = messages.encode_reply(asked.number, failure=failure)
-        # A gradient that is no number is one on every rank.
-        is_lost = isinstance(asked.order, messages.TOGETHER) and not isinstance(error, TrainingError)
+        is_lost = messages.leaves_others_waiting(asked.order, error)
     with contextlib.suppress(LinkClosed):  # the thread that listens notices, too
         link.send(reply)
     return is_lost

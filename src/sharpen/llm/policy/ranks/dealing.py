@@ -36,6 +36,13 @@ def in_order(parts: Sequence[Sequence[int]], found: Sequence[Sequence[T]]) -> li
     return [by_number[number] for number in range(len(by_number))]
 
 
+def scored(
+    sequences: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]] | None, part: Sequence[int]
+) -> list[Sequence[int]]:
+    """The sequences of a part that a model must pass over: those with a token that is asked about."""
+    return [sequences[n] for n in part if (len(sequences[n]) > 1 if masks is None else any(masks[n][1:]))]
+
+
 def _costs(arrays: list[npt.NDArray[np.int64]]) -> list[int]:
     """The tokens of each sequence that the one before does not have."""
     costs = [len(arrays[0])] if arrays else []

@@ -1,7 +1,8 @@
 """What ranks do together with tensors: sums and copies, by NCCL between GPUs, else by Gloo over loopback.
 
-The group is one of its own: it is not torch's default group, which belongs to the user's program. Nothing of it
-listens beyond this machine.
+The group is one of its own: it is not torch's default group, which belongs to the user's program. Only `fully_shard`
+cannot do without a default group: where it is used (`is_default`), the group is that one until it is left. Nothing of
+it listens beyond this machine.
 """
 
 import contextlib
@@ -14,6 +15,9 @@ from typing import Any
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from ....errors import ConfigError
 
 dist: Any = torch.distributed  # no type checker knows all that its compiled part has
 _LOOPBACK = "127.0.0.1"
@@ -29,17 +33,23 @@ _NCCL_ENVIRONMENT = {
 class Group:
     """This process as a member. Rank 0 makes it with `open`, the others with its port; all `join`."""
 
-    def __init__(self, rank: int, devices: Sequence[str], port: int) -> None:
-        self.rank, self.size, self.port = rank, len(devices), port
+    def __init__(self, rank: int, devices: Sequence[str], port: int, *, is_default: bool = False) -> None:
+        self.rank, self.size, self.port, self.device = rank, len(devices), port, devices[rank]
         self.is_nccl = is_nccl(devices)
+        self._is_default = is_default
         self._store: Any = None
         self._backend: Any = None
 
     @classmethod
-    def open(cls, devices: Sequence[str]) -> "Group":
+    def open(cls, devices: Sequence[str], *, is_default: bool = False) -> "Group":
         """That of rank 0, at a free port where the others find it."""
+        if is_default and dist.is_available() and dist.is_initialized():
+            raise ConfigError(
+                "sharded training needs torch's default process group, but this program has one already: start it "
+                "without torchrun or accelerate (it starts its ranks itself), and close the sharded policy before"
+            )
         listening = socket.create_server((_LOOPBACK, 0))
-        group = cls(0, devices, listening.getsockname()[1])
+        group = cls(0, devices, listening.getsockname()[1], is_default=is_default)
         group._store = dist.TCPStore(
             _LOOPBACK,
             group.port,
@@ -54,7 +64,26 @@ class Group:
         """Wait for the others. Before it nothing can be done together."""
         if self._store is None:
             self._store = dist.TCPStore(_LOOPBACK, self.port, is_master=False, timeout=_TIMEOUT)
-        self._backend = self._nccl() if self.is_nccl else self._gloo()
+        if self._is_default:
+            self._backend = self._default()
+        else:
+            self._backend = self._nccl() if self.is_nccl else self._gloo()
+
+    def _default(self) -> Any:
+        """torch's default group, and the backend in it that the other methods use."""
+        names = "nccl" if self.is_nccl else "cpu:gloo,cuda:gloo" if torch.cuda.is_available() else "gloo"
+        loopback = {"GLOO_SOCKET_IFNAME": next((name for _, name in socket.if_nameindex() if name[:2] == "lo"), "lo")}
+        store = dist.PrefixStore("default", self._store)
+        with _environment(_NCCL_ENVIRONMENT | loopback):
+            dist.init_process_group(names, store=store, rank=self.rank, world_size=self.size, timeout=_TIMEOUT)
+            return dist.group.WORLD._get_backend(torch.device("cuda" if self.is_nccl else "cpu"))
+
+    def mesh(self, device: str) -> DeviceMesh:
+        """All ranks in a line, for `fully_shard`."""
+        kind = torch.device(device).type
+        if kind == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # otherwise torch would choose the GPU by the number of the rank
+        return DeviceMesh(kind, list(range(self.size)))
 
     def _gloo(self) -> Any:
         options = dist.ProcessGroupGloo._Options()
@@ -98,6 +127,8 @@ class Group:
 
     def leave(self) -> None:
         """Let go of the connections. A second call changes nothing."""
+        if self._is_default and self._backend is not None and dist.is_initialized():
+            dist.destroy_process_group()
         self._backend = self._store = None
 
     @contextlib.contextmanager

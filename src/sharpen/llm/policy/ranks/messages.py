@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from ...engine import SamplingParams
+from ...errors import TrainingError
 from ..aggregation import Totals
 from ..local_settings import LocalOptions
 from ..loss_settings import LossSettings
 from ..training_sample import TrainingSample
+from .sharding import Sharding
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
@@ -28,6 +30,7 @@ class Begin(Order, frozen=True):
     model_name: str
     options: LocalOptions
     num_threads: int
+    sharding: Sharding | None = None
 
 
 class Meet(Order, frozen=True):
@@ -35,11 +38,15 @@ class Meet(Order, frozen=True):
 
 
 class Train(Order, frozen=True):
-    """Add up gradients. The reply is the metrics."""
+    """Add up gradients. The reply is the metrics.
+
+    With `num_passes` it is done together: ranks with shards of the weights all pass through the model so often.
+    """
 
     samples: list[TrainingSample]
     loss: LossSettings
     totals: Totals
+    num_passes: int = 0
 
 
 class Forget(Order, frozen=True):
@@ -53,12 +60,16 @@ class Step(Order, frozen=True):
 
 
 class Score(Order, frozen=True):
-    """The reply is the log-probabilities of each sequence, as the bytes of float32 numbers."""
+    """The reply is the log-probabilities of each sequence, as the bytes of float32 numbers.
+
+    With `num_passes` it is done together, as `Train`.
+    """
 
     sequences: list[list[int]]
     masks: list[list[bool]] | None
     temperatures: list[float]
     reference: bool
+    num_passes: int = 0
 
 
 class Draw(Order, frozen=True):
@@ -80,6 +91,14 @@ class Take(Order, frozen=True):
     counts: dict[str, float]
 
 
+class MakeEngine(Order, frozen=True):
+    """Together: gather the weights of an engine, on every rank."""
+
+
+class GatherModel(Order, frozen=True):
+    """Together: give rank 0 the whole model."""
+
+
 class Serve(Order, frozen=True):
     """Answer agents. The reply is the address."""
 
@@ -97,10 +116,31 @@ class Stop(Order, frozen=True):
     """End."""
 
 
-TOGETHER = (Meet, Step, Gather, Take)
-"""Orders that all ranks do at the same time. One that fails alone cannot go on."""
+AnyOrder = (
+    Begin
+    | Meet
+    | Train
+    | Forget
+    | Step
+    | Score
+    | Draw
+    | Gather
+    | Take
+    | MakeEngine
+    | GatherModel
+    | Serve
+    | StopServing
+    | Stop
+)
 
-AnyOrder = Begin | Meet | Train | Forget | Step | Score | Draw | Gather | Take | Serve | StopServing | Stop
+
+def leaves_others_waiting(order: AnyOrder, error: BaseException) -> bool:
+    """Whether a rank that failed so has left the others alone in what all do at the same time. It cannot go on."""
+    if isinstance(order, Train | Score):
+        return order.num_passes > 0
+    # A gradient that is no number is one on every rank.
+    is_everywhere = isinstance(order, Step) and isinstance(error, TrainingError)
+    return isinstance(order, Meet | Step | Gather | Take | MakeEngine | GatherModel) and not is_everywhere
 
 
 class Asked(msgspec.Struct, frozen=True):

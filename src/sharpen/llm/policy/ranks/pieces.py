@@ -1,5 +1,6 @@
 """Which rank looks after which part of the trained weights: each after the same number of elements."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -36,6 +37,19 @@ def pieces_of(sizes: Mapping[str, int], num_ranks: int) -> list[Piece]:
             pieces.append(Piece(name, start, end, owner))
             start = end
         begin += size
+    return pieces
+
+
+def row_pieces(shapes: Mapping[str, Sequence[int]], num_ranks: int) -> list[Piece]:
+    """Each weight cut by its rows, as `fully_shard` does it: every rank has as many, the last ones what is left."""
+    pieces: list[Piece] = []
+    for name, shape in shapes.items():
+        rows, row_size = shape[0], math.prod(shape[1:])
+        count = -(-rows // num_ranks)
+        for rank in range(num_ranks):
+            start, end = min(rank * count, rows), min((rank + 1) * count, rows)
+            if end > start:
+                pieces.append(Piece(name, start * row_size, end * row_size, rank))
     return pieces
 
 

@@ -3,18 +3,22 @@
 import os
 from typing import Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..fingerprint import fingerprint
 from ..local_policy import LocalPolicy
 from ..local_settings import LocalOptions
 from ..state_file import ModelState
 from .group import Group
+from .messages import Score, Train
 from .sharded_optimiser import ShardedOptimiser
 
 
 class RankPolicy(LocalPolicy):
     """Computes by itself. What changes or gathers weights (`_step`, `_state`, `_take`) is done by all ranks at once."""
+
+    _sharded: ShardedOptimiser
+    _optimiser_kind: type[ShardedOptimiser] = ShardedOptimiser
 
     def __init__(self, model_name: str | os.PathLike[str], group: Group, **options: Unpack[LocalOptions]) -> None:
         self.group = group
@@ -24,6 +28,21 @@ class RankPolicy(LocalPolicy):
         """Wait for the other ranks, and begin with the same weights."""
         self.group.join()
         self._sharded.spread()
+
+    def train_part(self, order: Train) -> dict[str, float]:
+        """Add up the gradients of this rank's part of a mini-batch."""
+        return LocalPolicy.forward_backward(self, order.samples, order.loss, totals=order.totals)
+
+    def score_part(self, order: Score) -> list[Tensor]:
+        """The log-probabilities of this rank's part."""
+        return LocalPolicy.logprobs(
+            self, order.sequences, masks=order.masks, temperature=order.temperatures, reference=order.reference
+        )
+
+    @property
+    def fingerprint_at_start(self) -> str:
+        """That of the model as it was loaded."""
+        return self._fingerprint
 
     @property
     def fingerprint_now(self) -> str:
@@ -36,7 +55,7 @@ class RankPolicy(LocalPolicy):
 
     def _made_optimiser(self, weights: dict[str, nn.Parameter]) -> ShardedOptimiser:
         settings = self.settings
-        self._sharded = ShardedOptimiser(
+        self._sharded = self._optimiser_kind(
             weights,
             settings.schedule,
             self.group,

@@ -24,7 +24,7 @@ from ..token_batch import TokenBatch, check_ids
 from ..token_tree import Integers
 from ..training_sample import TrainingSample
 from .crew import Crew, Posted
-from .dealing import deal, in_order
+from .dealing import deal, in_order, scored
 from .drawn import Drawn
 from .group import Group
 from .messages import (
@@ -40,11 +40,14 @@ from .messages import (
     StopServing,
     Take,
     Train,
+    leaves_others_waiting,
 )
 from .rank_policy import RankPolicy
+from .sharding import Sharding
 from .turns import Turns
 
 T = TypeVar("T")
+Given = TypeVar("Given", bound=AnyOrder)
 
 CHECK_EVERY = 16
 """Updates from one comparison of all ranks' weights to the next."""
@@ -56,28 +59,40 @@ class RankedPolicy(RankPolicy):
     """A policy with one process for each device; this process is rank 0, with the first of them.
 
     Each rank holds the whole model and computes its part of the sequences. The optimiser's state is divided between
-    them (see the package for what is not). The numbers are those of `LocalPolicy`, to rounding, and so are its states:
-    one that was saved with other devices, or with one alone, can be loaded. The other ranks end with `close`, or with
-    this process. When one of them dies, the next call is a TrainingError with its last words.
+    them (see the package for what is not, and `ShardedPolicy` for ranks that divide the weights). The numbers are those
+    of `LocalPolicy`, to rounding, and so are its states: one that was saved with other devices, or with one alone, can
+    be loaded. The other ranks end with `close`, or with this process. When one of them dies, the next call is a
+    TrainingError with its last words.
     """
 
     def __init__(
         self, model_name: str | os.PathLike[str], *, devices: Sequence[str], **options: Unpack[LocalOptions]
     ) -> None:
-        _check(devices, options)
-        group = Group.open(devices)
+        check_devices(devices, options, least=2)
+        self._begin_all(model_name, devices, options)
+
+    def _begin_all(
+        self,
+        model_name: str | os.PathLike[str],
+        devices: Sequence[str],
+        options: LocalOptions,
+        sharding: Sharding | None = None,
+    ) -> None:
+        group = Group.open(devices, is_default=sharding is not None)
         self._crew = Crew(len(devices) - 1, on_loss=group.abort)
         self._turns = Turns(self._on_device)
         self._has_gradient = False
-        self._let_go = weakref.finalize(self, self._crew.kill)
+        self._let_go = weakref.finalize(self, _let_go, self._crew, group)
         try:
-            posted = self._post_begin(model_name, devices, group.port, options)
-            own: LocalOptions = {**options, "device": devices[0]}
-            super().__init__(model_name, group, **own)
+            posted = self._post_begin(model_name, group.port, devices, options, sharding)
+            self._begin_own(model_name, group, {**options, "device": devices[0]})
             self._meet_others(posted)
         except BaseException:
-            self._crew.kill()
+            self._let_go()
             raise
+
+    def _begin_own(self, model_name: str | os.PathLike[str], group: Group, options: LocalOptions) -> None:
+        RankPolicy.__init__(self, model_name, group, **options)
 
     @property
     def pids(self) -> list[int]:
@@ -98,13 +113,19 @@ class RankedPolicy(RankPolicy):
         self.close()
 
     def _post_begin(
-        self, model_name: str | os.PathLike[str], devices: Sequence[str], port: int, options: LocalOptions
+        self,
+        model_name: str | os.PathLike[str],
+        port: int,
+        devices: Sequence[str],
+        options: LocalOptions,
+        sharding: Sharding | None,
     ) -> Posted:
         threads = torch.get_num_threads()
         if devices[0] == "cpu":
             threads = max(1, threads // len(devices))
         name = os.fspath(model_name)
-        begins = [Begin(rank, list(devices), port, name, options, threads) for rank in range(1, len(devices))]
+        ranks = range(1, len(devices))
+        begins = [Begin(rank, list(devices), port, name, options, threads, sharding) for rank in ranks]
         try:
             return self._crew.post(begins)
         except TypeError as error:
@@ -112,7 +133,7 @@ class RankedPolicy(RankPolicy):
 
     def _meet_others(self, posted: Posted) -> None:
         for rank, theirs in enumerate(self._crew.collect(posted, str), 1):
-            if theirs != self.outline().fingerprint:
+            if theirs != self.fingerprint_at_start:
                 raise ModelError(f"rank {rank} has loaded other weights than this process: is the model being changed?")
         self._turns.take(lambda: self._done_together(Meet(), self.meet))
 
@@ -125,8 +146,9 @@ class RankedPolicy(RankPolicy):
         orders = [Draw([list(prompts[n]) for n in part], [seeded[n] for n in part]) for part in parts]
 
         def draw() -> list[Generation]:
+            engine = self.engine  # all ranks have theirs before they are asked
             posted = self._crew.post([each if each.prompts else None for each in orders[1:]])
-            requests = [self.engine.submit(*each) for each in zip(orders[0].prompts, orders[0].params, strict=True)]
+            requests = [engine.submit(*each) for each in zip(orders[0].prompts, orders[0].params, strict=True)]
             own = [request.result() for request in requests]
             others = self._crew.collect(posted, list[Drawn])
             return in_order(parts, [own, *([each.generation() for each in theirs] for theirs in others)])
@@ -146,23 +168,27 @@ class RankedPolicy(RankPolicy):
         if masks is not None and len(masks) != len(sequences):
             raise InvalidInputError(f"there are {len(masks)} masks for {len(sequences)} sequences: give one for each")
         temperatures = temperatures_of(temperature, len(sequences))
-        parts, compute = self._parts(sequences), super().logprobs
+        parts = self._parts(sequences)
+        passes = self._most_passes([scored(sequences, masks, part) for part in parts])
 
         def order(part: list[int]) -> Score:
             own = None if masks is None else [list(masks[number]) for number in part]
-            return Score([list(sequences[n]) for n in part], own, [temperatures[n] for n in part], reference)
+            return Score([list(sequences[n]) for n in part], own, [temperatures[n] for n in part], reference, passes)
 
         def score() -> list[Tensor]:
-            posted = self._crew.post([order(part) if part else None for part in parts[1:]])
-            mine = order(parts[0])
-            own = compute(mine.sequences, masks=mine.masks, temperature=mine.temperatures, reference=reference)
-            others = self._crew.collect(posted, list[bytes])
+            posted = self._crew.post([order(part) if part or passes else None for part in parts[1:]])
+            own = self._done_by_own(order(parts[0]), self.score_part)
+            others = [each for each in self._crew.collect(posted, list[bytes]) if each]
             return in_order(parts, [own, *([_numbers(each) for each in theirs] for theirs in others)])
 
         return self._turns.take(score)
 
     def _parts(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
         return deal(sequences, self.group.size, shares=self.settings.packs and self._body.shares_prefixes)
+
+    def _most_passes(self, parts: Sequence[Sequence[Sequence[int]]]) -> int:
+        """How often all ranks pass through the model for these sequences; 0: each as it needs."""
+        return 0
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -172,15 +198,17 @@ class RankedPolicy(RankPolicy):
         """As that of `LocalPolicy`; each rank keeps the gradients of a part until `optim_step` adds them up."""
         check_ids([each.token_ids for each in samples], self._vocab_size)
         totals = totals or totals_of(samples, loss.width)
-        trained, compute = [each for each in samples if each.num_trained], super().forward_backward
+        trained = [each for each in samples if each.num_trained]
         parts = [[trained[number] for number in part] for part in self._parts([each.token_ids for each in trained])]
-        orders = [Train(part, loss, totals) for part in parts]
+        passes = self._most_passes([[each.token_ids for each in part] for part in parts])
+        orders = [Train(part, loss, totals, passes) for part in parts]
 
         def train() -> dict[str, float]:
             with self._whole_gradients_everywhere():
-                posted = self._crew.post([each if each.samples else None for each in orders[1:]])
-                own = compute(orders[0].samples, loss, totals=totals)
+                posted = self._crew.post([each if each.samples or passes else None for each in orders[1:]])
+                own = self._done_by_own(orders[0], self.train_part)
                 others = self._crew.collect(posted, dict[str, float])
+                self._turns.check()
             self._has_gradient = self._has_gradient or bool(trained)
             return _summed([own, *others])
 
@@ -215,11 +243,14 @@ class RankedPolicy(RankPolicy):
         if not self._has_gradient:
             return {"grad_norm": 0.0, "learning_rate": self.settings.schedule.at(self.num_updates)}
         self._has_gradient = False
-        order = Step(is_checked=self.num_updates % CHECK_EVERY == 0)
+        order = Step(is_checked=self._is_checked_now())
         metrics, prints = self._done_together(order, self._step, str | None)
         if order.is_checked:
             self._check_same(prints)
         return metrics
+
+    def _is_checked_now(self) -> bool:
+        return self.num_updates % CHECK_EVERY == 0
 
     def _check_same(self, prints: Sequence[str | None]) -> None:
         own = self.fingerprint_now
@@ -266,15 +297,18 @@ class RankedPolicy(RankPolicy):
     def _done_together(self, order: AnyOrder, work: Callable[[], T], kind: Any = _NOTHING) -> tuple[T, list[Any]]:
         """What all ranks do at the same time: the result of this one, and the replies of the others."""
         posted = self._crew.post(order)
-        try:
-            found = work()
-        except TrainingError:
-            raise  # the others have it as well
-        except BaseException as error:
-            self._crew.mourn()
-            self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
-            raise
+        found = self._done_by_own(order, lambda _: work())
         return found, self._crew.collect(posted, kind)
+
+    def _done_by_own(self, order: Given, work: Callable[[Given], T]) -> T:
+        """The part of rank 0. Where it leaves the others alone in what all do, they are lost."""
+        try:
+            return work(order)
+        except BaseException as error:
+            if leaves_others_waiting(order, error):
+                self._crew.mourn()
+                self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
+            raise
 
     def _on_device(self) -> AbstractContextManager[Any]:
         """Threads have a current GPU of their own."""
@@ -287,9 +321,18 @@ class RankedPolicy(RankPolicy):
         return super()._batch(sequences, places, temperatures)
 
 
-def _check(devices: Sequence[str], options: LocalOptions) -> None:
-    if isinstance(devices, str) or len(devices) < 2:
-        raise ConfigError(f"devices is {devices!r}: give two or more, such as ['cuda:0', 'cuda:1'], or use LocalPolicy")
+def _let_go(crew: Crew, group: Group) -> None:
+    crew.kill()
+    group.leave()
+
+
+def check_devices(devices: Sequence[str], options: LocalOptions, *, least: int) -> None:
+    """There is a list of devices, and no other word on it."""
+    if isinstance(devices, str) or len(devices) < least:
+        raise ConfigError(
+            f"devices is {devices!r}: give {'two' if least == 2 else 'one'} or more, such as ['cuda:0', 'cuda:1'], or "
+            "use LocalPolicy"
+        )
     if options.get("device") is not None:
         raise ConfigError(f"device is {options['device']!r}, but there are several: give devices alone")
 

@@ -34,20 +34,24 @@ class ShardedOptimiser:
     ) -> None:
         check_settings(parameters, weight_decay, betas, grad_clip)
         self.num_steps = 0
-        self._schedule, self._group = schedule, group
+        self._schedule, self._group, self._device = schedule, group, group.device
         self._grad_clip = math.inf if grad_clip is None else grad_clip
         self._parameters = dict(parameters)
         self._collected: dict[str, Tensor] = {}
-        for name, each in parameters.items():
-            each.data = each.data.contiguous()
-            if not self._is_fine(name):
-                each.register_post_accumulate_grad_hook(_Collector(self._collected, name))  # type: ignore[no-untyped-call]
-        self._pieces = pieces_of({name: each.numel() for name, each in parameters.items()}, group.size)
+        self._pieces = self._divided()
         # The share is without a gap, so no weight has two pieces in it.
         self._own = {piece.name: piece for piece in self._pieces if piece.owner == group.rank}
         self._masters = {name: self._master(piece) for name, piece in self._own.items()}
         self._counts: dict[str, int] = {}  # how often each weight was changed, also those of other ranks
         self._adam = self._made_adam(betas, weight_decay)
+
+    def _divided(self) -> list[Piece]:
+        """Who steps what."""
+        for name, each in self._parameters.items():
+            each.data = each.data.contiguous()
+            if not self._is_fine(name):
+                each.register_post_accumulate_grad_hook(_Collector(self._collected, name))  # type: ignore[no-untyped-call]
+        return pieces_of({name: each.numel() for name, each in self._parameters.items()}, self._group.size)
 
     @property
     def has_gradient(self) -> bool:
@@ -144,7 +148,7 @@ class ShardedOptimiser:
         for owner, bucket in buckets([piece for piece in self._pieces if piece.name in names], self._master_dtype):
             flat = self._flat(bucket, kinds[bucket[0].name])
             if owner == self._group.rank:
-                torch.cat([self._part(own, piece) for piece in bucket], out=flat)
+                flat.copy_(torch.cat([self._part(own, piece) for piece in bucket]))
             self._group.copy_from(owner, flat)
             if is_root:
                 for piece, part in zip(bucket, _split(flat.cpu(), bucket), strict=True):
@@ -187,9 +191,8 @@ class ShardedOptimiser:
 
     def _names_with_gradient(self) -> list[str]:
         """The weights that have a gradient on some rank, the same on all."""
-        device = next(iter(self._parameters.values())).device
         counts = torch.tensor([self._gradient(name) is not None for name in self._parameters], dtype=torch.int32)
-        counts = counts.to(device)
+        counts = counts.to(self._device)
         self._group.sum_all(counts)
         return [name for name, count in zip(self._parameters, counts.tolist(), strict=True) if count]
 
@@ -215,10 +218,9 @@ class ShardedOptimiser:
     def _norm(self) -> Tensor:
         """Of the whole gradient, the same bits on every rank."""
         gradients = [each.grad for each in self._masters.values() if each.grad is not None]
-        device = next(iter(self._parameters.values())).device
-        square = torch.zeros((), device=device)
+        square = torch.zeros((), device=self._device)
         if gradients:
-            square += torch.nn.utils.get_total_norm(gradients) ** 2
+            square += torch.nn.utils.get_total_norm(gradients).to(self._device) ** 2
         self._group.sum_all(square)
         return square.sqrt()
 
@@ -255,8 +257,7 @@ class ShardedOptimiser:
         return share[piece.start - begin : piece.end - begin]
 
     def _flat(self, bucket: Sequence[Piece], dtype: torch.dtype) -> Tensor:
-        device = self._parameters[bucket[0].name].device
-        return torch.empty(sum(piece.size for piece in bucket), dtype=dtype, device=device)
+        return torch.empty(sum(piece.size for piece in bucket), dtype=dtype, device=self._device)
 
     def _made_adam(self, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW | None:
         if not self._masters:  # fewer elements than ranks
