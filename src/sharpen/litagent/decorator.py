@@ -172,7 +172,7 @@ def llm_rollout(func: Callable[P, R], *, strip_proxy: bool = True) -> Functional
 @overload
 def llm_rollout(*, strip_proxy: bool = True) -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = True) -> Any:
-    """The same for a function that asks for an `llm`.
+    """Make a function that asks for an `llm` an agent, as `rollout` does.
 
     A `ProxyLLM` is bound to the attempt and given as a plain `LLM`, unless `strip_proxy=False`.
     """
@@ -188,7 +188,7 @@ def prompt_rollout(func: Callable[P, R]) -> FunctionalLitAgent[P, R]: ...
 @overload
 def prompt_rollout() -> Callable[[Callable[P, R]], FunctionalLitAgent[P, R]]: ...
 def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
-    """The same for a function that asks for a `prompt_template`."""
+    """Make a function that asks for a `prompt_template` an agent, as `rollout` does."""
 
     def decorate(function: Callable[P, R]) -> FunctionalLitAgent[P, R]:
         return _asking_for("prompt_template", "@prompt_rollout", FunctionalLitAgent(function))

@@ -1,0 +1,181 @@
+"""`CommandAgent`: any program as an agent, in any language.
+
+Every rollout runs the program once. Task, prompts and model are in its environment; its reward comes from its output,
+from a call, from its exit code, or from a function. Whatever happens, no process is left behind.
+"""
+
+import asyncio
+import math
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...emitter import operation
+from ...emitter.span import emit
+from ...errors import AgentTimeoutError, ConfigError
+from ...semconv import AGL_MESSAGE, LightningSpanAttributes
+from ...tracer.base import active_tracer
+from ...types import NamedResources, Rollout, RolloutRawResult
+from ..base import LitAgent
+from .environment import TASK_FILE, Environment, Inherited
+from .listener import listening
+from .output import Output, check_max_bytes
+from .process import Process
+from .program import check_command, check_program
+from .reports import Reports
+from .result import CommandResult, RewardOption, check_exit, check_reward, raw_result
+
+if TYPE_CHECKING:
+    from ...runner import Runner
+    from ...trainer import Trainer
+
+_BODY = LightningSpanAttributes.MESSAGE_BODY.value
+
+
+class CommandAgent(LitAgent[Any]):
+    """Runs `command`, a list of the program and its arguments, once for every rollout.
+
+    `reward` is "output" (the last line `{"reward": 0.5}` or `reward: 0.5` of its standard output), "call" (what it
+    sends to SHARPEN_REWARD_URL), "exit-code" (1.0 for 0, 0.0 for others) or a function of the `CommandResult`; a call
+    counts in any case, as long as nothing comes after it. An exit code that is not in `exit_codes` fails the attempt.
+
+    `stdin="task"` gives the task, as JSON, on its standard input too. `env` adds to the environment; `inherit_env` is
+    True for all variables of the runner but its own (SHARPEN_*), False for the plain ones (PATH, HOME, the locale), or
+    the names of further ones. A program that runs past `timeout_seconds`, or past the limit of its rollout, is told to
+    end, and killed `grace_seconds` later. Of each output `max_output_bytes` are kept in the trace.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        reward: RewardOption = "output",
+        stdin: Literal["task"] | None = None,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        inherit_env: Inherited = True,
+        timeout_seconds: float | None = None,
+        grace_seconds: float = 5.0,
+        exit_codes: Collection[int] = (0,),
+        max_output_bytes: int = 256 * 1024,
+        trained_agents: str | None = None,
+    ) -> None:
+        super().__init__(trained_agents=trained_agents)
+        self.command = check_command(command)
+        self.reward = check_reward(reward)
+        self.cwd = None if cwd is None else Path(cwd)
+        self.timeout_seconds = _check_timeout(timeout_seconds)
+        self.grace_seconds = _seconds("grace_seconds", grace_seconds)
+        self.exit_codes = _check_codes(exit_codes)
+        self.max_output_bytes = check_max_bytes(max_output_bytes)
+        self._takes_stdin = _check_stdin(stdin)
+        self._environment = Environment(inherit_env, env or {})
+
+    def set_trainer(self, trainer: "Trainer") -> None:
+        """Where the runners are on this machine too, a missing program is an error before the run begins."""
+        if _has_runners_here(trainer.strategy):
+            self.check()
+        super().set_trainer(trainer)
+
+    def set_runner(self, runner: "Runner[Any]") -> None:
+        """A runner on whose machine the program is missing does not start: no rollout is spent on it."""
+        self.check()
+        super().set_runner(runner)
+
+    def check(self) -> None:
+        """Refuse a program that cannot be run on this machine."""
+        check_program(self.command[0], self.cwd, self._environment.base())
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
+        with (
+            tempfile.TemporaryDirectory(prefix="sharpen-", ignore_cleanup_errors=True) as folder,
+            operation(name=Path(self.command[0]).name) as step,  # without its arguments, which may hold a key
+        ):
+            async with listening(Reports()) as url:
+                environment = self._environment.of(task, resources, rollout, Path(folder), url)
+                result, last_lines = await self._run(task, Path(folder), environment)
+            step.set_attributes({"process.exit.code": result.exit_code})
+            check_exit(result, self.exit_codes, self.reward, last_lines)
+            return await raw_result(result, self.reward)
+
+    async def _run(self, task: Any, folder: Path, environment: Mapping[str, str]) -> tuple[CommandResult, str]:
+        """How the program ended, and its last words."""
+        process = Process(self.command, grace_seconds=self.grace_seconds, max_output_bytes=self.max_output_bytes)
+        began = time.monotonic()
+        try:
+            stdin = folder / TASK_FILE if self._takes_stdin else None
+            await process.start(folder=folder, stdin=stdin, cwd=self.cwd, env=environment)
+            code = await self._in_time(process)
+        finally:
+            await process.end()
+            _record("stdout", process.stdout)
+            _record("stderr", process.stderr)
+        outcome = CommandResult(
+            task=task,
+            exit_code=code,
+            stdout=process.stdout.text,
+            stderr=process.stderr.text,
+            stdout_bytes=process.stdout.size_bytes,
+            stderr_bytes=process.stderr.size_bytes,
+            stdout_cut_bytes=process.stdout.cut_bytes,
+            seconds=time.monotonic() - began,
+        )
+        return outcome, process.stderr.last_lines
+
+    async def _in_time(self, process: Process) -> int:
+        try:
+            async with asyncio.timeout(self.timeout_seconds) as limit:
+                return await process.wait()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AgentTimeoutError(f"the program ran past timeout_seconds={self.timeout_seconds:g}") from error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.command!r})"
+
+
+def _has_runners_here(strategy: object) -> bool:
+    """Threads, and processes of this machine; runners elsewhere check for themselves."""
+    return getattr(strategy, "role", None) in ("both", "runner") or hasattr(strategy, "main_thread")
+
+
+def _record(stream: str, output: Output) -> None:
+    """An output as a message in the trace; where content is not to be captured, only its size."""
+    if not output.size_bytes:
+        return
+    tracer = active_tracer()
+    about = {"stream": stream, "size_bytes": output.size_bytes, "cut_bytes": output.cut_bytes}
+    attributes: dict[str, Any] = {f"sharpen.command.{name}": value for name, value in about.items()}
+    if tracer is None or tracer.capture_content:
+        attributes[_BODY] = output.text
+    emit(AGL_MESSAGE, attributes)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{name} is {value!r}: give a number of seconds, 0 or more")
+    return float(value)
+
+
+def _check_timeout(value: Any) -> float | None:
+    if value == 0 and value is not False:
+        raise ConfigError("timeout_seconds is 0, and no program ends at once: give more, or None for no limit")
+    return None if value is None else _seconds("timeout_seconds", value)
+
+
+def _check_codes(codes: Any) -> frozenset[int]:
+    if isinstance(codes, str | bytes) or not isinstance(codes, Collection) or not codes:
+        raise ConfigError(f"exit_codes is {codes!r}: give a list of numbers, such as [0]")
+    for code in codes:
+        if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
+            raise ConfigError(f"exit_codes holds {code!r}: an exit code is a number from 0 to 255")
+    return frozenset(codes)
+
+
+def _check_stdin(stdin: Any) -> bool:
+    if stdin not in (None, "task"):
+        raise ConfigError(f"stdin is {stdin!r}: use 'task', or None for an empty one")
+    return stdin is not None
