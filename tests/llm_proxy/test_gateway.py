@@ -249,9 +249,9 @@ async def test_a_client_that_hangs_up_in_a_pause_never_reaches_the_upstream(
     gate.pause()
     async with served(memory, upstream.base_url, gate=gate) as gateway:
         client = await gateway.open(f"{path}/chat/completions", CHAT)
-        await asyncio.sleep(0.05)
+        await eventually(lambda: gate.waiting == 1)
         client.hang_up()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: gate.waiting == 0)
         gate.resume()
         assert (await gateway.post(f"{path}/chat/completions", CHAT))[0] == 200
         assert len(upstream.requests) == 1

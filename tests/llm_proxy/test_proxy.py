@@ -1,6 +1,7 @@
 """`LLMProxy` as its user holds it: its life, its orders, and what agents are given. Most of it in both launch modes."""
 
 import asyncio
+import json
 import logging
 import pickle
 import socket
@@ -227,8 +228,7 @@ async def test_a_stop_does_not_wait_for_paused_calls(make: Make, launch_mode: Mo
     await proxy.pause()
     asking = asyncio.create_task(asyncio.to_thread(ask, proxy.as_resource()))
     health = f"http://127.0.0.1:{proxy.port}/health"
-    await until(lambda: urllib.request.urlopen(health).status == 200)
-    await asyncio.sleep(0.3)
+    await until(lambda: json.loads(urllib.request.urlopen(health).read())["waiting"] == 1)
     began = time.monotonic()
     await proxy.stop()
     assert time.monotonic() - began < 4  # the grace alone is 5 seconds

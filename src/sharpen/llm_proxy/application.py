@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 import msgspec
 
 from .._version import __version__
-from ..http.asgi import Receive, Scope, Send
+from ..http.asgi import Receive, Scope, Send, serve_other
 from ..store.ids import new_id
 from .calls import Api, Call, Place, Refusal
 from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers, model_body, models_body
@@ -39,7 +39,7 @@ class GatewayApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await _serve_other(scope, receive, send)
+            return await serve_other(scope, receive, send)
         headers = _headers(scope["headers"])
         found = find_route(_raw_path(scope))
         try:
@@ -124,6 +124,8 @@ class GatewayApplication:
     async def _tell(self, route: Route, headers: dict[str, str], send: Send) -> None:
         if route.page == "health":
             return await _answer(send, 200, _encode(self._health()), [JSON_TYPE])
+        if route.page == "totals":
+            return await _answer(send, 200, _encode(self.gateway.totals()), [JSON_TYPE])
         models = await self.gateway.choice.list_models(headers)
         if route.model is None:
             return await _answer(send, 200, models_body(models.names), [JSON_TYPE])
@@ -134,7 +136,8 @@ class GatewayApplication:
 
     def _health(self) -> dict[str, Any]:
         gate = self.gateway.gate
-        return {"status": "ok", "version": __version__, "in_flight": gate.in_flight, "paused": gate.is_paused}
+        counts = {"in_flight": gate.in_flight, "waiting": gate.waiting}
+        return {"status": "ok", "version": __version__, **counts, "paused": gate.is_paused}
 
 
 async def _next(receive: Receive) -> MutableMapping[str, Any]:
@@ -204,13 +207,3 @@ async def _answer(send: Send, status: int, body: bytes, headers: RawHeaders) -> 
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] != "lifespan":
-        return await send({"type": "websocket.close"})
-    while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return None

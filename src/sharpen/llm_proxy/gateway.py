@@ -11,11 +11,14 @@ A gateway belongs to one event loop. It is built from its parts, so that it runs
 import asyncio
 import logging
 
+import msgspec
+
 from ..errors import in_words
 from ..http.asgi import Receive, Send
 from ..http.client import Unsent
 from .attribution import Attempts
 from .bookkeeping import Books, Passage
+from .budgets.totals import Totals
 from .calls import Api, Call, Refusal
 from .dialects import Dialect, error_body, error_headers
 from .options import GatewayOptions
@@ -65,6 +68,10 @@ class Gateway:
         finally:
             if passage.has_entered:
                 self.gate.leave()
+
+    def totals(self) -> Totals:
+        """What was called, refused, spent and lost."""
+        return msgspec.structs.replace(self.books.budget.totals(), lost=self.books.recorder.lost)
 
     async def aclose(self) -> None:
         """Write what is left, and close the connections to upstreams."""

@@ -17,6 +17,8 @@ class Gate:
 
     def __init__(self, *, when_paused: WhenPaused = "wait", pause_wait_seconds: float = 600.0) -> None:
         self.in_flight = 0
+        self.waiting = 0
+        """Calls that a pause holds."""
         self.is_paused = False
         self._when_paused, self._wait_seconds = when_paused, pause_wait_seconds
         self._is_closed = False
@@ -47,7 +49,11 @@ class Gate:
             return False
         if self._when_paused == "refuse" and not self._is_closed:
             raise _refusal("paused, while its model is updated")
-        await self._wait()
+        self.waiting += 1
+        try:
+            await self._wait()
+        finally:
+            self.waiting -= 1
         self.in_flight += 1
         return True
 

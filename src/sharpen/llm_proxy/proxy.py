@@ -154,6 +154,22 @@ class LLMProxy:
         return self._settings.host
 
     @property
+    def reach(self) -> tuple[str, str | None]:
+        """Where it listens, and its token as it was given."""
+        return self.host, self._token
+
+    @reach.setter
+    def reach(self, reach: tuple[str, str | None]) -> None:
+        """From the next start on."""
+        if self.is_running():
+            raise ConfigError(f"the gateway {self.name!r} is running on {self.host}: stop() it first")
+        host, token = reach
+        literal = None if is_reference(token) else token
+        settings = make_settings(msgspec.structs.asdict(self._settings) | {"host": host, "token": literal})
+        check_reach(host, token)
+        self._settings, self._token = settings, token
+
+    @property
     def port(self) -> int | None:
         """The port: the one that was asked for, or the one taken; None while it is unknown."""
         running = self._running
@@ -182,6 +198,11 @@ class LLMProxy:
     def model_list(self) -> list[dict[str, Any]]:
         """Who answers, as it was given last."""
         return [dict(each) for each in self._settings.model_list]
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether callers must show one."""
+        return self._token is not None
 
     @property
     def hides_content(self) -> bool:
@@ -220,6 +241,7 @@ class LLMProxy:
             self._close_opened()
         self._store, self._lost_store, self._address = store, None, None
 
+    _has_warned = False
     _lost_store: str | None = None
     """The kind of the store that could not come along to this process."""
 
@@ -280,13 +302,13 @@ class LLMProxy:
         try:
             store = self.get_store()
             self._running = launch(settings, port=port, store=store, redact=self._redact, mode=self._launch_mode)
-            self._warn_of_reach()
         except BaseException:
             self._close_opened()
             raise
 
     def _warn_of_reach(self) -> None:
-        if self.host in EVERYWHERE:
+        if self.host in EVERYWHERE and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "the gateway %r listens on every address of this machine, but the URLs that it hands out, %s, work on "
                 "this machine only: for agents elsewhere give host= the name or address that they reach it by",
@@ -439,6 +461,7 @@ class LLMProxy:
         if self.port is None:
             raise ConfigError(f"the gateway {self.name!r} has no port yet: start() it first, or give it a port")
         chosen = choose_model(model, self._entries)
+        self._warn_of_reach()
         # Anthropic's clients add another /v1, which the gateway takes for the same.
         endpoint = f"{address(self.host, self.port)}/v1"
         found = ProxyLLM(endpoint, chosen, self._token, dict(sampling_parameters or {}))

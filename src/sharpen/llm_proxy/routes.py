@@ -5,7 +5,8 @@
     /rollout/{rollout_id}/attempt/{attempt_id}/role/{name}/v1/…   of one agent of several
 
 with `chat/completions`, `completions`, `responses`, `embeddings`, `messages` (POST), `models` and `models/{name}`
-(GET); `/v1` may be left out, or be there twice: SDKs differ in who adds it. `/health` answers without a token.
+(GET); `/v1` may be left out, or be there twice: SDKs differ in who adds it. `/health` answers without a token, and
+`/totals` says what was called and spent.
 """
 
 import functools
@@ -18,10 +19,10 @@ from .calls import PATHS, Api, Place
 
 ROUTES = (
     "POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/messages; GET /v1/models; "
-    "also under /rollout/{rollout_id}/attempt/{attempt_id} with or without /role/{name}; GET /health"
+    "also under /rollout/{rollout_id}/attempt/{attempt_id} with or without /role/{name}; GET /totals, /health"
 )
 _APIS: dict[str, Api] = {path[1:]: api for api, path in PATHS.items()}
-Page = Literal["models", "health"]
+Page = Literal["models", "totals", "health"]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ def find_route(raw_path: bytes) -> Route | None:
     segments = [unquote(segment) for segment in raw_path.decode("latin-1").rstrip("/").split("/")[1:]]
     if segments == ["health"]:
         return Route(page="health")
+    if segments == ["totals"]:
+        return Route(page="totals")
     place, rest = _place(segments)
     while rest[:1] == ["v1"]:
         rest = rest[1:]

@@ -5,8 +5,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
-
 from ...errors import ConfigError, StoreUnavailableError
 from ...http.listening import allowed_hosts
 from ...http.serving import serve_here
@@ -68,9 +66,7 @@ class Service:
 
     def look(self) -> Answer:
         """How things stand."""
-        books = self.gateway.books
-        totals = msgspec.structs.replace(books.budget.totals(), lost=books.recorder.lost)
-        return Answer(self.gateway.gate.in_flight, totals)
+        return Answer(self.gateway.gate.in_flight, self.gateway.totals())
 
     def _set_models(self, model_list: list[dict[str, object]]) -> None:
         choice = self.gateway.choice
