@@ -1,0 +1,67 @@
+"""An answer that goes on: server-sent events, until the viewer leaves or the server stops."""
+
+import asyncio
+
+from starlette.responses import Response
+
+from ..http.asgi import Receive, Scope, Send
+from .live import Viewer, encoded
+from .security import STOPPING
+
+BEAT_SECONDS = 15.0
+RETRY_MILLISECONDS = 2000
+
+
+class EventStream(Response):
+    """Sends events as they come, and a comment now and then, so that nobody in between thinks it is dead."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self._viewer = viewer
+        super().__init__(headers={"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
+                await self._until_over(scope, receive, send)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._viewer.close()
+
+    async def _until_over(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stopping: asyncio.Event | None = scope.get(STOPPING)
+        tasks = [asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(_leaving(receive))]
+        if stopping is not None:
+            tasks.append(asyncio.ensure_future(stopping.wait()))  # type: ignore[arg-type]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _send_all(self, send: Send) -> None:
+        async def say(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await say(b"retry: %d\n\n" % RETRY_MILLISECONDS)
+        waiting = asyncio.ensure_future(self._viewer.next())
+        try:
+            while True:
+                await asyncio.wait([waiting], timeout=BEAT_SECONDS)
+                if not waiting.done():
+                    await say(b": still here\n\n")
+                    continue
+                await say(encoded(waiting.result()))
+                waiting = asyncio.ensure_future(self._viewer.next())
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _leaving(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,132 @@
+"""Pages from templates. Everything is escaped; a template gets the links, the run and what the viewer may do.
+
+In every template:
+
+    link("runs", run.name, "rollouts", id, status="failed")   the address of a page, quoted, under any root path
+    static("app.css")                                         the address of a shipped file
+    run, tab                                                  the RunEntry of the page and its tab, where there is one
+    can_edit                                                  whether changes are allowed
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+import msgspec
+from markupsafe import escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from .._version import __version__
+from ..archive.side_work import aside
+from ..http.asgi import Receive, Scope, Send
+from . import formats
+from .views.shown_text import visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(formats.FILTERS)
+    made.filters["exact"] = escape  # for values that are sent back, where no character may change
+    made.globals["version"] = __version__
+    return made
+
+
+def _shown(value: Any) -> Any:
+    """What a template writes: in texts of any origin, characters that hide or turn text around are spelt out. What is
+    markup already, such as the output of a macro or of the filter `exact`, stays as it is."""
+    if hasattr(value, "__html__") or isinstance(value, int | float):
+        return value
+    text = str(value)
+    return text if text.isprintable() else visible(text)
+
+
+def page(request: Request, name: str, *, status_code: int = 200, **context: Any) -> Response:
+    """A whole page, from a template that extends `base.html`."""
+    return _answer(request, name, status_code, context)
+
+
+def fragment(request: Request, name: str, *, status_code: int = 200, **context: Any) -> Response:
+    """A piece of a page, for an answer to htmx. Its template does not extend `base.html`."""
+    return _answer(request, name, status_code, context)
+
+
+def is_htmx(request: Request) -> bool:
+    """Whether a piece is asked for, not a page."""
+    return request.headers.get("hx-request") == "true" and "hx-history-restore-request" not in request.headers
+
+
+def error_page(
+    request: Request, status: int, message: str, *, headers: Mapping[str, str] | None = None, **context: Any
+) -> Response:
+    """What went wrong, in the form the caller can use: a page, one line for htmx, JSON for a program."""
+    if request.url.path.endswith(".json") or "application/json" in request.headers.get("accept", ""):
+        body = msgspec.json.encode({"error": {"status": status, "message": message}})
+        answer = Response(body, status, media_type="application/json")
+    elif is_htmx(request):
+        answer = Response(message, status, media_type="text/plain")
+    else:
+        answer = page(request, "error.html", status_code=status, message=message, status=status, **context)
+    answer.headers.update(headers or {})
+    return answer
+
+
+def link_from(request: Request) -> "Linker":
+    """Makes addresses of pages under the root path of a request."""
+    return Linker(request.scope.get("root_path", ""))
+
+
+class Linker:
+    def __init__(self, root: str) -> None:
+        self._root = quote(root.rstrip("/"))
+
+    def __call__(self, *parts: object, **query: object) -> str:
+        """`link("runs", name, x=1)`: each part is one segment. A value of None is left out, a list repeats its name."""
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        given = {name: value for name, value in query.items() if value is not None and value != ""}
+        return f"{self._root}/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+    def static(self, name: str) -> str:
+        return f"{self._root}/static/{quote(name)}"
+
+
+def _answer(request: Request, name: str, status: int, context: dict[str, Any]) -> Response:
+    link = link_from(request)
+    common = {
+        "link": link,
+        "static": link.static,
+        "request": request,
+        "can_edit": getattr(request.state, "can_edit", False),
+        "is_single": request.app.state.source.is_single,
+        "run": None,
+        "tab": None,
+        "events": None,
+    }
+    return _Page(lambda: environment().get_template(name).render(common | context), status)
+
+
+class _Page(HTMLResponse):
+    """Its text is made when it is sent, beside the loop: where a store is served by the same process, whoever claims
+    need not wait for it."""
+
+    def __init__(self, render: Callable[[], str], status_code: int) -> None:
+        super().__init__(None, status_code)
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.body = self.render(await aside(self._render))
+        self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)

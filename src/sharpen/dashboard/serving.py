@@ -1,0 +1,54 @@
+"""Serving the dashboard in a process of its own, until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from ..archive.catalog import RunEntry
+from ..errors import UnknownIdError
+from ..http.listening import allowed_hosts
+from ..http.serving import serve_here
+from .sources import RunSource, RunsSource, Source
+
+
+def source_of(path: Path | None = None) -> Source:
+    """The source for a path: a store file, the folder of a run, or a folder of runs (by default that of all runs)."""
+    if path is None:
+        return RunsSource()
+    if path.is_dir():
+        with contextlib.suppress(UnknownIdError):
+            RunEntry.of(path)
+            return RunSource(path)
+        return RunsSource(path)
+    return RunSource(path)
+
+
+async def serve_dashboard(
+    source: Source,
+    bound: socket.socket,
+    *,
+    view_token: str | None = None,
+    edit_token: str | None = None,
+    ready: Callable[[], object] = lambda: None,
+    stopping: asyncio.Event | None = None,
+) -> None:
+    """Serve on a listening socket until `stopping` is set or a signal ends the process; then close the source."""
+    from .app import make_app
+
+    stop = stopping or _stop_at_signals()
+    hosts = allowed_hosts(bound.getsockname()[0])
+    app = make_app(source, view_token=view_token, edit_token=edit_token, hosts=hosts, stopping=stop)
+    try:
+        await serve_here(app, bound, ready, stop)
+    finally:
+        await source.close()
+
+
+def _stop_at_signals() -> asyncio.Event:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,165 @@
+// The curves of a page: fetched once, then extended by live events; which metrics, over what, how smooth.
+import { Chart, swatch, visible } from "./charts.js";
+import { Chooser } from "./chooser.js";
+
+const FIRST = 6; // so many of the main metrics are drawn unless others are chosen
+
+class Curves {
+  constructor(section) {
+    this.section = section;
+    this.sources = JSON.parse(section.dataset.curves).map((source, index) => ({ ...source, index, series: Object.create(null), start: null }));
+    this.grid = section.querySelector(".chart-grid");
+    this.empty = section.querySelector("[data-no-curves]");
+    this.charts = new Map();
+    const given = new URLSearchParams(location.search);
+    this.axis = given.get("x") === "time" ? "time" : "step";
+    this.weight = Math.min(Math.max(Number(given.get("smooth") ?? section.dataset.smooth) || 0, 0), 0.98);
+    this.asked = given.has("metric") ? given.getAll("metric") : null; // null: the main ones, whichever they are by then
+    this.chooser = new Chooser(section, (names) => this.choose(names));
+    this.watchControls();
+  }
+
+  async load() {
+    await Promise.all(this.sources.map((source) => this.fetch(source, this.asked || [])));
+    const names = [...new Set(this.sources.flatMap((source) => source.names))].sort();
+    this.main = [...new Set(this.sources.flatMap((source) => source.main))].slice(0, FIRST);
+    this.chosen = this.asked ?? this.main;
+    this.chooser.show(names, this.main, this.chosen);
+    this.section.querySelector(".chart-controls").hidden = !names.length;
+    const hasSteps = this.sources.some((source) => Object.values(source.series).some((series) => series.axis === "iteration"));
+    this.section.querySelector(".segmented").hidden = !hasSteps;
+    this.showLegend();
+    this.draw();
+  }
+
+  async fetch(source, names) {
+    const query = new URLSearchParams(names.map((name) => ["name", name]));
+    try {
+      const answer = await fetch(names.length ? `${source.url}?${query}` : source.url, { headers: { accept: "application/json" } });
+      const found = await answer.json();
+      if (!answer.ok) throw new Error(found.error.message);
+      Object.assign(source, { names: found.names, main: found.main, start: found.start });
+      Object.assign(source.series, found.series);
+    } catch (error) {
+      source.names ??= [];
+      source.main ??= [];
+      this.problem = error.message;
+    }
+  }
+
+  async choose(names) {
+    this.asked = this.chosen = names;
+    const missing = (source) => names.filter((name) => !(name in source.series) && source.names.includes(name));
+    await Promise.all(this.sources.map((source) => {
+      const wanted = missing(source);
+      return wanted.length ? this.fetch(source, wanted) : null;
+    }));
+    this.remember();
+    this.draw();
+  }
+
+  // New points of one run. A step that comes again takes the place of the earlier one and of what followed it.
+  add(run, lines) {
+    const source = this.sources.find((each) => each.run === run);
+    if (!source?.names) return;
+    let isNew = false;
+    for (const line of lines) {
+      const axis = line.step == null ? "seconds" : "iteration";
+      source.start ??= line.time;
+      const step = line.step ?? line.time - source.start;
+      for (const [name, value] of Object.entries(line.values)) {
+        if (!source.names.includes(name) && name !== "seconds") { source.names.push(name); isNew = true; }
+        const series = source.series[name];
+        if (!series || series.axis !== axis) continue;
+        while (series.steps.length && series.steps.at(-1) >= step) { series.steps.pop(); series.times.pop(); series.values.pop(); }
+        series.steps.push(step); series.times.push(line.time ?? step); series.values.push(value);
+      }
+    }
+    if (isNew) this.load();
+    else this.draw();
+  }
+
+  line(source, name) {
+    const series = source.series[name];
+    if (!series || !series.values.length) return null;
+    const isTime = this.axis === "time" || series.axis === "seconds";
+    const start = source.start ?? series.times[0];
+    const xs = this.axis === "time" ? series.times.map((time) => Math.max(time - start, 0)) : series.steps;
+    return { run: source.run, index: source.index, xs: [...xs], ys: series.values, isTime };
+  }
+
+  draw() {
+    const drawn = this.chosen.filter((name) => this.sources.some((source) => this.line(source, name)));
+    for (const [name, chart] of this.charts) if (!drawn.includes(name)) { chart.remove(); this.charts.delete(name); }
+    for (const name of drawn) {
+      if (!this.charts.has(name)) this.charts.set(name, new Chart(this.grid, name, drawn.length === 1));
+      const chart = this.charts.get(name);
+      chart.figure.classList.toggle("chart-wide", drawn.length === 1);
+      this.grid.append(chart.figure);
+      chart.draw(this.sources.map((source) => this.line(source, name)).filter(Boolean), this.weight);
+    }
+    this.empty.hidden = drawn.length > 0;
+    this.empty.textContent = this.problem || (this.chosen.length ? "There are no curves yet." : "No metric is chosen.");
+  }
+
+  redraw() {
+    for (const chart of this.charts.values()) chart.redraw();
+  }
+
+  showLegend() {
+    if (this.sources.length < 2) return;
+    this.section.querySelector(".legend").replaceChildren(...this.sources.map((source) => {
+      const item = document.createElement("span");
+      item.setAttribute("role", "listitem");
+      item.append(swatch(source.index), visible(source.run));
+      return item;
+    }));
+  }
+
+  watchControls() {
+    const slider = this.section.querySelector("#smoothing");
+    const output = this.section.querySelector("output");
+    const buttons = [...this.section.querySelectorAll("[data-axis]")];
+    const press = () => buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.axis === this.axis)));
+    slider.value = this.weight;
+    output.textContent = this.weight;
+    press();
+    slider.addEventListener("input", () => {
+      this.weight = Number(slider.value);
+      output.textContent = this.weight;
+      this.remember();
+      this.draw();
+    });
+    for (const button of buttons) button.addEventListener("click", () => {
+      this.axis = button.dataset.axis;
+      press();
+      this.remember();
+      this.draw();
+    });
+  }
+
+  // The address says what is shown, so that it can be passed on.
+  remember() {
+    const query = new URLSearchParams(location.search);
+    for (const name of ["x", "smooth", "metric"]) query.delete(name);
+    if (this.axis === "time") query.set("x", "time");
+    if (this.weight) query.set("smooth", this.weight);
+    if (String(this.chosen) !== String(this.main)) for (const name of this.chosen) query.append("metric", name);
+    history.replaceState(history.state, "", query.size ? `?${query}` : location.pathname);
+  }
+}
+
+const section = document.querySelector("[data-curves]");
+if (section) {
+  const curves = new Curves(section);
+  curves.load();
+  document.addEventListener("theme", () => curves.redraw());
+  document.body.addEventListener("live:metrics", (event) => curves.add(curves.sources[0].run, event.detail.lines));
+  document.body.addEventListener("live:resync", () => curves.load());
+  if (section.dataset.refresh) setInterval(() => { if (!document.hidden) curves.load(); }, 1000 * Number(section.dataset.refresh));
+  let waiting;
+  document.body.addEventListener("live:rollouts", () => {
+    // Without metrics the curves are those of the rollouts themselves.
+    if (section.dataset.from === "store") waiting ??= setTimeout(() => { waiting = null; curves.load(); }, 3000);
+  });
+}

@@ -1,0 +1,61 @@
+// Live events of the page: each server-sent event becomes `live:NAME` on <body>, with its JSON as `detail`.
+// One connection a page, and none while the page is hidden: a browser opens only six to one server.
+
+const NAMES = ["stats", "metrics", "rollouts", "workers", "state", "runs", "log", "resync"];
+let source;
+
+function show(state) {
+  const mark = document.getElementById("live");
+  if (!mark) return;
+  mark.hidden = state === "off";
+  mark.dataset.state = state;
+  mark.textContent = state === "lost" ? "reconnecting" : "live";
+}
+
+// Of a run that is over nothing is expected, though it may be resumed.
+function isQuiet() {
+  const badge = document.querySelector("#run-state .badge");
+  return Boolean(badge) && badge.dataset.status !== "running";
+}
+
+function pass(event) {
+  let detail;
+  try {
+    detail = JSON.parse(event.data);
+  } catch {
+    return;
+  }
+  document.body.dispatchEvent(new CustomEvent(`live:${event.type}`, { detail, bubbles: true }));
+}
+
+function open(address) {
+  source = new EventSource(address);
+  source.addEventListener("open", () => show(isQuiet() ? "off" : "live"));
+  source.addEventListener("error", () => show("lost"));
+  for (const name of NAMES) source.addEventListener(name, pass);
+}
+
+// The badge beside the name of the run; it follows the run.
+function showState(event) {
+  const badge = document.querySelector("#run-state .badge");
+  if (!badge || badge.dataset.status === event.detail.state) return;
+  badge.dataset.status = badge.textContent = event.detail.state;
+  show(event.detail.state === "running" ? "live" : "off");
+}
+
+export function followEvents() {
+  const address = document.body.dataset.events;
+  if (!address) return;
+  document.body.addEventListener("live:state", showState);
+  // The scripts of the page have run by then: one that listens later would miss what is told first.
+  document.addEventListener("DOMContentLoaded", () => open(address));
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      source?.close();
+    } else if (source?.readyState === EventSource.CLOSED) {
+      open(address);
+      // What happened meanwhile was not heard.
+      document.body.dispatchEvent(new CustomEvent("live:resync", { detail: {}, bubbles: true }));
+    }
+  });
+}

@@ -1,0 +1,1 @@
+"""What the pages show, worked out as plain values: the templates only place them."""
