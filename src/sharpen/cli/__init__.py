@@ -1,4 +1,4 @@
-"""The command line: `sharpen mcp`, `sharpen --version`."""
+"""The program `sharpen`: one module a command."""
 
 from .program import main as main
 

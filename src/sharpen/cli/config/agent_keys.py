@@ -1,0 +1,87 @@
+"""What a configuration of agents may hold: an agent, its tasks, and every keyword of `Trainer`."""
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...components.addresses import is_address
+from ...components.messages import shown
+from ...errors import ConfigError
+from ...types import RolloutConfig
+from .imports import is_import_path
+
+if TYPE_CHECKING:
+    from .train_config import TrainConfig
+
+COMPONENTS = (
+    "tracer",
+    "adapter",
+    "store",
+    "runner",
+    "strategy",
+    "algorithm",
+    "llm_proxy",
+    "hooks",
+    "callbacks",
+    "loggers",
+)
+DATASETS = ("train_dataset", "val_dataset")
+_DEFAULTS = {
+    "adapter": "TracerTraceToTriplet",
+    "runner": "LitAgentRunner",
+    "strategy": "ClientServerExecutionStrategy",
+    "llm_proxy": "LLMProxy",
+}
+"""What a mapping without a type stands for."""
+_ADDRESSES = ("store", "llm_proxy")
+"""Parts that may stand elsewhere: their address is a spec, too."""
+_LISTS = ("algorithm", "hooks", "callbacks", "loggers")
+
+
+def trainer_keys() -> list[str]:
+    """The keywords of `Trainer`."""
+    from ...trainer import Trainer
+
+    return list(inspect.signature(Trainer).parameters)
+
+
+def check(config: "TrainConfig") -> None:
+    """Refuse what can be seen to be wrong without building anything."""
+    values, specs = config.values, config.specs
+    config.check_keys(["agent", *DATASETS, *trainer_keys()])
+    _check_agent(config)
+    for key in DATASETS:
+        config.tasks.check(values.get(key), (key,))
+    for key in COMPONENTS:
+        spec = values.get(key)
+        if isinstance(spec, list) and key not in _LISTS:
+            raise ConfigError(f"{specs.at((key,))} is a list, but a run has one: give one of them")
+        if key in _ADDRESSES and is_address(spec):
+            continue
+        name = _DEFAULTS.get(key)
+        is_plain = isinstance(spec, Mapping) and "type" not in spec and name is not None
+        specs.check(spec, (key,), default=specs.find(name, (key,)) if is_plain and name is not None else None)
+    config.resources()
+    _check_rollout_config(config)
+
+
+def _check_agent(config: "TrainConfig") -> None:
+    agent = config.values.get("agent")
+    if agent is None or is_import_path(agent):
+        return
+    if isinstance(agent, Mapping):
+        config.specs.check(agent, ("agent",))
+        return
+    raise ConfigError(f"{config.specs.at(('agent',))} is {shown(agent)}: write 'file.py:name' or 'module:name'")
+
+
+def _check_rollout_config(config: "TrainConfig") -> None:
+    given = config.values.get("rollout_config")
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{config.specs.at(('rollout_config',))} is {shown(given)}: give a mapping")
+    known = [each.name for each in msgspec.structs.fields(RolloutConfig)]
+    config.specs.check_names(given, known, ("rollout_config",), owner="rollout_config")

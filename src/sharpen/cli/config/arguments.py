@@ -1,0 +1,73 @@
+"""The arguments that a component takes, by name: what a configuration may write under its `type`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, is_typeddict
+
+Maker = Callable[..., Any]
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def argument_names(make: Maker) -> list[str] | None:
+    """The names; None where it takes any, or where nobody can tell."""
+    special = _of_ours(make)
+    if special is not None:
+        return special
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return None
+    names = [name for name, each in parameters.items() if each.kind in _BY_NAME]
+    for each in parameters.values():
+        if each.kind is each.VAR_KEYWORD:
+            further = [named for arg in get_args(each.annotation) if is_typeddict(arg) for named in arg.__annotations__]
+            if not further:
+                return None
+            names += further
+    return names
+
+
+def _of_ours(make: Maker) -> list[str] | None:
+    """Options that a constructor of ours passes on."""
+    if not isinstance(make, type):
+        return None
+    if make.__module__.startswith("sharpen.llm_proxy."):  # it takes any, to say what became of some; and refuses them
+        return [name for name, each in inspect.signature(make).parameters.items() if each.kind in _BY_NAME]
+    from ...algorithm.verl.grpo import GRPO
+    from ...algorithm.verl.grpo_options import grpo_config
+
+    return argument_names(grpo_config) if make is GRPO else None
+
+
+def unknown_verl_key(name: str) -> str | None:
+    """What is said of a dotted key that VERL's config does not have; None where it has it."""
+    from ...algorithm.verl.foreign_keys import FIXED
+    from ...algorithm.verl.keys import full_name, is_section, nearest_key, why_ignored
+
+    is_known = full_name(name) is not None or name in FIXED or why_ignored(name) is not None or is_section(name)
+    if is_known:
+        return None
+    nearest = nearest_key(name)
+    hint = f" Did you mean {nearest!r}?" if nearest else " docs/reference/verl-keys.md lists the keys."
+    return f"VERL has no key {name!r}.{hint}"
+
+
+def verl_leaves(value: Mapping[str, Any], prefix: str = "") -> list[tuple[tuple[str, ...], str]]:
+    """The keys of a config of VERL: how each is written, as a path, and its dotted name."""
+    from ...algorithm.verl.keys import LEAVES
+
+    found: list[tuple[tuple[str, ...], str]] = []
+    for key, inner in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(inner, Mapping) and name not in LEAVES:
+            found += [((key, *path), dotted) for path, dotted in verl_leaves(inner, f"{name}.")]
+        else:
+            found.append(((key,), name))
+    return found
+
+
+def is_verl(make: Maker) -> bool:
+    """Whether its `config` has verl's keys."""
+    from ...algorithm.verl.verl import VERL
+
+    return isinstance(make, type) and issubclass(make, VERL)

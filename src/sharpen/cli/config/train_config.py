@@ -1,0 +1,275 @@
+"""`TrainConfig`: a configuration file that was read and checked, and the parts that it asks for.
+
+Reading checks everything that can be known without building: the YAML, the names of keys and of components, files that
+are missing. Nothing is built before it is asked for, and what fails then is told with the line that asked for it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ...components.messages import suggestion
+from ...errors import ConfigError, SharpenError
+from ...types import Dataset
+from .document import Document, read_document
+from .environment import References
+from .imports import add_folder, load
+from .overrides import apply_overrides
+from .resources import read_resources
+from .sources import DEFAULT, Path_, Source, dotted
+from .specs import Specs, located
+from .tasks import Tasks
+
+if TYPE_CHECKING:
+    from ...litagent import LitAgent
+    from .recording_trainer import RecordingTrainer
+
+Kind = Literal["agents", "simulator", "fine-tuning"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+EVERYWHERE = ("kind", "folder", "name", "run_dir")
+"""Keys of every kind: `folder` is what paths are relative to, instead of the folder of the file."""
+
+
+class TrainConfig:
+    """Made by `load_config`.
+
+    `values` are those of the file with overrides and the environment in them, `source(path)` says where one came from.
+    """
+
+    kept_in: Path | None = None
+    """The folder of its run, from the run's beginning on."""
+
+    def __init__(self, path: Path, document: Document, references: References) -> None:
+        self.path, self.references = path, references
+        self.values: dict[str, Any] = references.resolve(document)
+        self._sources, self._name = document.sources, document.name
+        self.kind: Kind = self._read_kind()
+        self.folder = self._read_folder()
+        add_folder(self.folder)
+        self.specs = Specs(self.folder, self.source, _names_of(self.kind))
+        self.tasks = Tasks(self.folder, self.specs)
+
+    # -- where values came from ----------------------------------------------------------------------
+
+    def source(self, path: Path_) -> Source:
+        """Where a value came from; of one that is not there, where the nearest thing around it did."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self._sources:
+                return self._sources[path[:end]]
+        return self._sources.get((), Source("file", self._name, 1))
+
+    def origin(self, path: Path_) -> Source:
+        """Where exactly this value came from: the default, where nobody gave it."""
+        return self._sources.get(path, DEFAULT)
+
+    def leaves(self) -> Iterator[tuple[Path_, Any]]:
+        """Every value that is given, with its path."""
+        yield from _leaves(self.values, ())
+
+    def hide(self, text: str) -> str:
+        """A text without the secrets that came from the environment."""
+        return self.references.hide(text)
+
+    def hidden(self, value: Any) -> Any:
+        """A value without these secrets in any of its texts."""
+        return _mapped(value, (), lambda _, each: self.hide(each) if isinstance(each, str) else each)
+
+    def shown_value(self, path: Path_, value: Any) -> Any:
+        """A value as it may be seen: the reference, where it is a secret."""
+        if path in self.references.secret_paths:
+            return self.references.texts[path]
+        return self.references.literals.get(path, value)
+
+    def resolved(self) -> dict[str, Any]:
+        """The values as they may be seen: secrets as references, paths relative to `folder`."""
+        return {**_mapped(self.values, (), self.shown_value), "folder": str(self.folder)}
+
+    def kept(self) -> dict[str, Any]:
+        """The same so that it can be read again: what is no reference is not taken for one."""
+        return {**_mapped(self.values, (), self._kept_value), "folder": str(self.folder).replace("${", "$${")}
+
+    def _kept_value(self, path: Path_, value: Any) -> Any:
+        found = self.shown_value(path, value)
+        is_reference = path in self.references.secret_paths or path in self.references.literals
+        return found.replace("${", "$${") if isinstance(found, str) and not is_reference else found
+
+    @contextmanager
+    def locating(self, path: Path_ = ()) -> Iterator[None]:
+        """Errors of what is built inside are told with the line of what they speak of, else of `path`, and without
+        secrets."""
+        try:
+            yield
+        except SharpenError as error:
+            text = str(error)
+            if text.startswith(f"{self._name}:") or text.startswith("override "):
+                raise type(error)(self.hide(text)) from error
+            found = located(error, self._path_of(text) or path, self.source)
+            raise type(found)(self.hide(str(found))) from error
+
+    @contextmanager
+    def hiding(self) -> Iterator[None]:
+        """Errors of a run, which speak for themselves, are told without secrets."""
+        try:
+            yield
+        except SharpenError as error:
+            if (text := self.hide(str(error))) == str(error):
+                raise
+            raise type(error)(text) from None
+
+    def _path_of(self, text: str) -> Path_:
+        """What an error speaks of: its message begins with the name of a key."""
+        word = text.split(" ", 1)[0].split("=", 1)[0].split("[", 1)[0].rstrip(":,")
+        fitting = [path for path in self._sources if path and (path[-1] == word or dotted(path).endswith(f".{word}"))]
+        return min(fitting, key=len, default=())
+
+    # -- the parts -----------------------------------------------------------------------------------
+
+    def agent(self) -> "LitAgent[Any]":
+        """The agent; its module is imported, with the folder of the file on `sys.path`."""
+        from ...litagent import LitAgent, as_agent
+
+        self.require("agents")
+        given = self.values.get("agent")
+        if given is None:
+            raise ConfigError(f"{self._name} names no agent: give agent: 'file.py:name' or 'module:name'")
+        with self.locating(("agent",)):
+            if isinstance(given, Mapping):
+                return as_agent(self.specs.build(given, ("agent",)))
+            found = load(given, self.folder, self.specs.at(("agent",)))
+            is_class = isinstance(found, type) and issubclass(found, LitAgent)
+            return as_agent(self.specs.build(given, ("agent",)) if is_class else found)
+
+    def datasets(self) -> tuple[Dataset[Any] | None, Dataset[Any] | None]:
+        """The training and the validation tasks."""
+        return self.dataset("train_dataset"), self.dataset("val_dataset")
+
+    def dataset(self, key: str) -> Dataset[Any] | None:
+        """The data set under a key."""
+        with self.locating():
+            return self.tasks.read(self.values.get(key), (key,))
+
+    def trainer(self, **changes: Any) -> "RecordingTrainer":
+        """A `Trainer` of every part that the file names; `changes` count more than the file."""
+        from .agent_keys import COMPONENTS, trainer_keys
+        from .recording_trainer import RecordingTrainer
+
+        self.require("agents")
+        keys = [key for key in trainer_keys() if key in self.values and key not in changes]
+        with self.locating():
+            parts: dict[str, Any] = {key: self.values[key] for key in keys}
+            for key in COMPONENTS:
+                if key in parts:
+                    parts[key] = self.specs.ready(parts[key], (key,))
+            if "initial_resources" in parts:
+                parts["initial_resources"] = self.resources()
+            self._try_gateway(changes.get("llm_proxy", parts.get("llm_proxy")))
+            trainer = RecordingTrainer(**parts, **changes)
+        kept = self.resolved()
+        trainer.hidden = self.hidden
+        trainer.shown_specs = {key: kept[key] for key in COMPONENTS if key in parts}
+        return trainer
+
+    def _try_gateway(self, spec: Any) -> None:
+        """A trainer makes its gateway only when the run has begun: what is wrong with it is said before."""
+        if isinstance(spec, Mapping):
+            self.specs.build({"type": "LLMProxy", **spec}, ("llm_proxy",))
+
+    def resources(self) -> Any:
+        """The initial resources. A key of the environment stays a reference, for it must not be written down."""
+        given = _mapped(self.values.get("initial_resources"), ("initial_resources",), self._as_reference)
+        return read_resources(given, ("initial_resources",), self.folder, self.specs)
+
+    def _as_reference(self, path: Path_, value: Any) -> Any:
+        text = self.references.texts.get(path, "")
+        name = text.removeprefix("${").removesuffix("}")
+        return f"env:{name}" if path[-1] == "api_key" and name.isidentifier() else value
+
+    # -- checking ------------------------------------------------------------------------------------
+
+    def require(self, kind: Kind) -> None:
+        """Refuse to go on with a configuration of another kind."""
+        if self.kind != kind:
+            raise ConfigError(f"{self._name} is of the kind {self.kind!r}, but this needs one of the kind {kind!r}")
+
+    def check_keys(self, known: Sequence[str]) -> None:
+        """Refuse keys at the top that this kind does not have."""
+        keys = list(dict.fromkeys([*EVERYWHERE, *known]))
+        for key in self.values:
+            if key not in keys:
+                hint = suggestion(key, keys) or f" A configuration of {self.kind} has: {', '.join(sorted(keys))}."
+                raise ConfigError(f"{self.source((key,)).exact()}: there is no key {key!r}.{hint}")
+
+    def _read_kind(self) -> Kind:
+        kind = self.values.get("kind", "agents")
+        if kind not in KINDS:
+            hint = suggestion(str(kind), KINDS) or f" Use one of {', '.join(KINDS)}."
+            raise ConfigError(f"{self.source(('kind',)).exact()}: kind is {kind!r}.{hint}")
+        return kind  # type: ignore[no-any-return]
+
+    def _read_folder(self) -> Path:
+        given = self.values.get("folder", ".")
+        folder = (self.path.parent / str(given)).resolve()
+        if not isinstance(given, str) or not folder.is_dir():
+            raise ConfigError(f"{self.source(('folder',)).exact()}: folder is {given!r}, which is no folder")
+        return folder
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a configuration file, with `key=value` overrides over it. What is wrong is a `ConfigError` with its line."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.yaml"
+    document = read_document(file, file.name)
+    if document.value is None:
+        document.value = {}
+    if not isinstance(document.value, dict):
+        raise ConfigError(f"{file.name}:1: the file holds a {type(document.value).__name__}: write 'key: value' lines")
+    apply_overrides(document, overrides)
+    config = TrainConfig(file.resolve(), document, References())
+    with config.locating():
+        _check(config)
+    return config
+
+
+def _check(config: TrainConfig) -> None:
+    if config.kind == "simulator":
+        from .simulator import check
+    elif config.kind == "fine-tuning":
+        from .fine_tuning import check
+    else:
+        from .agent_keys import check
+    check(config)
+
+
+def _names_of(kind: Kind) -> dict[str, str]:
+    if kind == "simulator":
+        from .simulator import NAMES
+
+        return NAMES
+    if kind == "fine-tuning":
+        from .fine_tuning import NAMES
+
+        return NAMES
+    return {}
+
+
+def _leaves(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _leaves(each, (*path, key))
+    elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
+        for number, each in enumerate(value):
+            yield from _leaves(each, (*path, number))
+    else:
+        yield path, value
+
+
+def _mapped(value: Any, path: Path_, change: Callable[[Path_, Any], Any]) -> Any:
+    """The same with every leaf changed."""
+    if isinstance(value, dict):
+        return {key: _mapped(each, (*path, key), change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, (*path, number), change) for number, each in enumerate(value)]
+    return change(path, value)

@@ -1,0 +1,218 @@
+"""`sharpen dashboard [STORE]`: runs, rollouts and curves in the browser.
+
+Whoever knows the printed address may look: it holds a random token, which is shown here and nowhere else. Changing
+something (cancel, retry) needs the token of SHARPEN_TOKEN, and a store that is served: files are opened for reading.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError, PortTakenError
+from .addresses import DASHBOARD_PORT, is_address, is_database, token_for
+from .output import Output, add_output_options
+from .parser import examples
+from .signals import ended_by_signals
+
+if TYPE_CHECKING:
+    from ..dashboard.sources import Source
+
+RETRY_SECONDS = 5.0  # a person waits
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "dashboard",
+        help="look at runs and rollouts in the browser",
+        description="Serve the dashboard and print its address, which holds a random token: whoever has it may look. "
+        "To cancel and retry rollouts, give the address of a served store and set SHARPEN_TOKEN to its token; "
+        "otherwise everything is read-only.",
+        epilog=examples(
+            "sharpen dashboard --open                  # all runs in the folder of runs",
+            "sharpen dashboard last                    # the newest run only",
+            "sharpen dashboard old/store.db",
+            "sharpen dashboard http://127.0.0.1:4747   # a store that is being served",
+            "sharpen dashboard env:SHARPEN_DATABASE_URL",
+        ),
+    )
+    parser.add_argument(
+        "store",
+        nargs="?",
+        metavar="STORE",
+        help="a run (name, folder or 'last'), a store file, a folder of runs, the address of a served store, or a "
+        "database: postgresql://…, redis://… or env:NAME (default: the folder of runs)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help=f"the port; 0 takes a free one (default: {DASHBOARD_PORT}, or a free one where that is taken)",
+    )
+    parser.add_argument("--no-token", action="store_true", help="let every program on this machine look, read-only")
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    _check(arguments)
+    out = Output.of(arguments)
+    from ..dashboard import app  # noqa: F401 - a missing package is said before anything is opened
+
+    with contextlib.closing(_listen(arguments.host, arguments.port, out)) as bound:
+        return asyncio.run(_serve(arguments, bound, out))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from ..http.listening import is_loopback
+
+    if arguments.port is not None and not 0 <= arguments.port <= 65535:
+        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
+    if arguments.no_token and not is_loopback(arguments.host):
+        raise ConfigError(f"--no-token on host {arguments.host!r} lets everybody look: leave one of the two out")
+    if arguments.store is not None and not _is_served(arguments.store) and not is_database(arguments.store):
+        _place_of(arguments.store)  # what is not there is said before a port is taken
+
+
+def _listen(host: str, port: int | None, out: Output) -> socket.socket:
+    """A port that was asked for must be free; the usual one gives way."""
+    from ..http.listening import listen
+
+    if port is not None:
+        return listen(host, port)
+    try:
+        return listen(host, DASHBOARD_PORT)
+    except PortTakenError:
+        bound = listen(host, 0)
+        out.note(f"port {DASHBOARD_PORT} is taken (by another dashboard?), so this one is {bound.getsockname()[1]}")
+        return bound
+
+
+async def _serve(arguments: argparse.Namespace, bound: socket.socket, out: Output) -> int:
+    from ..dashboard.serving import serve_dashboard
+
+    tokens = _Tokens.of(arguments)
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    async with _opened(arguments.store) as source:
+        with (
+            contextlib.ExitStack() as pages,
+            ended_by_signals(lambda: loop.call_soon_threadsafe(stopping.set)) as ended,
+        ):
+
+            def ready() -> None:
+                url = _url(arguments.host, bound, tokens.view)
+                _announce(out, url, source.label, can_edit=tokens.edit is not None and _is_served(arguments.store))
+                if arguments.open:
+                    pages.enter_context(_in_browser(url, out))
+
+            await serve_dashboard(
+                source, bound, view_token=tokens.view, edit_token=tokens.edit, ready=ready, stopping=stopping
+            )
+    return ended.code
+
+
+class _Tokens(NamedTuple):
+    view: str | None
+    edit: str | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "_Tokens":
+        if arguments.no_token:
+            return cls(None, None)
+        return cls(secrets.token_urlsafe(24), os.environ.get("SHARPEN_TOKEN", "").strip() or None)
+
+
+# -- what is looked at -------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _opened(text: str | None) -> AsyncIterator["Source"]:
+    from ..dashboard.sources import StoreSource
+
+    if text is not None and is_database(text):
+        from ..archive.opening import open_store
+
+        async with open_store(text) as opened:
+            yield StoreSource(opened.store, opened.label)
+        return
+    if text is None or not is_address(text):
+        yield _of_files(text)  # whoever serves it closes it
+        return
+    from ..store.client import LightningStoreClient
+
+    client = LightningStoreClient(text, token_for(text), retry_seconds=RETRY_SECONDS)
+    try:
+        await client.statistics()  # a server that is not there, or a wrong token, is said at once
+        yield StoreSource(client, _name_of(text))
+    finally:
+        await client.close()
+
+
+def _name_of(address: str) -> str:
+    """Its host and port: a login in an address is not for titles and links."""
+    return urlsplit(address).netloc.rpartition("@")[2]
+
+
+def _of_files(text: str | None) -> "Source":
+    from ..dashboard.serving import source_of
+
+    return source_of(None if text is None else _place_of(text))
+
+
+def _place_of(text: str) -> Path:
+    """A path counts first, then the name of a run."""
+    from ..archive.catalog import RunCatalog
+
+    path = Path(text).expanduser()
+    return path if path.exists() else RunCatalog().find(text).path
+
+
+def _is_served(text: str | None) -> bool:
+    """Whether somebody serves the store; only there something can be changed."""
+    return text is not None and is_address(text)
+
+
+# -- who is told -------------------------------------------------------------------------------------
+
+
+def _url(host: str, bound: socket.socket, token: str | None) -> str:
+    from ..http.listening import address
+
+    url = address(host, bound.getsockname()[1]) + "/"
+    return url if token is None else f"{url}?token={token}"
+
+
+def _announce(out: Output, url: str, label: str, *, can_edit: bool) -> None:
+    if out.is_json:
+        out.value({"url": url, "source": label, "can_edit": can_edit})
+        return
+    out.line(url)
+    rights = "the token of SHARPEN_TOKEN allows changes" if can_edit else "read-only"
+    out.note(f"The dashboard of {label}, {rights}. Ctrl-C ends it.")
+
+
+@contextlib.contextmanager
+def _in_browser(url: str, out: Output) -> Iterator[None]:
+    """Open it by a page that only this user can read: others see the command line of a browser, and the token on it."""
+    import webbrowser
+
+    handle, name = tempfile.mkstemp(prefix="sharpen-dashboard-", suffix=".html")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(url)}">')
+        if not webbrowser.open(Path(name).as_uri()):
+            out.note("No browser could be opened: open the address above.")
+        yield
+    finally:
+        os.unlink(name)

@@ -1,0 +1,204 @@
+"""What a command prints: tables and lines for people, one JSON value for machines.
+
+Standard output holds the answer and nothing else; notes and errors go to standard error. With `--json` a command
+calls `value` exactly once and draws nothing. Colours are used where a terminal shows them, and `NO_COLOR`,
+`FORCE_COLOR` and `--no-color` are obeyed. Text that came from agents cannot steer the terminal: it passes `plain`.
+"""
+
+import argparse
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from .columns import Column, fit
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+# Control characters (but tab and line end), their 8-bit forms, what turns the direction of writing, and half pairs.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOTHING = "-"
+_UNBOUNDED = 100_000  # columns: a pipe has no width, so nothing is cut off
+_USUAL = 80
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` and `--no-color`."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON value, for programs")
+    group.add_argument("--no-color", action="store_true", help="no colours (also: the variable NO_COLOR)")
+
+
+def plain(text: str) -> str:
+    """The text with every control character made visible, so that it cannot steer a terminal; tabs and line ends
+    stay."""
+    return _UNSAFE.sub(lambda found: _visible(found[0]), text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """`plain`, on one line."""
+    return " ".join(plain(text).split())
+
+
+class Output:
+    """Where a command prints."""
+
+    def __init__(self, *, is_json: bool = False, no_color: bool = False) -> None:
+        self.is_json = is_json
+        self._no_color = no_color
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Output":
+        """As the options of the command say."""
+        return cls(is_json=getattr(arguments, "json", False), no_color=getattr(arguments, "no_color", False))
+
+    def value(self, value: object) -> None:
+        """The answer for machines: any value that JSON can hold, structs and paths too."""
+        _write(sys.stdout, _json(value, indent=2 if _is_terminal(sys.stdout) else 0) + "\n")
+
+    def line(self, text: str = "") -> None:
+        """A line of the answer, for people."""
+        _write(sys.stdout, plain(text) + "\n")
+
+    def note(self, text: str) -> None:
+        """A line beside the answer."""
+        _write(sys.stderr, plain(text) + "\n")
+
+    def rich(self, renderable: "RenderableType") -> None:
+        """Anything that rich can draw; a `str` is taken as markup, so text of agents must be a `Text`."""
+        _write(sys.stdout, self._drawn(renderable))
+
+    def table(
+        self, columns: Sequence[str | Column], rows: Sequence[Sequence[object]], *, title: str | None = None
+    ) -> None:
+        """A table. A cell may be anything: numbers stand right, None is a dash, a `Text` keeps its style. A terminal
+        that is too narrow for it has what the columns say matters most."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        wanted = [each if isinstance(each, Column) else Column(each) for each in columns]
+        cells = [[_cell(value) for value in row] for row in rows]
+        widths = [_widest(column.name, [row[number] for row in cells]) for number, column in enumerate(wanted)]
+        fitted = fit(wanted, widths, _width())
+        caption = None if title is None else Text(plain(title), style="bold")
+        table = Table(box=box.SIMPLE_HEAD, title=caption, title_justify="left", pad_edge=False, show_edge=False)
+        for number, width in fitted.widths.items():
+            column, is_cut = wanted[number], wanted[number].least is not None and not wanted[number].wraps
+            justify = _justify([row[number] for row in rows])
+            overflow: Literal["ellipsis", "fold"] = "ellipsis" if is_cut else "fold"
+            table.add_column(Text(plain(column.name)), justify=justify, width=width, no_wrap=is_cut, overflow=overflow)
+        for row in cells:
+            table.add_row(*(row[number] for number in fitted.widths))
+        self.rich(table)
+        if fitted.left_out:
+            self.note(f"left out, as the terminal is narrow: {', '.join(fitted.left_out)} (--json has everything)")
+
+    def _drawn(self, renderable: "RenderableType") -> str:
+        """Drawn in memory: what is written then is written by us, with one way to meet a closed pipe."""
+        from rich.console import Console
+
+        has_color = uses_color(sys.stdout, no_color=self._no_color)
+        drawing = io.StringIO()
+        console = Console(
+            file=drawing,
+            width=_width(),
+            force_terminal=has_color,
+            no_color=not has_color,
+            highlight=False,
+            emoji=False,
+            soft_wrap=False,
+        )
+        console.print(renderable)
+        return "\n".join(line.rstrip() for line in drawing.getvalue().split("\n"))
+
+
+def uses_color(stream: TextIO, *, no_color: bool = False) -> bool:
+    """Whether to use colours: `--no-color`, then NO_COLOR, then FORCE_COLOR, then what stands at the other end."""
+    if no_color or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return _is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+def _width() -> int:
+    """The columns of the terminal that standard output goes to. The variable COLUMNS counts before it."""
+    if not _is_terminal(sys.stdout):
+        return _UNBOUNDED
+    told = os.environ.get("COLUMNS", "")
+    try:
+        return (int(told) if told.isdecimal() else os.get_terminal_size(sys.stdout.fileno()).columns) or _USUAL
+    except OSError:  # a terminal that tells no size
+        return _USUAL
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return not stream.closed and stream.isatty()
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write and flush: an answer is seen at once, and a character that the stream cannot hold is a question mark."""
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def _json(value: object, *, indent: int) -> str:
+    import json
+
+    import msgspec
+
+    simple = msgspec.to_builtins(value, str_keys=True, enc_hook=_simple)
+    try:
+        encoded = msgspec.json.encode(simple)
+    except UnicodeEncodeError:  # half of a pair, as in a file name that is no UTF-8
+        return json.dumps(simple, indent=indent or None)
+    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+
+
+def _simple(value: object) -> object:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+# -- cells -------------------------------------------------------------------------------------------
+
+
+def _cell(value: object) -> "Text":
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else Text(_shown(value))
+
+
+def _widest(name: str, cells: Sequence["Text"]) -> int:
+    return max(len(name), *(cell.cell_len for cell in cells), 1)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return one_line(str(value))
+
+
+def _justify(cells: Sequence[object]) -> Literal["left", "right"]:
+    filled = [each for each in cells if each is not None]
+    are_numbers = bool(filled) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in filled)
+    return "right" if are_numbers else "left"

@@ -1,0 +1,99 @@
+"""`CommandParser`: an argument parser that answers a misspelt name with the nearest one.
+
+Options may stand before, between and behind the positional arguments. An epilog keeps its lines, so it can
+hold examples: `epilog=examples("sharpen runs list", "sharpen runs show last")`.
+"""
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from .exit_codes import USAGE
+from .inner_commands import InnerCommands
+from .output import plain
+
+
+class WrongUsage(SystemExit):
+    """Arguments that no command takes; its words are on standard error already."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(USAGE)
+        self.message = message
+
+
+class _Format(argparse.RawDescriptionHelpFormatter):
+    """Text of one line is wrapped; text of several lines, as examples are, stays as it is."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, 110)
+        super().__init__(prog, max_help_position=30, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(text if "\n" in text else textwrap.fill(text, width), width, indent)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of `sharpen` and of each of its commands."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", _Format)
+        options.setdefault("allow_abbrev", False)  # an option that comes later must not change what a script means
+        super().__init__(*given, **options)
+        self._is_mixing = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Each parser refuses what it does not know itself, as it knows the names that come near."""
+        if self._is_mixing:
+            return super().parse_known_args(args, namespace)
+        if self.has_commands:
+            found, unknown = super().parse_known_args(args, namespace)
+        else:
+            self._is_mixing = True
+            try:
+                found, unknown = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._is_mixing = False
+        if unknown:
+            self.error(f"unknown argument: {' '.join(unknown)}{self._nearest_option(unknown)}")
+        return found, []
+
+    @property
+    def has_commands(self) -> bool:
+        return self._subparsers is not None
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in words on standard error, with the way to help."""
+        sys.stderr.write(f"{self.prog}: {plain(message)}\n{self.format_usage()}Try: {self.prog} --help\n")
+        raise WrongUsage(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, InnerCommands) and action.is_argument(str(value)):
+            return
+        choices = [str(each) for each in action.choices]
+        hint = nearest(str(value), choices) or f"; use one of: {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
+    def _nearest_option(self, unknown: Iterable[str]) -> str:
+        names = [each[2:] for action in self._actions for each in action.option_strings if each.startswith("--")]
+        misspelt = [each.partition("=")[0].lstrip("-") for each in unknown if each.startswith("-")]
+        near = (match for each in misspelt for match in get_close_matches(each, names, n=1))
+        return next((f"; did you mean '--{match}'?" for match in near), "")
+
+
+def nearest(value: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, where a name comes near."""
+    near = get_close_matches(value, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def examples(*lines: str) -> str:
+    """An epilog with examples."""
+    return "\n".join([f"example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])

@@ -1,0 +1,135 @@
+"""`sharpen replay ROLLOUT`: run the agent again on a rollout's task, its model answered from the gateway's record.
+
+The new rollout lives in memory: nothing is written to the store it came from, and nothing is paid.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .answer import only_answer
+from .exit_codes import FAILED, OK
+from .output import Output, add_output_options
+from .parser import examples
+from .store_choice import add_store_options, chosen_store
+
+if TYPE_CHECKING:
+    from ..archive.catalog import RunEntry
+    from .replayed import Original, Replayed
+
+KEPT_CONFIG = "train.yaml"
+"""A run that was started by `sharpen train` keeps its configuration under this name in its folder."""
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "replay",
+        help="run an agent again on a recorded rollout, without a model",
+        description="Run the agent again on the task of a rollout, with its resources; its model is answered from what "
+        "the gateway recorded (mode: record). Nothing is written to the store, and no model is asked.",
+        epilog=examples(
+            "sharpen replay last",
+            "sharpen replay 3f2a --run grpo --config config.yaml",
+            "sharpen replay 3f2a --agent my_agent:solve --attempt 1",
+        ),
+    )
+    parser.add_argument("rollout", metavar="ROLLOUT", help="its id, a part of it that no other has, or 'last'")
+    parser.add_argument("--attempt", metavar="N|ID", help="whose answers to give (default: those of the latest)")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--config", metavar="CONFIG", help="the configuration that names the agent (default: the run's)")
+    group.add_argument("--agent", metavar="MODULE:NAME", help="the agent itself: module:name, or file.py:name")
+    add_store_options(parser)
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay and compare; the exit code says whether the agent ran to its end."""
+    out = Output.of(arguments)
+    with only_answer(out):
+        original, replayed = asyncio.run(_replay(arguments, out))
+    if out.is_json:
+        out.value(_as_json(original, replayed))
+    else:
+        _show(original, replayed, out)
+    return OK if replayed.transcript.rollout.status == "succeeded" else FAILED
+
+
+async def _replay(arguments: argparse.Namespace, out: Output) -> "tuple[Original, Replayed]":
+    from .replayed import read_original, replay
+
+    async with chosen_store(arguments) as opened:
+        original = await read_original(opened.store, arguments.rollout, arguments.attempt)
+    agent = _agent(arguments, opened.run)
+    return original, await replay(original, agent, warn=out.note)
+
+
+def _agent(arguments: argparse.Namespace, run: "RunEntry | None") -> Any:
+    """The agent that is named, else that of the run."""
+    from ..litagent import as_agent
+
+    if arguments.agent is not None:
+        from .config.imports import load
+
+        found = load(arguments.agent, Path.cwd(), "--agent")
+        return as_agent(found() if isinstance(found, type) else found)
+    from .config import load_config
+
+    return load_config(_config_path(arguments.config, run)).agent()
+
+
+def _config_path(given: str | None, run: "RunEntry | None") -> Path:
+    if given is not None:
+        return Path(given)
+    kept = None if run is None else run.path / KEPT_CONFIG
+    if kept is None or not kept.is_file():
+        where = "its store" if run is None else f"the run {run.name!r}"
+        raise ConfigError(
+            f"which agent is to run is not known: {where} has no {KEPT_CONFIG}, as only runs of `sharpen train` keep "
+            "one; give --config config.yaml, or --agent module:name"
+        )
+    return kept
+
+
+# -- what came of it ---------------------------------------------------------------------------------
+
+
+def _show(original: "Original", replayed: "Replayed", out: Output) -> None:
+    from .transcript_text import draw
+
+    out.rich(draw(replayed.transcript))
+    now = replayed.transcript.rollout
+    out.line()
+    out.line(f"before: {_ending(original.attempt.status, original.reward)}")
+    out.line(f"now:    {_ending(now.status, now.reward)}{_difference(original.reward, now.reward)}")
+    left = replayed.num_recorded - replayed.num_answered
+    if left > 0:
+        out.line(f"{replayed.num_answered} of {replayed.num_recorded} recorded calls were asked for again")
+
+
+def _ending(status: str, reward: float | None) -> str:
+    return status if reward is None else f"{status}, reward {reward:.6g}"
+
+
+def _difference(before: float | None, now: float | None) -> str:
+    if before is None or now is None:
+        return ""
+    return " (the same reward)" if before == now else f" ({now - before:+.6g})"
+
+
+def _as_json(original: "Original", replayed: "Replayed") -> dict[str, Any]:
+    from .transcript_json import as_json
+
+    now = replayed.transcript.rollout
+    return {
+        "rollout_id": original.rollout.rollout_id,
+        "attempt_id": original.attempt.attempt_id,
+        "before": {"status": original.attempt.status, "reward": original.reward},
+        "now": {"status": now.status, "reward": now.reward},
+        "is_same_reward": original.reward == now.reward,
+        "calls": {"recorded": replayed.num_recorded, "answered": replayed.num_answered},
+        "transcript": as_json(replayed.transcript, with_spans=False, with_tokens=False),
+    }

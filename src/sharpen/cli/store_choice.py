@@ -1,0 +1,36 @@
+"""Which store a command reads: `--run RUN` or `--store STORE`; without them, the newest run."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from .addresses import is_address, token_for
+
+if TYPE_CHECKING:
+    from ..archive.opening import OpenedStore
+
+STORE = (
+    "a store file, a run (name, folder or 'last'), the address of a store that is served, or a database "
+    "(postgresql://…, redis://…, env:NAME)"
+)
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--run` and `--store`, of which one may be given."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--run", metavar="RUN", dest="run_name", help="a run: name, part of it, folder (default: last)")
+    group.add_argument(
+        "--store", metavar="STORE", help="a store file, the address of a store that is served, or a database"
+    )
+
+
+def chosen_store(arguments: argparse.Namespace, *, read_only: bool = True) -> "OpenedStore":
+    """The store that the options name."""
+    return named_store(arguments.store if arguments.store is not None else arguments.run_name, read_only=read_only)
+
+
+def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
+    """The store that a STORE argument names; behind an address, with the token of this user."""
+    from ..archive.opening import open_store
+
+    token = token_for(text) if text is not None and is_address(text) else None
+    return open_store(text, read_only=read_only, token=token)

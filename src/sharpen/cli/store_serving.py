@@ -1,0 +1,154 @@
+"""`sharpen store serve`: a store, in a file or in a database, behind a server of its own."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from .addresses import DATABASE_VARIABLE
+from .collector import tune_collector
+from .output import Output
+from .signals import ended_by_signals
+
+if TYPE_CHECKING:
+    from ..http.asgi import App
+    from ..store import LightningStore
+
+DATABASE = "sharpen.db"
+Place = Path | str
+"""Where a store lies: a file, or the URL of a database."""
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    from ..http.listening import is_loopback
+
+    if not 0 <= arguments.port <= 65535:
+        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
+    if arguments.no_token and not is_loopback(arguments.host):
+        raise ConfigError(f"--no-token on host {arguments.host!r} lets everybody in: leave one of the two out")
+    return asyncio.run(_serve(arguments, Output.of(arguments)))
+
+
+async def _serve(arguments: argparse.Namespace, out: Output) -> int:
+    from ..execution.tokens import given_token, left_in_file, token_file
+    from ..store.opening import open_url
+    from ..store.server import LightningStoreServer
+
+    place = _place(getattr(arguments, "database", None))
+    token = None if arguments.no_token else given_token() or _new_token()
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    tune_collector()
+    with ended_by_signals(lambda: loop.call_soon_threadsafe(stopping.set)) as ended, contextlib.ExitStack() as stack:
+        options = {} if arguments.synchronous is None else {"synchronous": arguments.synchronous}
+        store = open_url(place, **options)
+        try:
+            stack.enter_context(_shown_as_served(place))
+            mounts = [] if arguments.no_dashboard else _mounts(store, place, token, out)
+            server = LightningStoreServer(store, arguments.host, arguments.port, token, mounts)
+            await server.start()
+            try:
+                if token is not None and given_token() is None:
+                    stack.enter_context(left_in_file(token_file(arguments.host, server.port or 0), token))
+                _announce(server.endpoint, place, token, out, has_dashboard=bool(mounts))
+                await stopping.wait()
+            finally:
+                await server.stop()
+        finally:
+            await store.close()
+    return ended.code
+
+
+# -- where it lies -----------------------------------------------------------------------------------
+
+
+def _place(text: str | None) -> Place:
+    """What was named, else the database of the environment, else a file here. A folder stands for the store file in
+    it."""
+    from ..components.addresses import resolve_address
+    from ..store.opening import scheme_of
+
+    named = text or os.environ.get(DATABASE_VARIABLE, "").strip() or DATABASE
+    found = resolve_address(named)
+    if scheme_of(found) != "sqlite":
+        return found
+    path = Path(found.removeprefix("sqlite:///")).expanduser()
+    return path / "store.db" if path.is_dir() else path
+
+
+def _run_folder(place: Place) -> Path | None:
+    """The folder of the run whose store it is; None for a store that is no run's."""
+    if not isinstance(place, Path):
+        return None
+    folder = place.absolute().parent
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _shown_as_served(place: Place) -> contextlib.AbstractContextManager[None]:
+    """Nobody removes a run while its store is served; a folder that is no run's is left alone."""
+    from ..runs.lock import served
+
+    folder = _run_folder(place)
+    return served(folder) if folder is not None else contextlib.nullcontext()
+
+
+def _label(place: Place) -> str:
+    """For people: a URL without its password."""
+    from ..components.secrets import hidden_password
+
+    return str(place) if isinstance(place, Path) else hidden_password(place)
+
+
+# -- what is served ----------------------------------------------------------------------------------
+
+
+def _new_token() -> str:
+    from ..execution.serving import new_token
+
+    return new_token()
+
+
+def _mounts(store: "LightningStore", place: Place, token: str | None, out: Output) -> "list[tuple[str, App]]":
+    """The dashboard, where its packages are installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("starlette", "jinja2") if find_spec(name) is None]
+    if missing:
+        out.note(f"without the dashboard, which needs {missing[0]}: pip install 'sharpen[dashboard]'")
+        return []
+    from ..dashboard.mounted import dashboard_app
+
+    run_path = _run_folder(place)
+    own_name = place.name if isinstance(place, Path) else _label(place)
+    name = own_name if run_path is None else run_path.name
+    return [("/dashboard", dashboard_app(store, name=name, run_path=run_path, edit_token=token))]
+
+
+def _announce(url: str, place: Place, token: str | None, out: Output, *, has_dashboard: bool) -> None:
+    """The token is seen on a terminal only, never in a log or a pipe; programs of this user find it in its file."""
+    from ..execution.tokens import given_token
+
+    dashboard = f"{url}/dashboard/" if has_dashboard else None
+    if out.is_json:
+        lies = {"file": str(place.absolute())} if isinstance(place, Path) else {"database": _label(place)}
+        out.value({"url": url, **lies, "dashboard": dashboard, "needs_token": token is not None})
+        return
+    is_shown = token is not None and given_token() is None and sys.stdout.isatty()
+    out.line(f"store      {url}  ({_label(place)})")
+    if dashboard is not None:
+        out.line(f"dashboard  {dashboard}{f'?token={token}' if is_shown else ''}")
+    if token is None:
+        out.note("every program on this machine may read and write it (--no-token)")
+    elif given_token() is not None:
+        out.note("the token is that of SHARPEN_TOKEN")
+    elif is_shown:
+        out.line(f"token      {token}")
+        out.note(
+            "programs of this user on this machine find the token by themselves; elsewhere set SHARPEN_TOKEN to it"
+        )
+    else:
+        out.note("programs of this user on this machine find the token by themselves; to choose it, set SHARPEN_TOKEN")

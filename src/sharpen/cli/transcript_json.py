@@ -1,0 +1,21 @@
+"""A transcript as one JSON value, for programs."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ..archive.transcript import Transcript
+
+
+def as_json(transcript: "Transcript", *, with_spans: bool, with_tokens: bool) -> dict[str, Any]:
+    """All of it, but spans and tokens only where they are asked for; each attempt says why it ended."""
+    from ..archive.transcript import why_ended
+
+    found: dict[str, Any] = msgspec.structs.asdict(transcript)
+    found["attempts"] = [{**msgspec.to_builtins(each), "why_ended": why_ended(each)} for each in transcript.attempts]
+    if not with_spans:
+        del found["spans"]
+    if not with_tokens:
+        found["entries"] = [msgspec.structs.replace(entry, tokens=None) for entry in transcript.entries]
+    return found

@@ -1,0 +1,39 @@
+"""What a configuration names by import path, and how its own code fails."""
+
+from pathlib import Path
+
+import pytest
+
+from sharpen.cli import main
+from sharpen.cli.config.imports import load
+from sharpen.errors import ConfigError
+from tests.cli.projects import own_imports, write
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1\ndef f(:\n", r"odd\.py:2: invalid syntax"),
+        ("x = 1\n1 / 0\n", r"odd\.py:2: ZeroDivisionError: division by zero"),
+        ("import json\njson.loads('{')\n", r"odd\.py:2: JSONDecodeError: "),
+        ("raise SystemExit(3)\n", r"odd\.py:1: SystemExit: 3"),
+        ("from json import nothing_such\n", r"odd\.py:1: ImportError: "),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path, code: str, words: str) -> None:
+    (tmp_path / "odd.py").write_text(code)
+    with own_imports(), pytest.raises(ConfigError, match=words):
+        load("odd.py:agent", tmp_path, "agent")
+
+
+def test_an_agent_with_a_syntax_error_is_a_wrong_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARPEN_RUNS", str(tmp_path / "runs"))
+    path = write(tmp_path, odd__py="def f(:\n")
+    with own_imports():
+        assert main(["train", str(path), "agent=odd.py:f"]) == 2
+    said = capsys.readouterr().err
+    assert "odd.py:1: invalid syntax" in said
+    assert "not expected" not in said
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,66 @@
+"""`sharpen init`: projects that run as they are."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sharpen.cli import main
+from sharpen.cli.config import load_config
+from sharpen.cli.init import TEMPLATES
+from tests.cli.projects import own_imports
+
+
+@pytest.fixture(autouse=True)
+def own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SHARPEN_RUNS", str(tmp_path / "runs"))
+    with own_imports():
+        yield
+
+
+def test_the_default_project_finds_a_better_prompt_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = tmp_path / "mine"
+    assert main(["init", str(project)]) == 0
+    assert f"sharpen train {project / 'config.yaml'}" in capsys.readouterr().out
+    config = str(project / "config.yaml")
+    assert main(["train", config, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scores"][0]["mean"] == 1.0
+    assert main(["train", config, "--dry-run", "--json"]) == 0
+    assert found["metrics"]["rollouts"] <= json.loads(capsys.readouterr().out)["bound"]["rollouts"]
+    assert main(["eval", config, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 0.0
+    assert main(["eval", config, "--run", "last", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize("template", list(TEMPLATES))
+def test_every_project_has_a_readme_data_and_a_configuration_that_is_right(tmp_path: Path, template: str) -> None:
+    assert main(["init", str(tmp_path / "p"), "--template", template, "--json"]) == 0
+    assert (tmp_path / "p" / "README.md").is_file()
+    assert (tmp_path / "p" / "data" / "val.jsonl").stat().st_size > 0
+    assert load_config(tmp_path / "p").folder == tmp_path / "p"
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").write_text("mine: 1\n")
+    assert main(["init", str(tmp_path)]) == 2
+    assert "is there already, and is not overwritten" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert main(["init", str(tmp_path / "config.yaml")]) == 2
+
+
+@pytest.mark.slow
+def test_the_calculator_project_trains_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "p"), "--template", "calculator"]) == 0
+    small = ["algorithm.steps=1", "algorithm.batch_size=2", "algorithm.group_size=4", "val_dataset.limit=8"]
+    config = str(tmp_path / "p" / "config.yaml")
+    capsys.readouterr()
+    assert main(["train", config, *small, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["metrics"]["failed"]) == ("succeeded", 0)
+    assert main(["eval", config, "--run", "last", "val_dataset.limit=8", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["model"].endswith("checkpoints/step_1/model")
+    assert (measured["rollouts"], measured["failed"]) == (8, 0)
