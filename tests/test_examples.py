@@ -27,6 +27,7 @@ TESTED = {
     "apo_real_api",
     "stand_in_model",
     "calculator_agent",  # in examples/test_calculator_agent.py
+    "command_agent",  # in litagent/test_command_training.py
     "composite_strategy",
     "custom_algorithm",
     "custom_components",
@@ -186,6 +187,7 @@ async def calls_in(folder: Path) -> list[Span]:
     return [span for spans in found for span in spans]
 
 
+@pytest.mark.slow
 def test_gateway_openai(tmp_path: Path) -> None:
     first, *lines = run("gateway_openai", tmp_path).stdout.splitlines()
     assert first == "6 calls, mean reward 1.00"
@@ -196,6 +198,7 @@ def test_gateway_openai(tmp_path: Path) -> None:
         assert span.attributes["sharpen.llm.engine"] == "vllm"
 
 
+@pytest.mark.slow
 def test_gateway_anthropic(tmp_path: Path) -> None:
     done = run("gateway_anthropic", tmp_path)
     assert done.stdout.splitlines() == [
@@ -208,6 +211,7 @@ def test_gateway_anthropic(tmp_path: Path) -> None:
     assert reasons[::2] != reasons[1::2]
 
 
+@pytest.mark.slow
 def test_gateway_langchain(tmp_path: Path) -> None:
     lines = run("gateway_langchain", tmp_path).stdout.splitlines()
     assert lines == ["The answer is 42.", "The answer is 83.", "again, without a model: The answer is 83."]

@@ -23,10 +23,11 @@ FLOORS = [
     {"tracer"},
     {"emitter"},
     {"litagent", "llm_proxy", "adapter"},
-    {"runner"},
+    {"runner", "archive"},
     {"execution"},
     {"algorithm"},
     {"trainer"},
+    {"dashboard"},
     {"cli"},
 ]
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry.sdk", "rich", "sqlite3", "msgspec")

@@ -64,10 +64,13 @@ if TYPE_CHECKING:
         ExecutionEvent as ExecutionEvent,
         ExecutionStrategy as ExecutionStrategy,
         MultiprocessingEvent as MultiprocessingEvent,
+        RayExecutionStrategy as RayExecutionStrategy,
         SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
         ThreadingEvent as ThreadingEvent,
     )
     from .litagent import (
+        CommandAgent as CommandAgent,
+        CommandResult as CommandResult,
         FunctionalLitAgent as FunctionalLitAgent,
         LitAgent as LitAgent,
         llm_rollout as llm_rollout,
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     from .llm_proxy import (
         Limits as Limits,
         LLMProxy as LLMProxy,
+        LLMProxyClient as LLMProxyClient,
         ModelEntry as ModelEntry,
         ModelTotals as ModelTotals,
         Price as Price,
@@ -114,6 +118,8 @@ if TYPE_CHECKING:
         LightningStoreServer as LightningStoreServer,
         LightningStoreStatistics as LightningStoreStatistics,
         LightningStoreThreaded as LightningStoreThreaded,
+        PostgresStore as PostgresStore,
+        RedisLightningStore as RedisLightningStore,
         SQLiteStore as SQLiteStore,
     )
     from .tracer import (
@@ -153,6 +159,7 @@ if TYPE_CHECKING:
         Rollout as Rollout,
         RolloutConfig as RolloutConfig,
         RolloutMode as RolloutMode,
+        RolloutPage as RolloutPage,
         RolloutRawResult as RolloutRawResult,
         RolloutStatus as RolloutStatus,
         Span as Span,
@@ -205,6 +212,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "Rollout",
         "RolloutConfig",
         "RolloutMode",
+        "RolloutPage",
         "RolloutRawResult",
         "RolloutStatus",
         "Span",
@@ -235,6 +243,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "LightningStoreServer",
         "LightningStoreStatistics",
         "LightningStoreThreaded",
+        "PostgresStore",
+        "RedisLightningStore",
         "SQLiteStore",
     ),
     "runs": ("RunFolder",),
@@ -260,6 +270,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "reward",
     ),
     "litagent": (
+        "CommandAgent",
+        "CommandResult",
         "FunctionalLitAgent",
         "LitAgent",
         "llm_rollout",
@@ -277,6 +289,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "llm_proxy": (
         "LLMProxy",
+        "LLMProxyClient",
         "Limits",
         "ModelEntry",
         "ModelTotals",
@@ -293,6 +306,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "ExecutionEvent",
         "ExecutionStrategy",
         "MultiprocessingEvent",
+        "RayExecutionStrategy",
         "SharedMemoryExecutionStrategy",
         "ThreadingEvent",
     ),

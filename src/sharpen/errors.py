@@ -13,7 +13,7 @@
     │   └── TooLargeError                      a request above the limits of the store
     ├── AgentError (RuntimeError)              an attempt failed by its agent's fault
     │   ├── AgentTimeoutError (TimeoutError)   it ran past its time
-    │   ├── AgentExitError                     it called sys.exit
+    │   ├── AgentExitError                     it called sys.exit, or its program failed
     │   ├── AgentResultError (TypeError)       it returned something that is no result
     │   └── AgentOutputError                   it printed more than is allowed
     ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
@@ -99,7 +99,7 @@ class AgentTimeoutError(AgentError, TimeoutError):
 
 
 class AgentExitError(AgentError):
-    """The agent called `sys.exit`."""
+    """The agent called `sys.exit`, or its program ended with an exit code that fails."""
 
 
 class AgentResultError(AgentError, TypeError):

@@ -10,7 +10,7 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,9 +78,10 @@ def apply_settings(settings: LogSettings, *, role: str | None = None) -> None:
 
 
 @contextmanager
-def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Append the log to one more file for a while."""
+def also_to_file(path: str | os.PathLike[str], *, hide: Callable[[str], str] | None = None) -> Iterator[None]:
+    """Append the log to one more file for a while; `hide` takes out what must not stand in it."""
     logger, handler = _package_logger(), _ExtraFile(_checked_file(path), role=None)
+    handler.hide = hide
     logger.addHandler(handler)
     try:
         yield
@@ -132,6 +133,12 @@ class _File(logging.FileHandler):
 
 class _ExtraFile(_File):
     """A file that comes and goes with `also_to_file`, whatever is set up meanwhile."""
+
+    hide: Callable[[str], str] | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if self.hide is None else self.hide(text)
 
 
 def _root_shows() -> bool:

@@ -191,6 +191,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["subproc", "shmem"])
 def test_workers_in_the_middle_of_a_step_end_with_a_killed_parent(kind: str, tmp_path: Path, repository: Path) -> None:

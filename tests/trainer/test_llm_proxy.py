@@ -86,6 +86,36 @@ def test_calls_of_an_agent_are_recorded_with_their_rollout_under_every_strategy(
     assert not proxy.is_running()
 
 
+def test_a_gateway_that_was_started_apart_is_used_by_its_address(
+    vllm: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARPEN_GATEWAY_TOKEN", raising=False)
+    store = InMemoryLightningStore(thread_safe=True)
+    with LLMProxy(model_list=models(vllm), store=store, launch_mode="thread") as gateway:
+        url = f"http://127.0.0.1:{gateway.port}"
+        for count in (1, 2):  # the second run does not count the calls of the first
+            trainer = Trainer(algorithm=ask_all, llm_proxy=url, store=store, strategy="shm")
+            result = trainer.fit(ask, [f"{count}-{number}" for number in range(count)])
+            assert result.metrics["llm/calls"] == count
+            latest = asyncio.run(store.get_latest_resources())
+            assert latest is not None
+            assert latest.resources == {"main_llm": ProxyLLM(f"{url}/v1", "main")}
+        assert gateway.is_running()
+    assert len(calls_of(store, "ro-2-1")) == 1
+
+
+def test_a_cost_that_nobody_knows_is_not_nothing(vllm: ScriptedUpstream, capfd: pytest.CaptureFixture[str]) -> None:
+    result = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}).fit(ask, ["one"])
+    assert "llm/cost" not in result.metrics
+    assert result.metrics["llm/unpriced"] == 1
+    assert ", 1 call of unknown price" in capfd.readouterr().err
+    [entry] = models(vllm)
+    priced = {**entry, "input_cost_per_token": 0.0, "output_cost_per_token": 0.0}
+    free = small_trainer(algorithm=ask_all, llm_proxy={"model_list": [priced]}).fit(ask, ["one"])
+    assert free.metrics["llm/cost"] == 0.0
+    assert "llm/unpriced" not in free.metrics
+
+
 def test_what_was_sampled_comes_back_as_triplets_with_token_ids(vllm: ScriptedUpstream) -> None:
     trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, adapter="LlmProxyTraceToTriplet")
     trainer.fit(ask, ["one"])
@@ -401,6 +431,7 @@ print(result.metrics["rollouts"], result.metrics["reward_mean"], int(result.metr
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_its_gateway_and_no_rollout_fails(vllm: ScriptedUpstream, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(RUN)

@@ -16,6 +16,7 @@ import pytest
 from sharpen.algorithm import algo
 from sharpen.errors import StoreUnavailableError
 from sharpen.store import InMemoryLightningStore
+from sharpen.trainer.loop import LoopPlan, TrainingLoop
 from sharpen.trainer.progress import Progress, ProgressPlan
 from sharpen.types import FinishedRollouts
 
@@ -67,6 +68,17 @@ async def test_a_run_that_is_taken_up_counts_all_of_it(tmp_path: Path) -> None:
     assert (lines(path)[-1]["rollouts"], lines(path)[-1]["reward_mean"]) == (2, 2)
 
 
+async def test_a_run_that_is_taken_up_counts_nothing_of_the_runs_before_it(tmp_path: Path) -> None:
+    store, path = InMemoryLightningStore(), tmp_path / "metrics.jsonl"
+    (tmp_path / "checkpoints").mkdir()
+    await finish(store, 1000)
+    for is_resumed in (False, True):
+        plan = ProgressPlan(metrics_path=path, run_dir=str(tmp_path), is_resumed=is_resumed)
+        async with Progress(store, plan):
+            await finish(store, 2)
+    assert (lines(path)[-1]["rollouts"], lines(path)[-1]["reward_mean"]) == (2, 2)
+
+
 async def test_in_a_pipe_there_are_plain_lines_a_table_and_the_place(capsys: pytest.CaptureFixture[str]) -> None:
     store = InMemoryLightningStore()
     async with Progress(store, ProgressPlan(run_dir="/some/where")):
@@ -79,6 +91,18 @@ async def test_in_a_pipe_there_are_plain_lines_a_table_and_the_place(capsys: pyt
     )
     assert re.search(r"│ train │ +2 │ +2 │", shown.err)
     assert shown.err.splitlines()[-1] == "records: /some/where"
+
+
+async def test_the_line_says_in_which_iteration_the_algorithm_is(capsys: pytest.CaptureFixture[str]) -> None:
+    loop, progress = TrainingLoop(LoopPlan()), Progress(InMemoryLightningStore(), ProgressPlan())
+    progress.follow_loop(lambda: loop.place)
+    assert loop.place == ""
+    async with progress:
+        loop.report_iteration({}, None)
+        loop.begin_iteration()
+    assert re.search(r"^iteration 2  queued 0  running 0", capsys.readouterr().err, re.MULTILINE)
+    loop.report_iteration({}, None)
+    assert loop.place == "2 iterations"
 
 
 async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(caplog: pytest.LogCaptureFixture) -> None:
@@ -192,7 +216,8 @@ import sys, time
 from sharpen.trainer import Trainer
 
 def agent(task):
-    print("the agent says", task, flush=True)
+    sys.stdout.write(f"the agent says {task}\\n")  # at once: two threads print
+    sys.stdout.flush()
     time.sleep(0.3)
     return 1.0
 

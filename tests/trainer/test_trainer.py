@@ -439,7 +439,7 @@ def test_hooks_are_one_or_several(hooks: Any) -> None:
         ({"strategy": InMemoryLightningStore}, ComponentTypeError, "which is not a ExecutionStrategy"),
         ({"store": 3}, ComponentError, "store=3 is no spec"),
         ({"runner": {"type": "LitAgentRunner", "slots": 2}}, ComponentError, "takes no argument 'slots'"),
-        ({"n_runners": -1}, ConfigError, "n_runners is -1: give a whole number of at least 0"),
+        ({"n_runners": -1}, ConfigError, "n_runners is -1: give a whole number of at least 1"),
         ({"n_runners": True}, ConfigError, "n_runners is True"),
         ({"max_rollouts": 0}, ConfigError, "max_rollouts is 0: give a whole number of at least 1"),
         ({"algorithm_retries": 1.5}, ConfigError, "algorithm_retries is 1.5"),

@@ -29,9 +29,10 @@ def read_json(span: Span, key: str) -> Any:
 def read_flat(attributes: Attributes, prefix: str) -> Any:
     """The list that was written as `prefix.0.name`, `prefix.0.items.0.name`, …; numbers are its order."""
     tree: dict[str, Any] = {}
+    start = f"{prefix}."
     for key, value in attributes.items():
-        if key.startswith(f"{prefix}."):
-            _put(tree, key.removeprefix(f"{prefix}.").split(".", _MAX_DEPTH), value)
+        if key.startswith(start):
+            _put(tree, key.removeprefix(start).split(".", _MAX_DEPTH), value)
     # Beside the list there may be other things, such as `gen_ai.prompt.prompt_filter_results`.
     numbered = {key: value for key, value in tree.items() if key.isdecimal()}
     return _with_lists(numbered) if numbered else []
@@ -51,6 +52,6 @@ def _with_lists(value: Any) -> Any:
     """Dicts whose keys are all numbers are lists."""
     if not isinstance(value, dict):
         return value
-    if value and all(key.isdecimal() for key in value):
+    if value and all(map(str.isdecimal, value)):
         return [_with_lists(value[key]) for key in sorted(value, key=int)]
-    return {key: _with_lists(below) for key, below in value.items()}
+    return {key: _with_lists(below) if isinstance(below, dict) else below for key, below in value.items()}

@@ -55,7 +55,7 @@ TraceToTriplet = TracerTraceToTriplet
 
 
 class LlmProxyTraceToTriplet(TracerTraceToTriplet):
-    """The same from the calls that the gateway recorded, which know what was sampled.
+    """One triplet for every call that the gateway recorded: these know what was sampled.
 
     They stand in no tree of their own. Where the agent's tracer saw the same response, its span tells the place.
     """

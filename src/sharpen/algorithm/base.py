@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from ..errors import ConfigError, MissingExtraError
 from ..store import LightningStore
 from ..types import LLM, Dataset, NamedResources, PromptTemplate, Worker
+from .bounds import UpperBound
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -99,6 +100,14 @@ class Algorithm(Generic[T]):
 
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.run)
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        """The most that it may ask for with data sets of these sizes: 0 where there is none, None where nobody knows.
+
+        Override it, so that `sharpen train --dry-run` can say what a run may cost.
+        """
+        name = getattr(self, "__name__", type(self).__name__)
+        return UpperBound(None, None, (f"{name} does not say how many rollouts it asks for",))
 
     # -- what it is given ----------------------------------------------------------------------------
 

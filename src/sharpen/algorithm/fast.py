@@ -18,6 +18,7 @@ from ..errors import ConfigError
 from ..runs.screen import show
 from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
 from .base import Algorithm, State, is_gateway
+from .bounds import UpperBound, counted, product, sum_of
 from .datasets import Tasks
 from .rewards import Rewards, why_failed, with_last_attempt
 from .window import Window
@@ -86,6 +87,11 @@ class Baseline(FastAlgorithm):
             self._report_epoch()
             self.checkpoint()
         show(self.rewards.table("rewards"))
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        tasks = sum_of((train_size, val_size))
+        told = f"Baseline: {counted(self.n_epochs, 'epoch')} (n_epochs) of {counted(tasks, 'task')}, one rollout each"
+        return UpperBound(product(self.n_epochs, tasks), because=(told,))
 
     def _report_epoch(self) -> None:
         by_mode = self._epoch_rewards.by_mode

@@ -86,8 +86,8 @@ class Rewards:
         from rich.table import Table
 
         table = Table(title=title, title_justify="left")
-        for column in ("split", "count", "succeeded", "failed", "lost", "mean reward", "min", "max"):
-            table.add_column(column, justify="left" if column == "split" else "right", no_wrap=True)
+        for column in ("mode", "count", "succeeded", "failed", "lost", "mean reward", "min", "max"):
+            table.add_column(column, justify="left" if column == "mode" else "right", no_wrap=True)
         rows = list(self.by_mode.items())
         if len(rows) != 1 or self.all.count != rows[0][1].count:
             rows.append(("all", self.all))

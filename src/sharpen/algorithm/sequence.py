@@ -18,6 +18,7 @@ from ..components.paths import class_path
 from ..errors import ComponentError, ConfigError, RunError
 from ..types import Dataset, NamedResources, ProxyLLM
 from .base import Algorithm, State
+from .bounds import UpperBound
 from .decorator import FunctionalAlgorithm
 from .handed_on import HandedOn, is_below
 from .held_calls import HeldCalls
@@ -64,6 +65,10 @@ class AlgorithmSequence(Algorithm[Any]):
         for stage in self.stages:
             found += [each for each in stage.default_loggers if each not in found]
         return found
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        """Those of all stages together."""
+        return sum((stage.upper_bound(train_size, val_size) for stage in self.stages), UpperBound(0))
 
     # -- the run -------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class Trained(Protocol):
 
 
 class Loop(Protocol):
-    """What trains it."""
+    """The training loop, as callbacks see it."""
 
     metrics: dict[str, float]
     """The newest ones; those of validation under `val/`."""

@@ -4,23 +4,14 @@ A value under a key that looks like a secret is never shown, not even in part: h
 """
 
 import difflib
-import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from .secrets import HIDDEN, looks_secret, without_secrets
+
 MAX_SHOWN = 80
-HIDDEN = "***"
-# Headers are hidden whole: any of them may be what opens a server, whatever its name.
-_SECRET = r"api_?key|access_?key|private_?key|token|password|passwd|secret|credential|authorization|headers"
-_SECRET_KEY = re.compile(_SECRET, re.IGNORECASE)
-# `Client(api_key='…')` inside the repr of an object; what is not a plain value is hidden to the end of the text.
-_SECRET_VALUE = re.compile(
-    rf"""((?:{_SECRET})\w*['"]?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+/*-]+(?=[\s,&)\]}}'"]|$)|.*)""",
-    re.IGNORECASE | re.DOTALL,
-)
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 @dataclass(frozen=True)
@@ -48,14 +39,12 @@ class _HidingRepr(reprlib.Repr):
         return "{" + ", ".join(self._pair(key, value, level - 1) for key, value in islice(x.items(), MAX_SHOWN)) + "}"
 
     def _pair(self, key: object, value: object, level: int) -> str:
-        is_secret = _SECRET_KEY.search(str(key)) is not None
-        return f"{self.repr1(key, level)}: {HIDDEN if is_secret else self.repr1(value, level)}"
+        return f"{self.repr1(key, level)}: {HIDDEN if looks_secret(str(key), value) else self.repr1(value, level)}"
 
 
 def shown(value: object) -> str:
     """The repr of a value, cut to one line, without secrets."""
-    text = _SECRET_VALUE.sub(rf"\g<1>{HIDDEN}", _HidingRepr().repr(value))
-    text = _URL_LOGIN.sub(HIDDEN, text)
+    text = without_secrets(_HidingRepr().repr(value))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 

@@ -21,7 +21,7 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortTakenError(
                 f"port {port} on {host} is taken: another program listens there; "
-                "choose another port, or None for a free one"
+                "choose another port, or leave it open (None; on a command line --port 0) for a free one"
             ) from error
         raise ConfigError(f"this machine cannot listen on host {host!r}, port {port}: {error.strerror}") from error
     return bound

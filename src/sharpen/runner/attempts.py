@@ -15,7 +15,8 @@ from .outbox import Outbox
 log = logging.getLogger(__name__)
 MAX_REASON = 4_000
 PATIENCE_SECONDS = 120.0
-HAND_BACK_SECONDS = 4.0  # a runner that stops does not wait for a store that has gone
+HAND_BACK_SECONDS = 4.0
+GONE_SECONDS = 0.5  # a runner that stops does not wait for a store that has gone
 
 
 class Work:
@@ -107,15 +108,25 @@ async def last_spans(outbox: Outbox) -> list[Span]:
     return spans
 
 
+def hand_back_seconds(store: LightningStore) -> float:
+    """How long to try to hand something back: the store may be away, as it knows where it is a server's client."""
+    return GONE_SECONDS if getattr(store, "is_away", False) else HAND_BACK_SECONDS
+
+
+def why_not(error: BaseException) -> str:
+    """Why something could not be handed back."""
+    return "the store does not answer" if isinstance(error, TimeoutError) else in_words(error)
+
+
 async def hand_back(store: LightningStore, work: Work) -> None:
     """Keep what was recorded and put the rollout back into the queue, for another runner or the next run."""
     try:
-        async with asyncio.timeout(HAND_BACK_SECONDS):
+        async with asyncio.timeout(hand_back_seconds(store)):
             spans = await last_spans(work.outbox)
             if spans:
                 await store.add_many_spans(spans)
             await store.update_rollout(work.rollout.rollout_id, status="requeuing")
     except (SharpenError, TimeoutError) as error:
-        log.warning("rollout %s could not be handed back: %s", work.rollout.rollout_id, error)
+        log.warning("rollout %s could not be handed back: %s", work.rollout.rollout_id, why_not(error))
     else:
         log.info("rollout %s is handed back to the queue", work.rollout.rollout_id)

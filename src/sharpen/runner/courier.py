@@ -1,6 +1,7 @@
 """The courier: heartbeats and uploads on a thread of their own, so that a blocking agent keeps its lease."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -40,6 +41,7 @@ class Courier:
         self._boxes: dict[str, Outbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
@@ -58,6 +60,7 @@ class Courier:
             return
         self._is_stopping = True
         self._hurry()
+        self._soon(self._cut_beat)
         thread.join()
 
     def take(self, box: Outbox) -> None:
@@ -70,9 +73,18 @@ class Courier:
         self._boxes.pop(box.attempt_id, None)
 
     def _hurry(self) -> None:
-        loop, wake = self._loop, self._wake
-        if loop is not None and wake is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(wake.set)
+        if self._wake is not None:
+            self._soon(self._wake.set)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it was closed in this very moment
+                self._loop.call_soon_threadsafe(call)
+
+    def _cut_beat(self) -> None:
+        """A store that is away is asked again and again: the last heartbeat is not worth the wait."""
+        if self._beating is not None and getattr(self._store, "is_away", False):
+            self._beating.cancel()
 
     def _run(self, ready: "Future[None]") -> None:
         asyncio.run(self._rounds(ready))
@@ -83,7 +95,8 @@ class Courier:
         last_beat, interval = -math.inf, 0.0
         while not self._is_stopping:
             if self._loop.time() >= self._next_beat(last_beat, interval):
-                await self._beat()
+                self._beating = asyncio.create_task(self._beat())
+                await asyncio.wait({self._beating})
                 last_beat = self._loop.time()
                 interval = self._interval + _jitter.uniform(-self._jitter, self._jitter)
             await self._upload()

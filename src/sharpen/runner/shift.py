@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharpenError
 from ..types import AttemptedRollout
-from .attempts import HAND_BACK_SECONDS, Work
+from .attempts import Work, hand_back_seconds, why_not
 from .threads import RunnerWornOut
 
 if TYPE_CHECKING:
@@ -180,13 +180,13 @@ class Shift:
         """A claim that was cut off may have succeeded all the same: what nobody runs goes back to the queue."""
         runner, store = self._runner, self._runner.open_store
         try:
-            async with asyncio.timeout(HAND_BACK_SECONDS):
+            async with asyncio.timeout(hand_back_seconds(store)):
                 for rollout in await store.query_rollouts(status_in=["preparing"]):
                     attempt = await store.get_latest_attempt(rollout.rollout_id)
                     if attempt is not None and attempt.worker_id == runner.worker_name:
                         await store.update_rollout(rollout.rollout_id, status="requeuing")
         except (SharpenError, TimeoutError) as error:
-            log.warning("rollouts that were claimed in the last moment could not be handed back: %s", error)
+            log.warning("rollouts that were claimed in the last moment could not be handed back: %s", why_not(error))
 
 
 def _is_cancelled() -> bool:

@@ -111,6 +111,10 @@ class AlgorithmBundle:
         found: dict[str, object] = {name: getattr(self, name) for name in names}
         return found | {"callbacks": self.loop.callbacks, "loggers": self.loop.loggers}
 
+    def folders(self) -> list[Path]:
+        """Where it writes what the trainer reads, wherever it runs."""
+        return [] if self.loop.run_dir is None else [self.loop.run_dir]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trainer": None, "_running": None, "on_begin": None}
 
@@ -158,6 +162,7 @@ class AlgorithmBundle:
         trainer = self._trainer() if self._trainer is not None else None
         face = trainer if isinstance(trainer, LoopFace) else None
         loop, saved = TrainingLoop(self.loop, algorithm, face), self.checkpoints.load_loop()
+        progress.follow_loop(lambda: loop.place)
         if face is not None:
             face.follow_loop(loop)
         with loop.opened(saved):

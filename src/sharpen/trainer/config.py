@@ -14,14 +14,15 @@ from ..algorithm.datasets import size_of
 from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.messages import shown
 from ..components.paths import class_path
+from ..components.secrets import hidden_password, looks_secret, without_secrets
 from ..types import Dataset
+from .component_options import options_of
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 _PARTS = ("store", "runner", "strategy", "tracer", "adapter", "llm_proxy")
 _PACKAGES = ("msgspec", "cloudpickle", "opentelemetry-sdk", "aiohttp", "uvicorn", "rich")
-_SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 
 def resolved_config(
@@ -70,10 +71,14 @@ def made_by(described: Mapping[str, Any] | None) -> str | None:
     return f"a sequence of {stages}" if stages else described.get("class")
 
 
-def _component(component: object, spec: object) -> dict[str, str] | None:
+def _component(component: object, spec: object) -> dict[str, Any] | None:
     if component is None:
         return None
-    described = {"class": class_path(component)}
+    described: dict[str, Any] = {"class": class_path(component)}
+    if options := options_of(component):
+        described["options"] = options
+    if isinstance(spec, str):
+        spec = hidden_password(spec)  # it may be the address of a store
     return described if spec is component or spec is None else {**described, "spec": shown(spec)}
 
 
@@ -88,7 +93,8 @@ def _dataset(dataset: Dataset[Any] | None) -> dict[str, Any] | None:
 
 def _environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if name.startswith("SHARPEN_")}
-    return {name: value for name, value in sorted(ours.items()) if not any(word in name for word in _SECRET_NAMES)}
+    shown = {name: value for name, value in sorted(ours.items()) if not looks_secret(name)}
+    return {name: without_secrets(hidden_password(value)) for name, value in shown.items()}
 
 
 @cache

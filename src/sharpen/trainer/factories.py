@@ -3,12 +3,15 @@
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
 from ..components import ComponentSpec, build_component
+from ..components.addresses import is_address, resolve_address
+from ..components.secrets import hidden_password
 from ..errors import ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..loggers import Logger
@@ -128,6 +131,8 @@ class Factories(TrainerLegacy):
     def _make_store(self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy) -> LightningStore:
         if store is None and is_runner_only(strategy):
             store = "memory"  # never used: the store of this run is served elsewhere
+        if is_address(store):
+            return _opened(store)
         if has_no_place(store):
             given = store if isinstance(store, Mapping) else {}
             store = {**given, "type": "SQLiteStore", "database_url": self._place_of_store()}
@@ -190,8 +195,27 @@ class Factories(TrainerLegacy):
             runner.tracer = self.tracer
 
 
+def _opened(url: str) -> LightningStore:
+    """The store that an address names; `env:NAME` stands for one with a password."""
+    from ..store.opening import open_url
+
+    found = resolve_address(url)
+    if not found.startswith(("http://", "https://")):
+        return open_url(found)
+    from ..execution.renewing_client import client_at
+
+    try:
+        parts = urlsplit(found)
+        return client_at(found, parts.hostname or "", parts.port or 0)
+    except ValueError as error:  # a port that is no number; and our own errors, which say more
+        raise ConfigError(f"store is {hidden_password(found)!r}: {error}") from error
+
+
 def _with_type(llm_proxy: ComponentSpec[Any]) -> ComponentSpec[Any]:
-    """A dict without a type is for the gateway of this package, which is imported only then."""
+    """A dict without a type is for the gateway of this package, which is imported only then; an address is that of one
+    that runs elsewhere."""
+    if is_address(llm_proxy):
+        return {"type": "LLMProxyClient", "url": resolve_address(llm_proxy)}
     return {"type": "LLMProxy", **llm_proxy} if isinstance(llm_proxy, Mapping) else llm_proxy
 
 

@@ -17,15 +17,17 @@ from urllib.parse import urlsplit
 from ..algorithm.base import Gateway
 from ..errors import ConfigError, PortTakenError, RunError
 from ..execution.events import ExecutionEvent, RunEvent
-from ..http.listening import address
+from ..http.listening import address, is_loopback
 from ..store import LightningStore
 from ..types import LLM, NamedResources
+from ..types.resources import ENV_PREFIX
 from .gateway_watch import GatewayWatch
 from .moving import move_endpoint
 
 log = logging.getLogger(__name__)
 MAIN_LLM = "main_llm"
 COUNTED = ("calls", "refused", "errors", "input_tokens", "output_tokens", "cost")
+UNPRICED = "unpriced"
 PREFIX = "llm/"
 SIGN_SECONDS = 0.05
 LOOK_SECONDS = 0.02
@@ -94,11 +96,13 @@ class RunGateway:
     @contextlib.asynccontextmanager
     async def _started(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         gateway = self._gateway
-        with self._lent(store) as is_ours:
+        with self._lent(store) as is_ours, self._within_reach(event):
             old = await self._sign.last_address(store) if is_ours and self._sign is not None else None
             await self._start(old)
             try:
                 self.own_address = now = address(gateway.host, gateway.port) if is_ours else None
+                if not is_ours:
+                    self._before = await self._counts()  # others may have called it
                 if old is not None and now is not None and old != now:
                     await move_endpoint(store, old, now)
                 if self._holds_calls and hasattr(gateway, "pause"):
@@ -162,6 +166,22 @@ class RunGateway:
                 gateway.set_store(before)
                 gateway.port, gateway.name = port, name
 
+    @contextlib.contextmanager
+    def _within_reach(self, event: ExecutionEvent) -> Iterator[None]:
+        """Where agents run on other machines too, one that only this machine could reach listens at an address that
+        all of them know, with a token; afterwards as before."""
+        gateway, reach = self._gateway, event.reach if isinstance(event, RunEvent) else None
+        if reach is None or not hasattr(gateway, "reach") or not is_loopback(gateway.host):
+            yield
+            return
+        before = gateway.reach
+        gateway.reach = reach.host, before[1] or f"{ENV_PREFIX}{reach.token_variable}"
+        try:
+            yield
+        finally:
+            if not gateway.is_running():
+                gateway.reach = before
+
     async def _start(self, old: str | None) -> None:
         """At the port where it was before, so that rollouts which wait still find it."""
         gateway = self._gateway
@@ -218,7 +238,12 @@ class RunGateway:
 
     async def metrics(self) -> dict[str, float]:
         """What the calls of this run came to so far, by the names of metrics."""
-        return {PREFIX + name: value - self._before.get(name, 0) for name, value in (await self._counts()).items()}
+        found = {name: value - self._before.get(name, 0) for name, value in (await self._counts()).items()}
+        if not found.get(UNPRICED):
+            found.pop(UNPRICED, None)
+        elif not found["cost"]:
+            del found["cost"]  # nobody knows the prices: that is not the same as nothing
+        return {PREFIX + name: value for name, value in found.items()}
 
     async def _counts(self) -> dict[str, float]:
         if not hasattr(self._gateway, "totals"):
@@ -228,7 +253,7 @@ class RunGateway:
         except RunError as error:
             log.debug("the gateway does not say what it did: %s", error)
             return {}
-        return {name: getattr(totals, name) for name in COUNTED}
+        return {name: getattr(totals, name) for name in (*COUNTED, UNPRICED)}
 
 
 async def _runners_end(event: ExecutionEvent) -> None:
@@ -244,7 +269,11 @@ async def _runners_end(event: ExecutionEvent) -> None:
 
 def in_words(metrics: dict[str, float]) -> str:
     """One line for the end of a run."""
-    calls, refused, errors, tokens_in, tokens_out, cost = (metrics[PREFIX + name] for name in COUNTED)
+    calls, refused, errors, tokens_in, tokens_out, cost = (metrics.get(PREFIX + name, 0) for name in COUNTED)
     extras = "".join(f", {value:,.0f} {what}" for value, what in ((refused, "refused"), (errors, "failed")) if value)
+    unpriced = metrics.get(PREFIX + UNPRICED, 0)
     money = f", ${cost:,.4f}" if cost else ""
+    money += (
+        f"{' and' if cost else ','} {unpriced:,.0f} call{'s' * (unpriced != 1)} of unknown price" if unpriced else ""
+    )
     return f"LLM calls: {calls:,.0f}{extras}; tokens: {tokens_in:,.0f} in, {tokens_out:,.0f} out{money}"

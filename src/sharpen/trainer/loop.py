@@ -209,6 +209,13 @@ class TrainingLoop:
         self._is_in_iteration = False
 
     @property
+    def place(self) -> str:
+        """Where the run is, in words for people; nothing where the algorithm reports no iterations."""
+        if self._is_in_iteration:
+            return f"iteration {self.current_iter + 1}"
+        return f"{self.current_iter} iterations" if self.current_iter else ""
+
+    @property
     def is_in_use(self) -> bool:
         """Whether there is anything worth keeping."""
         return bool(self.callbacks or self.loggers or self.current_iter)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import msgspec
 from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, why_failed, with_last_attempt
 from ..errors import StoreError
+from ..runs.files import read_json, write_json
 from ..runs.folder import append_line
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
@@ -38,6 +40,7 @@ RATE_SECONDS = 10.0
 LOOK_SECONDS = 10.0
 PAGE = 200
 SKIP_PAGE = 10_000
+BEGINNING = "checkpoints/beginning.json"  # in the folder of a run whose store others have used before
 
 
 class ProgressPlan(msgspec.Struct, frozen=True):
@@ -60,6 +63,10 @@ class Progress:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._is_ready = threading.Event()
+
+    def follow_loop(self, place: Callable[[], str]) -> None:
+        """Say where the algorithm is: a few words, asked for whenever the line is written."""
+        self._watch.place = place
 
     async def __aenter__(self) -> "Progress":
         await self._watch.begin()
@@ -98,6 +105,7 @@ class _Watch:
 
     def __init__(self, store: LightningStore, plan: ProgressPlan, gateway: RunGateway) -> None:
         self.plan = plan
+        self.place: Callable[[], str] = str
         self._store, self._gateway = store, gateway
         self._llm: dict[str, float] = {}
         self._rewards = Rewards()
@@ -111,14 +119,18 @@ class _Watch:
         self._collector = open_collector(plan.run_dir)
 
     async def begin(self) -> None:
-        """What earlier runs left in the store is not ours."""
+        """What earlier runs left in the store is not ours; a run that goes on counts from where it began."""
+        place = None if self.plan.run_dir is None else Path(self.plan.run_dir, BEGINNING)
         if self.plan.is_resumed:
+            self._cursor = read_json(place)["after"] if place is not None and place.exists() else 0
             return
         while True:
             page = await self._store.finished_rollouts(after=self._cursor, limit=SKIP_PAGE)
             self._cursor = page.cursor
             if len(page.items) < SKIP_PAGE:
-                return
+                break
+        if self._cursor and place is not None and place.parent.is_dir():
+            write_json(place, {"after": self._cursor})
 
     async def follow(self, stop: asyncio.Event, line: "_Line") -> None:
         pause = QUICK_SECONDS
@@ -190,7 +202,8 @@ class _Watch:
         counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
         lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
         notice = f"  {self._gateway.notice}" if self._gateway.notice else ""
-        return f"{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s{notice}"
+        place = f"{self.place()}  ".lstrip()
+        return f"{place}{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s{notice}"
 
     def _numbers(self) -> dict[str, int]:
         statistics, total = self._statistics, self._rewards.all

@@ -21,6 +21,8 @@ from ..store.local import LocalStore
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
 from .config import resolved_config
+from .dashboard import mount_dashboard
+from .factories import is_runner_only
 from .gateway import GatewaySign
 from .loop import LoopPlan
 from .progress import ProgressPlan
@@ -63,7 +65,7 @@ class Run:
             if not is_set_up():
                 setup_logging()
             if self._folder is not None:
-                stack.enter_context(also_to_file(self._folder.log_path))
+                stack.enter_context(also_to_file(self._folder.log_path, hide=self._trainer.hide))
             try:
                 self._execute()
             except BaseException as error:
@@ -100,6 +102,7 @@ class Run:
         if self._agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
             adapter.agent_match = self._agent.trained_agents
         self._widen_runner()
+        mount_dashboard(trainer, self._folder)
         config = self._config()
         if self._folder is not None:
             self._folder.write_config(config)
@@ -146,6 +149,8 @@ class Run:
             )
 
     def _summary(self) -> str:
+        if is_runner_only(self._trainer.strategy):
+            return "runners begin, for a store that is served elsewhere"
         algorithm = "no algorithm" if self._algorithm is None else title_of(self._algorithm)
         parts = f"{algorithm}, {type(self._trainer.strategy).__name__}, {type(self._trainer.store).__name__}"
         where = "" if self._folder is None else f" in {self._folder.path}"
@@ -193,7 +198,9 @@ class Run:
         return is_asking and is_first and not self._is_resumed
 
     def _config(self) -> dict[str, Any]:
-        config = resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
+        config: dict[str, Any] = self._trainer.hide(
+            resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
+        )
         if self._is_resumed and self._folder is not None:
             before = self._folder.read_config()
             resumed = [*before.get("resumed", []), config["started"]]
@@ -212,7 +219,7 @@ class Run:
             seconds=time.monotonic() - self._began,
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
-            error=None if error is None else "".join(traceback.format_exception(error)).strip(),
+            error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),
         )
         if self._folder is not None:
             self._folder.write_result(result.record())

@@ -45,13 +45,20 @@ class Trainer(LoopFace, Factories):
     `algorithm` may be a list: its members run one after another on the same agent, each from the resources that the
     last one published. A run that is resumed goes on in the right one.
 
+    `store` may also be an address: of a store server (`http://…`), of a database (`postgresql://…`, `redis://…`,
+    `sqlite:///PATH`), or `env:NAME` for one that stands in the environment, as its password should.
+
     `rollout_config` is for rollouts that are enqueued without one. `run_dir` is the folder of the run, `name` a part
     of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
     When nothing has finished for `stall_seconds` although there is work, the log says so.
 
     `llm_proxy` is a gateway: it works with the store of the run and, unless it runs already, from the beginning of the
     run to its end; when its process dies meanwhile, it is started again on the same port. Where the initial resources
-    hold no LLM, agents are given it as `main_llm`.
+    hold no LLM, agents are given it as `main_llm`. The address of one that was started apart (`sharpen gateway`)
+    will do: it must work with the same store, and goes on when the run has ended.
+
+    Where the run serves its store, the dashboard is at the same address, if its packages are installed;
+    `dashboard=False` leaves it out, `True` asks for it.
 
     `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
     one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and
@@ -84,6 +91,7 @@ class Trainer(LoopFace, Factories):
         seed: int | None = None,
         algorithm_retries: int = 0,
         stall_seconds: float = 60.0,
+        dashboard: bool | None = None,
     ) -> None:
         _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
         self.is_dev = dev
@@ -92,6 +100,7 @@ class Trainer(LoopFace, Factories):
         self.rollout_config = _rollout_config(rollout_config)
         self.run_dir, self.name, self.seed = run_dir, name, seed
         self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
+        self.dashboard = dashboard
         if isinstance(algorithm, list):
             algorithm = tuple(algorithm)  # the list may change, the run does not
         self._specs = {"store": store, "llm_proxy": llm_proxy, "algorithm": algorithm, "strategy": strategy}
@@ -119,6 +128,10 @@ class Trainer(LoopFace, Factories):
     def spec_of(self, name: str) -> Any:
         """What was given for a component."""
         return self._specs[name]
+
+    def hide(self, value: Any) -> Any:
+        """A value as it may be written into the folder of a run; for subclasses that know of secrets."""
+        return value
 
     # -- running -------------------------------------------------------------------------------------
 
@@ -331,6 +344,6 @@ def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutC
 
 def _check_counts(**counts: int | None) -> None:
     for name, value in counts.items():
-        low = 1 if name == "max_rollouts" else 0
+        low = 0 if name == "algorithm_retries" else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
             raise ConfigError(f"{name} is {value!r}: give a whole number of at least {low}, or leave it out")

@@ -69,6 +69,23 @@ class FinishedRollouts(msgspec.Struct, frozen=True):
     cursor: int
 
 
+class RolloutPage(msgspec.Struct, frozen=True):
+    """One page of a search for rollouts.
+
+    A search has a bound of effort: where it is reached before the page is full, `is_complete` is False and
+    `next_cursor` goes on from there. `next_cursor` is None at the end.
+    `total` counts all that match where that is cheap; it is the least there are where `is_total_exact` is False.
+    """
+
+    items: list[Rollout]
+    next_cursor: str | None = None
+    total: int | None = None
+    is_total_exact: bool = False
+    examined: int = 0
+    """About how many rollouts were looked at."""
+    is_complete: bool = True
+
+
 class StoredSpans(list["Span | None"]):
     """The spans that were stored, None for each that was there already; `unwanted` names attempts that
     nobody waits for any more, so that their agents can be stopped."""

@@ -118,6 +118,7 @@ def live_on(programs: SearchPrograms, name: str, points: Sequence[Point], **opti
     return program
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_in_the_middle_of_a_critique_pays_for_nothing_twice(programs: SearchPrograms) -> None:
     program = live_on(programs, "once", [within("critic")], settings=SMALL)
     assert Counter(model for model, _ in program.calls()).keys() == {"main", "critic", "editor"}

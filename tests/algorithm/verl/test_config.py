@@ -253,7 +253,7 @@ def test_keys_without_a_meaning_are_listed_in_one_line_with_the_reason(caplog: p
             {
                 "trainer": {"nnodes": 2, "project_name": "x"},
                 "data.train_files": "a.parquet",
-                ACTOR: {"strategy": "fsdp"},
+                ACTOR: {"ulysses_sequence_parallel_size": 2},
             }
         )
     (line,) = caplog.messages

@@ -44,8 +44,13 @@ def test_every_key_that_another_follows_is_there() -> None:
 def test_no_key_is_of_two_kinds() -> None:
     assert not KEYS.keys() & OTHER_NAMES.keys()
     assert not FIXED.keys() & (KEYS.keys() | OTHER_NAMES.keys())
-    # The pattern `*_parallel_size` takes it in as well; a key that acts is looked for first.
-    assert {name for name in KEYS if why_ignored(name)} == {"actor_rollout_ref.rollout.tensor_model_parallel_size"}
+    # Patterns (`*_parallel_size`, `fsdp_config.*`, …) take these in as well; a key that acts is looked for first.
+    assert {name for name in KEYS if why_ignored(name)} == {
+        "actor_rollout_ref.actor.fsdp_config.param_offload",
+        "actor_rollout_ref.actor.fsdp_config.reshard_after_forward",
+        "actor_rollout_ref.actor.strategy",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    }
 
 
 @pytest.mark.parametrize("name", FIXED)

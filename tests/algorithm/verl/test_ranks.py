@@ -92,6 +92,22 @@ def test_a_run_of_two_ranks_is_that_of_one_and_goes_on_with_one(tiny: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_devices")
+def test_a_run_with_divided_weights_is_that_of_one_and_goes_on_with_one(tiny: Path, tmp_path: Path) -> None:
+    """Its ranks sample for the agents with copies that follow the training."""
+    divided = {"trainer.n_gpus_per_node": 2, "actor_rollout_ref.actor.strategy": "fsdp2"}
+    learning: dict[str, Any] = {"steps": 3, "learning_rate": 1e-3}
+    fit(small_grpo(tiny, **learning), tmp_path / "one", store="sqlite")
+    with pytest.raises(RuntimeError, match="broken off"):
+        fit(small_grpo(tiny, **learning, config=divided), tmp_path / "two", callbacks=[BreakOff(2)], store="sqlite")
+    eventually(lambda: not rank_pids(), "the end of the ranks")
+    assert not torch.distributed.is_initialized()
+    fit(small_grpo(tiny, **learning), tmp_path / "two", resume=tmp_path / "two", store="sqlite")
+    for ours, theirs in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_devices")
 def test_a_killed_rank_ends_the_run_in_words_and_no_process_stays(tiny: Path, tmp_path: Path) -> None:
     algorithm = small_grpo(tiny, steps=6, config={"trainer.n_gpus_per_node": 2})
     killer = KillRank(algorithm)

@@ -44,6 +44,7 @@ def kept(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_new_run_goes_on_in_the_folder_of_its_settings_or_begins_anew(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fit(grpo(tiny, steps=1, output_dir=out), tmp_path / "first")

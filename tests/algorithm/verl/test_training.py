@@ -91,6 +91,7 @@ def test_the_sampling_parameters_are_words_of_the_sdk(tiny: Path, tmp_path: Path
     assert row["train/failed"] == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_the_preflight_can_be_mended_and_resumed(tiny: Path, tmp_path: Path) -> None:
     @llm_rollout
     async def silent(task: str, llm: LLM) -> None:
@@ -113,6 +114,7 @@ class BackToTheFirst(Callback):
             loop.should_stop = True
 
 
+@pytest.mark.slow
 def test_earlier_weights_can_be_taken_back(tiny: Path, tmp_path: Path) -> None:
     fit(small_grpo(tiny, steps=1), tmp_path / "one")
     algorithm = small_grpo(tiny, steps=5)
@@ -189,7 +191,7 @@ def test_asynchronous_training_is_bounded_in_staleness_and_prefers_no_rollout(ti
     fit(small_grpo(tiny, steps=25, max_staleness=1), tmp_path / "run")
     rows = lines(tmp_path / "run")
     assert all(0 <= row["train/staleness"] <= 1 for row in rows)
-    assert any(row["train/staleness"] > 0.5 for row in rows)
+    assert any(row["train/staleness"] > 0 for row in rows)
     assert all(row["train/rollouts"] == 32 for row in rows)
     assert sum(row["train/reward_mean"] for row in rows[-5:]) / 5 > 0.8
 

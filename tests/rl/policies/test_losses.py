@@ -67,6 +67,7 @@ def test_gaussian_agrees_with_torch() -> None:
 
 
 def test_the_squashed_density_is_that_of_the_change_of_variables() -> None:
+    torch.manual_seed(0)
     mean, log_std, noise = (torch.randn(6, 2, dtype=torch.float64) * scale for scale in (1.0, 0.5, 1.0))
     action, log_prob = distributions.squashed_gaussian(mean, log_std, noise)
     normal = reference.Normal(mean, log_std.exp())

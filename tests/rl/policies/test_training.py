@@ -89,6 +89,7 @@ def fitted(kind: str, iterations: int, ckpt_path: Path | None = None) -> tuple[T
     return trainer, policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppo", "dqn", "sac"])
 def test_a_policy_learns_through_the_trainer(kind: str) -> None:
     trainer, _ = fitted(kind, 20)

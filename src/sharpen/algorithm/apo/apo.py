@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, Rollout
 from ..base import State
+from ..bounds import UpperBound, counted, least, product, split_sizes, sum_of
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
 from ..prompts.blame import infrastructure_fault
 from ..prompts.candidates import Candidate
@@ -125,6 +126,27 @@ class APO(PromptOptimiser):
     beam: list[str]
     """The versions that parents are chosen from, best first."""
     _critic: Critic | None = None
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        train, val = split_sizes(train_size, val_size, self.train_split)
+        branches = self.beam_width * self.branch_factor
+        made = self.beam_rounds * branches
+        learned = product(made, least(self.gradient_batch_size, train))
+        # A prompt meets a task once, however often it is asked for; and in a round the beam, its new candidates and
+        # one leader at most.
+        of_round = sum_of((product(branches + self.beam_width, least(self.val_batch_size, val)), val))
+        validated = least(product(1 + made, val), sum_of((val, product(self.beam_rounds, of_round))))
+        told = (
+            f"APO: {self.beam_rounds} rounds (beam_rounds) of {branches} branches (beam_width x branch_factor), each "
+            f"with at most {self.gradient_batch_size} rollouts of training tasks (gradient_batch_size)",
+            f"APO: every round compares the beam and its new candidates on {self.val_batch_size} validation tasks "
+            f"(val_batch_size), and the leader and the seed on all {counted(val, 'task')}",
+            f"APO: a critique and at most {self.edit_attempts} edits (edit_attempts) for every branch; a request that "
+            "a server refuses, and that is sent again, counts once",
+        )
+        calls = made * (1 + self.edit_attempts)
+        bound = UpperBound(sum_of((learned, validated)), calls, told, (self.gradient_model, self.apply_edit_model))
+        return self.with_lost(bound)
 
     # -- the search ----------------------------------------------------------------------------------
 

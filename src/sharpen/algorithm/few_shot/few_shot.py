@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from ...errors import ConfigError
 from ...types import LLM, PromptTemplate
 from ..base import State
+from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
@@ -95,6 +96,16 @@ class FewShot(PromptOptimiser):
         """The prompt without demonstrations. The frame still knows where they go."""
         ((self._name, self._frame),) = super()._find_seed().items()
         return {self._name: without_demos(self._frame)}
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        _, val = split_sizes(train_size, val_size, self.train_split)
+        told = (
+            f"FewShot: at most {self.max_explore_rollouts} rollouts of training tasks (max_explore_rollouts)",
+            f"FewShot: the seed and {counted(self.num_candidates, 'candidate')} (candidates) meet each of "
+            f"{counted(val, 'validation task')} once at most",
+        )
+        bound = UpperBound(sum_of((self.max_explore_rollouts, product(1 + self.num_candidates, val))), because=told)
+        return self.with_lost(bound)
 
     # -- the search ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...errors import ConfigError, MissingExtraError
+from ..bounds import UpperBound
 from ..prompts.assistant import Assistant, choose_client
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
@@ -95,6 +96,14 @@ class GEPA(PromptOptimiser):
             selection_strategy=selection_strategy,
             stop_callbacks=stop_callbacks,
         )
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        told = (
+            f"GEPA: at most {self.max_metric_calls} evaluations of a prompt on a task (max_metric_calls)",
+            "GEPA: how often it reflects follows from what it finds; mostly once for every minibatch",
+        )
+        bound = UpperBound(self.max_metric_calls, None, told, (self.reflection_model,))
+        return self.with_lost(bound)
 
     async def search(self) -> None:
         minibatch_size = self.options.minibatch_size(len(self.train_items))

@@ -47,6 +47,8 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 # Before each further try of a rollout that was lost because a model did not answer. A gateway that has died is back
 # after a few seconds; at once every try would be spent before that.
 PAUSES_SECONDS = (1.0, 5.0)
+MOST_TRIES = 1 + len(PAUSES_SECONDS)
+"""How many rollouts one evaluation takes at most, in one life of a run."""
 READS_AT_ONCE = 16
 _INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 

@@ -27,12 +27,13 @@ from ...files import remove_leftovers
 from ...runs.screen import screen, show
 from ...types import Dataset, NamedResources, PromptTemplate
 from ..base import Algorithm, State
+from ..bounds import UpperBound
 from ..held_calls import HeldCalls
 from ..task_order import all_tasks, divided, indices_of_batch
 from .assistant import Answer
 from .candidates import Candidate, CandidateBook, Cost
 from .difference import best_diff, show_best_diff
-from .evaluations import Evaluation, Evaluations
+from .evaluations import MOST_TRIES, Evaluation, Evaluations
 from .items import Item, Split
 from .promotion import Promotion
 from .records import write_records
@@ -278,6 +279,10 @@ class PromptOptimiser(Algorithm[Any]):
         if self._board is None:
             raise ConfigError(f"{type(self).__name__} evaluates prompts only within a run: use Trainer.fit")
         return self._board
+
+    def with_lost(self, bound: UpperBound) -> UpperBound:
+        """A bound that holds also where every rollout is lost to a model or a worker, and asked for again."""
+        return bound.asked_again(MOST_TRIES, type(self).__name__)
 
     def add(self, candidate: Candidate) -> Candidate:
         """A new candidate; its cost is what it took to make it."""

@@ -107,7 +107,14 @@ class _UpdateConfig(_Section, frozen=True):
     optim: OptimConfig
 
 
+class ShardingConfig(_Section, frozen=True):
+    param_offload: bool
+    reshard_after_forward: bool
+
+
 class ActorConfig(_UpdateConfig, frozen=True):
+    strategy: Literal["copies", "fsdp"]
+    fsdp_config: ShardingConfig
     clip_ratio: float
     clip_ratio_low: float
     clip_ratio_high: float

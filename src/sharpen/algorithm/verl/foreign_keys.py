@@ -55,7 +55,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "hydra.*",
         "defaults",
     ),
-    "weights and gradients are not spread over GPUs": (
+    "several GPUs divide the weights of the actor row by row, all alike": (
         "*.fsdp_config.*",
         "*.megatron.*",
         "*.veomni.*",

@@ -120,9 +120,13 @@ _UPDATE_KEYS = [
     Key("loss_agg_mode", "token-mean", choice(*get_args(Aggregation)), "how losses of tokens become one"),
     *_OPTIM_KEYS,
 ]
+_SHARDED = {"fsdp2": "fsdp", "megatron": "fsdp", "veomni": "fsdp"}
 _ACTOR_KEYS = _section(
     _ACTOR,
     *_UPDATE_KEYS,
+    Key("strategy", "copies", choice("copies", "fsdp", others=_SHARDED), "what each of several GPUs has: all, a part"),
+    Key("fsdp_config.param_offload", False, TRUTH, "with `fsdp`: the parts in the memory of the CPU"),
+    Key("fsdp_config.reshard_after_forward", True, TRUTH, "with `fsdp`: gather each layer again for its gradient"),
     Key("clip_ratio", 0.2, number(least=0, most=1), "how far from 1 the ratio of new to old policy counts"),
     Key("clip_ratio_low", None, number(least=0, most=1), "the same below 1", same_as=f"{_ACTOR}.clip_ratio"),
     Key("clip_ratio_high", None, number(least=0), "the same above 1", same_as=f"{_ACTOR}.clip_ratio"),

@@ -11,6 +11,8 @@ from ...llm.policy.critic import LocalCritic
 from ...llm.policy.local_policy import LocalPolicy
 from ...llm.policy.local_settings import LocalOptions
 from ...llm.policy.ranks.ranked_policy import RankedPolicy
+from ...llm.policy.ranks.sharded_policy import ShardedPolicy
+from ...llm.policy.ranks.sharding import Sharding
 from .config import ActorConfig, CriticConfig, CriticModelConfig, ModelConfig, VERLConfig
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,11 @@ def make_policy(config: VERLConfig, *, total_steps: int, devices: Sequence[str] 
     devices = gpus(config.trainer.n_gpus_per_node) if devices is None else devices
     if len(devices) < 2:
         return LocalPolicy(model.path, **options)
-    return RankedPolicy(model.path, devices=devices, **options)
+    if config.actor.strategy == "copies":
+        return RankedPolicy(model.path, devices=devices, **options)
+    wanted = config.actor.fsdp_config
+    sharding = Sharding(offloads=wanted.param_offload, reshards_after_forward=wanted.reshard_after_forward)
+    return ShardedPolicy(model.path, devices=devices, sharding=sharding, **options)
 
 
 def gpus(wanted: int | None) -> list[str]:

@@ -3,6 +3,7 @@
 The loop itself is in `training_run`. Nothing heavy is imported or downloaded before `run`.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from ...errors import ConfigError
 from ...llm.models.loading import check_packages
 from ...types import Dataset
 from ..base import Algorithm, State
+from ..bounds import UpperBound, counted, product, sum_of
 from ..held_calls import HeldCalls
 from .config import VERLConfig, read_config
 from .step_folders import StepFolders
@@ -63,6 +65,35 @@ class VERL(Algorithm[Any]):
             await self._run.run()
         finally:
             self._run = None
+
+    def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
+        trainer, sampled = self.settings.trainer, self.settings.rollout
+        name = type(self).__name__
+        steps, tasks = (0, 0) if trainer.val_only else self._extent(train_size)
+        validations = int(trainer.val_only or trainer.val_before_train)
+        if trainer.test_freq > 0 and not trainer.val_only:
+            validations += 0 if steps is None else math.ceil(steps / trainer.test_freq)
+        is_open = steps is None and trainer.test_freq > 0 and val_size != 0
+        validated = None if is_open else product(validations, val_size, sampled.val_kwargs.n)
+        told = (
+            f"{name}: {counted(steps, 'step')} over {counted(tasks, 'task')} in all, {sampled.n} rollouts of each "
+            "(group_size)",
+            f"{name}: {counted(None if is_open else validations, 'validation')} on {counted(val_size, 'task')}, "
+            f"{counted(sampled.val_kwargs.n, 'rollout')} of each",
+        )
+        return UpperBound(sum_of((product(tasks, sampled.n), validated)), because=told)
+
+    def _extent(self, train_size: int | None) -> tuple[int | None, int | None]:
+        """How many steps there are, and how many tasks they work on, each counted as often as it comes."""
+        trainer, batch_size = self.settings.trainer, self.settings.data.train_batch_size
+        steps = trainer.total_training_steps
+        if train_size is None:
+            return steps, product(steps, batch_size)
+        steps_per_epoch = math.ceil(train_size / batch_size)
+        if steps is None:
+            steps = trainer.total_epochs * steps_per_epoch
+        epochs, rest = divmod(steps, max(steps_per_epoch, 1))
+        return steps, epochs * train_size + min(rest * batch_size, train_size)
 
     def step_folders(self) -> StepFolders:
         """Where its checkpoints are: in the folder of the run, unless the settings name another."""

@@ -1,0 +1,88 @@
+"""What looks like a secret, by the name that it stands under or by its form: one rule for everything that is shown or
+written down.
+
+`max_tokens`, `token_len` and `eos_token` count or name tokens of a model, and are no secrets.
+"""
+
+import re
+
+HIDDEN = "***"
+
+# Wherever in a name they stand. Headers are hidden whole: any of them may be what opens a server.
+_OPENS = re.compile(r"passw|secret|credential|authorization|bearer|cookie|headers", re.IGNORECASE)
+_KEY = re.compile(r"(api|access|private|signing|encryption|master|account|ssh)[-_. ]?keys?(?![a-z])", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_TOKEN = {"token", "tokens"}
+# Beside one of these a token is one of a model: they count it, or say where in a text it stands.
+_OF_MODELS = re.compile(
+    r"max|min|num|n|len|length|lens|limit|limits|count|counts|per|id|ids|idx|index|budget|rate|usage|total|avg|"
+    r"mean|level|loss|prob|probs|logprob|logprobs|mask|masks|batch|type|types|weight|weights|ratio|fraction|"
+    r"penalty|size|input|output|prompt|response|completion|generated|new|cached|cache|reasoning|thinking|"
+    r"sampled|price|cost|mode|pad|eos|bos|unk|sep|cls|stop|start|begin|end|first|last|special|extra|added|"
+    r"draft|image|audio"
+)
+
+_NAMED = re.compile(r"(?<![\w-])([A-Za-z_][\w-]*+)['\"]?\s*[=:]\s*")
+# What is not a plain value is hidden to the end of the text.
+_VALUE = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?:(?:bearer|basic|token)\s+)?[\w.+/*-]+(?=[\s,&)\]}'"]|$)|.*""",
+    re.IGNORECASE | re.DOTALL,
+)
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]{0,8}(?:\.[0-9]+)?$|true$|false$|none$|null$", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+# In a query a key is often just named `key`, and signatures open doors too.
+_URL_FIELD = re.compile(r"(?<=[?&])((?:key|sig|signature|code)=)[^&\s'\"#]+", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
+_BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
+# The forms of keys that services give out.
+_FORM = re.compile(r"\b((?:sk|pk|rk|hf|gsk|xai|nvapi|ghp)[-_]|AIza)(?=[\w-]*[0-9])[\w-]{16,}")
+
+
+def looks_secret(name: str, value: object = None) -> bool:
+    """Whether what stands under this name is not to be shown. Truths never are, and numbers where a name only speaks
+    of tokens."""
+    if isinstance(value, bool):
+        return False
+    if _OPENS.search(name) or _KEY.search(name):
+        return True
+    words = _WORD.findall(name)
+    # A variable of the environment that ends so: OPENAI_KEY. Elsewhere it is a sort_key.
+    if words and words[-1] in ("KEY", "KEYS"):
+        return True
+    lower = [word.lower() for word in words]
+    if "auth" in lower:
+        return True
+    if isinstance(value, int | float) or not _TOKEN.intersection(lower):
+        return False
+    return not any(_OF_MODELS.fullmatch(word) for word in lower)
+
+
+def hidden_password(url: str) -> str:
+    """The address of a database as it may be shown: its user, host and name without what opens it.
+
+    A password with an `@`, a `/` or a `?` in it should be quoted and often is not, so all up to the last `@` counts.
+    """
+    scheme, sign, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    hidden = f"{scheme}{sign}{user}:{HIDDEN}@{place}" if colon else f"{scheme}{sign}{login}{at}{place}"
+    return _URL_PASSWORD.sub(rf"\g<1>{HIDDEN}", hidden)
+
+
+def without_secrets(text: str) -> str:
+    """The text with what looks like a secret hidden in it: after `api_key=`, in a URL, or by its form."""
+    text = _BEARER.sub(rf"\g<1>{HIDDEN}", _URL_LOGIN.sub(HIDDEN, _without_named(text)))
+    return _FORM.sub(rf"\g<1>{HIDDEN}", _URL_FIELD.sub(rf"\g<1>{HIDDEN}", text))
+
+
+def _without_named(text: str) -> str:
+    parts, at = [], 0
+    for name in _NAMED.finditer(text):
+        if name.start() < at or not looks_secret(name[1]):
+            continue
+        value = _VALUE.match(text, name.end())
+        if value is None or (_NUMBER.match(value[0]) and not looks_secret(name[1], 1)):
+            continue
+        parts += [text[at : name.end()], HIDDEN]
+        at = value.end()
+    return "".join([*parts, text[at:]])
