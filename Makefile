@@ -5,6 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOAK_MINUTES ?= 30
+# AGAIN=1 runs only what failed the last time, one test after the other.
+LAST_FAILED := $(if $(AGAIN),-n 0 --last-failed --last-failed-no-failures none)
+# The tests start hundreds of Pythons: what they compile is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 
 .PHONY: demo test test-all test-slow test-browser test-servers test-ray test-apart test-litellm test-tianshou test-triton check docs bench soak clean help
@@ -27,23 +31,23 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 --dist worksteal -m "not slow and not browser and not litellm and not tianshou and not triton and not servers and not ray"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow and not browser and not litellm and not tianshou and not triton and not servers and not ray" $(LAST_FAILED)
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not browser and not litellm and not tianshou and not triton and not servers and not ray"
+	$(BIN)/pytest -n 4 -m "not browser and not litellm and not tianshou and not triton and not servers and not ray" $(LAST_FAILED)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist worksteal -m "slow and not browser and not litellm and not tianshou and not triton and not servers and not ray"
+	$(BIN)/pytest -n 3 --dist worksteal -m "slow and not browser and not litellm and not tianshou and not triton and not servers and not ray" $(LAST_FAILED)
 
 test-browser: $(VENV)/.dev
 	@command -v "$(CHROMIUM)" >/dev/null || { echo "these tests need Chromium: install it (apt-get install chromium), or set CHROMIUM=/path/to/it"; exit 1; }
-	CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -n 2 -m browser tests/dashboard
+	CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -n 2 -m browser tests/dashboard $(LAST_FAILED)
 
 test-servers: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist worksteal -m servers
+	$(BIN)/pytest -n 3 --dist worksteal -m servers $(LAST_FAILED)
 
 test-ray: $(VENV)/.ray
-	$(BIN)/pytest -m ray
+	$(BIN)/pytest -m ray $(LAST_FAILED)
 
 # LiteLLM and tianshou 0.4 pin older packages than ours (openai, numpy): each gets an environment of its own. Triton lies
 # in a folder of its own: without a GPU nothing but its interpreter works, which only these tests are to find.
