@@ -278,6 +278,15 @@ def test_a_run_without_any_success_says_so_and_why(caplog: pytest.LogCaptureFixt
     assert "ConnectionError: no tool answers" in caplog.text
 
 
+@pytest.mark.parametrize("reward", [None, 0.0])
+def test_a_run_without_any_reward_says_so(reward: float | None, caplog: pytest.LogCaptureFixture) -> None:
+    def silent(task: Any) -> float | None:
+        return reward
+
+    small_trainer().dev(silent, [1, 2])
+    assert ("none of the 2 rollouts that succeeded had a reward" in caplog.text) is (reward is None)
+
+
 def test_work_that_others_left_in_the_store_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
     store = InMemoryLightningStore()
     asyncio.run(store.enqueue_rollout(1.0))

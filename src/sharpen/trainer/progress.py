@@ -160,6 +160,12 @@ class _Watch:
         total = self._rewards.all
         if total.count and total.failed == total.count:
             log.warning("every one of the %d rollouts failed; the last: %s", total.count, self._last_failure)
+        if total.succeeded and not total.rewarded:
+            log.warning(
+                "none of the %d rollouts that succeeded had a reward: an agent returns a number or calls emit_reward, "
+                "unless the algorithm scores what it did",
+                total.succeeded,
+            )
         if self._llm:
             say("; ".join(filter(None, (in_words(self._llm), self._gateway.notice))))
         if self.plan.run_dir is not None:
