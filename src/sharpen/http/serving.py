@@ -33,12 +33,9 @@ async def serve_here(
     At the end no more connections are taken, what is under way has `grace_seconds` to be answered, and the socket
     is closed. Signals are left to the caller.
     """
-    server = _Server(_config(app, grace_seconds), ready)
-    watching = asyncio.ensure_future(_stop_when(stopping, server))
     try:
-        await server.serve(sockets=[bound])
+        await _Server(_config(app, grace_seconds), ready, stopping).serve(sockets=[bound])
     finally:
-        watching.cancel()
         bound.close()
 
 
@@ -112,15 +109,20 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and leaves signals alone."""
+    """Says when it is ready, sleeps until it is to stop instead of looking ten times a second, and leaves signals
+    alone."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], object], stopping: asyncio.Event) -> None:
         super().__init__(config)
-        self._say_ready = ready
+        self._say_ready, self._stopping = ready, stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self._say_ready()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)  # sets the headers of every answer
+        await self._stopping.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -163,8 +165,3 @@ def _config(app: App, grace_seconds: int) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace_seconds,
     )
-
-
-async def _stop_when(stopping: asyncio.Event, server: uvicorn.Server) -> None:
-    await stopping.wait()
-    server.should_exit = True
