@@ -81,12 +81,13 @@ def _rate(strategy: ExecutionStrategy, n_rollouts: int, n_runners: int, seconds:
 @contextmanager
 def _cluster(n_runners: int) -> Iterator[str]:
     """A cluster of two nodes on this machine, with room for the runners."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    folder = tempfile.mkdtemp(prefix="ray-")
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}
+    os.mkdir(os.path.join(folder, "ray"))  # where it notes its address
     import ray
     from ray.cluster_utils import Cluster
 
     room = {"num_cpus": 1, "resources": {"seat": n_runners}}
-    folder = tempfile.mkdtemp(prefix="ray-")
     made = Cluster(initialize_head=True, head_node_args={**room, "include_dashboard": False, "temp_dir": folder})
     try:
         made.add_node(**room)

@@ -23,11 +23,13 @@ SYSTEM = {
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Three nodes: that of the program, `left` and `right`."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    folder = tempfile.mkdtemp(prefix="ray-")  # its sockets lie there, whose paths must be short
+    # The address is noted there as well, and not where a cluster of the user's own has noted its.
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": folder}
+    os.mkdir(os.path.join(folder, "ray"))
     import ray
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="ray-")  # its sockets lie there, whose paths must be short
     head = {"num_cpus": 2, "resources": {"head": 8}, "include_dashboard": False, "_system_config": SYSTEM}
     made = Cluster(initialize_head=True, head_node_args={**head, "temp_dir": folder})
     try:
