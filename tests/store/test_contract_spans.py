@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 
 from sharpen.errors import UnknownIdError
@@ -40,6 +41,13 @@ async def test_a_span_repeated_within_one_call_is_stored_once(store):
     assert await store.add_many_spans([first, second, first]) == [first, second, None]
     assert await store.add_many_spans([second, make_span(claimed, sequence_id=3)]) != [None, None]
     assert (await store.query_spans(claimed.rollout_id)).total == 3
+
+
+async def test_a_span_named_by_its_attempt_and_by_latest_in_one_call_is_stored_once(store):
+    claimed = await claim_new(store)
+    span = make_span(claimed, sequence_id=1)
+    assert await store.add_many_spans([span, replace(span, attempt_id="latest")]) == [span, None]
+    assert (await store.query_spans(claimed.rollout_id)).total == 1
 
 
 async def test_a_repeated_span_keeps_its_first_content_and_number(store):

@@ -1,9 +1,11 @@
 """The store in PostgreSQL itself: what it shows, keeps, deletes and leaves behind."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator
 from secrets import token_hex
 
@@ -36,7 +38,15 @@ async def test_its_password_is_shown_nowhere(postgres: PostgresServer, store: Po
 
 
 @pytest.mark.parametrize(
-    "url", ["postgres:/me:hunter2@host/db", "mysql://me:hunter2@host/db", "postgresql://me:hun%ter2@h"]
+    "url",
+    [
+        "postgres:/me:hunter2@host/db",
+        "mysql://me:hunter2@host/db",
+        "postgresql://me:hun%ter2@h",
+        "postgresql://me:hun/ter2@localhost:1/db",
+        "postgresql://me:hun/ter@2@localhost:1/db",
+        "postgresql://me:hun:ter2/@localhost:1/db",
+    ],
 )
 def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInputError, match=r"postgresql://user:password@host:5432/database") as caught:
@@ -130,9 +140,40 @@ async def test_closing_leaves_no_thread_and_no_connection(postgres: PostgresServ
         await store.enqueue_rollout("late")
     left = set(threading.enumerate()) - before
     assert [thread.name for thread in left if thread.name.startswith("sharpen-")] == []
-    assert len(left) <= 1  # the loop's own thread for what blocks
+    assert [
+        thread.name for thread in left if not thread.name.startswith("asyncio_")
+    ] == []  # the loop's, for what blocks
     while postgres.execute(connected) > connected_before:
         await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_nobody_closes_ends_its_threads_with_it(postgres: PostgresServer) -> None:
+    before = set(threading.enumerate())
+    store = PostgresStore(postgres.url(postgres.new_schema()))
+    await asyncio.gather(*(store.enqueue_rollout(n) for n in range(10)))
+    assert await store.dequeue_many_rollouts(limit=20, wait_seconds=0.01)
+    assert await store.dequeue_rollout(wait_seconds=0.01) is None
+    gone = weakref.ref(store)
+    del store
+    while gone() is not None or [each for each in set(threading.enumerate()) - before if "sharpen" in each.name]:
+        gc.collect()
+        await asyncio.sleep(0.01)
+
+
+async def test_what_cannot_be_sent_leaves_no_row_locked(
+    postgres: PostgresServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(rows: object) -> bytes:
+        raise RuntimeError("cannot be copied")
+
+    claimed = await claim_new(store)
+    monkeypatch.setattr("sharpen.store.postgres.tables.copied", broken)
+    with pytest.raises(RuntimeError, match="cannot be copied"):
+        await store.add_many_spans([make_span(claimed) for _ in range(50)])
+    held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sharpen' AND state LIKE 'idle in%'"
+    assert postgres.execute(held) == [(0,)]
+    with pytest.raises(InvalidInputError, match="too large"):
+        await store.add_span(make_span(claimed, start_time=10**400))
 
 
 async def test_whoever_gave_up_claims_nothing(postgres: PostgresServer) -> None:

@@ -12,6 +12,10 @@ except ImportError:
     raise MissingExtraError.of("psycopg", extra="postgres", feature="PostgresStore") from None
 
 OLDEST_VERSION = 120_000
+_UNREADABLE = (
+    "database_url cannot be read: give postgresql://user:password@host:5432/database, with signs that have a meaning "
+    "in URLs (such as @ / : %) written as %40 and so on"
+)
 FROZEN_SECONDS = 60  # a process that stops in the middle of a transaction holds its rows no longer
 
 
@@ -25,10 +29,9 @@ class Address:
         try:
             given = conninfo_to_dict(database_url)
         except psycopg.Error:  # its text quotes the URL
-            raise InvalidInputError(
-                "database_url cannot be read: give postgresql://user:password@host:5432/database, with signs that "
-                "have a meaning in URLs (such as @ / : %) written as %40 and so on"
-            ) from None
+            raise InvalidInputError(_UNREADABLE) from None
+        if any("@" in str(given.get(name, "")) for name in ("host", "port", "dbname")):
+            raise InvalidInputError(_UNREADABLE)  # a part of the password stands there
         seconds = max(2, math.ceil(busy_seconds))
         self._password = str(given.get("password") or "")
         self._options = {

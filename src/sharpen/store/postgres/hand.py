@@ -159,6 +159,11 @@ class Hand:
             if tables.is_committing:
                 self._doubt = Doubt(tables.evidence, tables.mark, result, events)
             raise
+        except psycopg.Error:
+            raise
+        except Exception:
+            session.rollback()  # a value that cannot be sent: its rows must not stay locked
+            raise
         self._desk.settle(events, answers)
         return result
 

@@ -76,16 +76,16 @@ class Listener:
                 self._awaits_finish = True
 
     def stop(self) -> None:
+        self.end()
         with self._lock:
-            self._is_stopped = True
             thread = self._thread
         if thread is not None:
-            self._ring()
             thread.join()
-            with self._bell_lock:
-                bell, self._bell = self._bell, None
-            for end in bell or ():
-                os.close(end)
+
+    def end(self) -> None:
+        """The same, without waiting for it."""
+        self._is_stopped = True
+        self._ring()
 
     def _ring(self) -> None:
         """Have the thread look at once."""
@@ -100,6 +100,15 @@ class Listener:
     # -- in the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._listen_on()
+        finally:
+            with self._bell_lock:
+                bell, self._bell = self._bell, None
+            for end in bell or ():
+                os.close(end)
+
+    def _listen_on(self) -> None:
         pause = 0.05
         while not self._is_stopped:
             try:

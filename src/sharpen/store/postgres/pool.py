@@ -55,3 +55,8 @@ class Pool:
                 self._jobs.put(None)
         for thread in threads:
             thread.join()
+
+    def end(self) -> None:
+        """Without a word, a lock or a wait: nobody has the store any more."""
+        for _ in range(self._size):
+            self._jobs.put(None)

@@ -123,7 +123,7 @@ class Session:
         try:
             with self.connection.cursor().copy(sql.encode()) as copy:
                 copy.write(data)
-        except OperationalError as error:
+        except Error as error:
             if self._pg.status == pq.ConnStatus.BAD or isinstance(error, _FATAL):
                 raise Lost(error, []) from error
             raise

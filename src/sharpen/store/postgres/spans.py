@@ -41,12 +41,16 @@ def span_values(number: int, attempt: int, span: Span) -> SpanValues:
             span.trace_id.encode(),
             None if span.parent_id is None else span.parent_id.encode(),
             span.name.encode(),
-            span.start_time,
-            span.end_time,
+            _seconds(span.start_time),
+            _seconds(span.end_time),
             _encode(body),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"span {span.span_id!r} ({span.name!r}) cannot be written as JSON: {error}") from None
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def restore_span(rollout_id: str, attempts: dict[int, str], values: Row) -> Span:

@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -90,7 +91,8 @@ class PostgresStore(LocalStore):
         self._line = self._workers_waiting = SeatedLine()
         self.listener = Listener(self.address, self._line, self._finish_waiting, busy_seconds=busy_seconds)
         self._open()
-        self._pool = Pool(int(n_connections), make_hand=lambda: Hand(self), run=self._run)
+        self._pool = _pool_of(self, int(n_connections))
+        self._abandoned = weakref.finalize(self, _end, self._pool, self.listener)
         if not read_only:
             self._watchdog.start()
 
@@ -187,6 +189,9 @@ class PostgresStore(LocalStore):
                 try:
                     hand.perform(job)
                 except StoreError as error:
+                    if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+                        kept.error = error  # nothing that comes later mends it
+                        continue
                     log.debug("finished work still waits: %s", error)
                     return
                 except Exception as error:  # noqa: BLE001 - refused, whatever it is: what comes after must not wait for it
@@ -292,9 +297,26 @@ class PostgresStore(LocalStore):
             log.warning("the store was closed before everything was written: %s", error)
         if self._kept.jobs:
             log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+        self._abandoned.detach()
         self.listener.stop()
         self._pool.stop()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+
+def _pool_of(store: PostgresStore, size: int) -> Pool:
+    """Threads that do not keep the store: one that nobody has any more ends, with all that is its."""
+    desk, run = weakref.proxy(store), weakref.WeakMethod(store._run)
+
+    def run_in(hand: Hand, job: PostgresJob) -> None:
+        if (alive := run()) is not None:
+            alive(hand, job)
+
+    return Pool(size, make_hand=lambda: Hand(desk), run=run_in)
+
+
+def _end(pool: Pool, listener: Listener) -> None:
+    listener.end()
+    pool.end()
