@@ -13,7 +13,7 @@ from sharpen.store.opening import is_server_url, open_url
 from .databases import in_server
 
 
-@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
+@pytest.mark.parametrize("scheme", ["", "sqlite:///", "SQLITE:///"])
 async def test_a_path_is_that_of_a_file(tmp_path, scheme):
     store = open_url(f"{scheme}{tmp_path}/store.db", synchronous="full")
     assert isinstance(store, SQLiteStore)
@@ -61,6 +61,15 @@ async def test_a_url_opens_one_part_of_a_server(request, kind):
         store = database.open()
         assert [each.rollout_id for each in await store.query_rollouts()] == found
         await store.close()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+async def test_a_scheme_may_be_written_in_capital_letters(request, kind):
+    scheme, _, rest = in_server(request.getfixturevalue(kind)).url.partition("://")
+    store = open_url(f"{scheme.upper()}://{rest}")
+    assert (await store.enqueue_rollout("task")).input == "task"
+    await store.close()
 
 
 def test_a_server_of_a_wrong_database_ends_with_the_reason_and_without_the_password():

@@ -62,9 +62,12 @@ async def test_work_given_to_one_wakes_a_worker_of_the_other(pair: Stores):
 
 async def test_no_wake_up_is_lost_while_somebody_sits_down(pair: Stores, monkeypatch: pytest.MonkeyPatch):
     """Work comes before, while and after the other begins to wait; the look around that would find it is put off."""
+    one, other = pair
+    claiming = await waiting(other, other.dequeue_rollout(wait_seconds=PATIENCE_SECONDS))
+    await enqueue(one, 1)
+    assert await claiming is not None  # it listens from now on
     for kind in ("postgres", "redis"):
         monkeypatch.setattr(f"sharpen.store.{kind}.store.LOOK_SECONDS", 3600.0)
-    one, other = pair
     for n in range(60):
         claiming = asyncio.ensure_future(other.dequeue_rollout(wait_seconds=PATIENCE_SECONDS))
         await asyncio.sleep(0.0002 * (n % 20))
@@ -150,7 +153,7 @@ async def test_a_lease_that_ends_is_noticed_once(pair: Stores):
 async def test_who_waits_while_the_database_dies_is_woken_after_it_came_back(tmp_path, kind):
     with own_database(kind, tmp_path) as database:
         assert database.server is not None
-        one, other = database.open(), database.open()
+        one, other = database.open(busy_seconds=PATIENCE_SECONDS), database.open(busy_seconds=PATIENCE_SECONDS)
         claiming = await waiting(other, other.dequeue_rollout(wait_seconds=PATIENCE_SECONDS))
         await asyncio.to_thread(database.server.kill)
         enqueuing = asyncio.ensure_future(one.enqueue_rollout("task"))

@@ -29,6 +29,12 @@ class Bounds:
     idle_seconds: float = 30.0
 
 
+async def count_waiting(store: LightningStore) -> int:
+    """How many rollouts are in the queue: asked for by itself, since statistics of a large store cost much."""
+    found = await store.query_rollouts(status_in=("queuing", "requeuing"), limit=1)
+    return found.total
+
+
 class Crew(Protocol):
     """The runners of a run, as the scaler sees them."""
 
@@ -69,7 +75,7 @@ class Scaler:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, store: LightningStore) -> None:
-        waiting = (await store.statistics())["queue_length"]
+        waiting = await count_waiting(store)
         if waiting:
             self._idle.clear()
             self._grow(waiting)

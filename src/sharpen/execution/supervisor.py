@@ -15,7 +15,7 @@ from ..store import LightningStore
 from .lives import Begin, End, Life
 from .lost_attempts import lose, open_attempts
 from .restarts import Restarts
-from .scaling import Bounds, Scaler
+from .scaling import Bounds, Scaler, count_waiting
 
 log = logging.getLogger(__name__)
 MARK_SECONDS = 5.0  # at the end of a run, lost rollouts are marked within this time or left to their leases
@@ -124,7 +124,7 @@ class Supervisor:
 
     async def _check_queue(self) -> None:
         async with self._connect() as store:
-            waiting = (await store.statistics())["queue_length"]
+            waiting = await count_waiting(store)
         if waiting and not self._stopping.is_set():
             raise RunnersExhaustedError(
                 f"all {self._most} runners have reached their max_rollouts, and {waiting} rollouts wait in the "

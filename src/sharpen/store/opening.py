@@ -38,7 +38,7 @@ def open_url(database_url: str | os.PathLike[str], **options: Any) -> LightningS
 
     The options are those of the store: `read_only`, `busy_seconds`, … A Redis URL may end in `?prefix=NAME`.
     """
-    text = os.fspath(database_url)
+    text = _with_small_scheme(os.fspath(database_url))
     kind = SCHEMES.get(scheme_of(text))
     if kind is None:
         raise InvalidInputError(_unknown(scheme_of(text)))
@@ -56,6 +56,12 @@ def open_url(database_url: str | os.PathLike[str], **options: Any) -> LightningS
     from .sqlite import SQLiteStore
 
     return SQLiteStore(text, **options)
+
+
+def _with_small_scheme(url: str) -> str:
+    """The clients of the databases know their schemes in small letters only."""
+    _, sign, rest = url.partition("://")
+    return f"{scheme_of(url)}://{rest}" if sign else url
 
 
 def _unknown(scheme: str) -> str:

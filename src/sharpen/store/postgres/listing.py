@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...errors import UnknownIdError
-from ...types import PaginatedResult, Rollout
+from ...types import ROLLOUT_STATUSES, PaginatedResult, Rollout
 from ..tables import Page, RolloutFilter, public_rollout
 from ..transitions import FINISHED, phases_of
 from .records import BOTH, UnitOfWork, record
@@ -21,11 +21,11 @@ _PHASE_INDEXES = dict.fromkeys(FINISHED, ("finish IS NOT NULL", "finish")) | {
 _PLACES = Statement("SELECT place FROM rollouts WHERE place IS NOT NULL ORDER BY place LIMIT $1")
 _STATUSES = Statement("SELECT rollout_id, status FROM rollouts WHERE rollout_id = ANY($1::text[])")
 # Nearly all have finished, and are counted by an index alone: their phase is their status.
-_TOTALS = Statement(
-    "SELECT phase, count(*) FROM rollouts WHERE finish IS NOT NULL GROUP BY phase UNION ALL "
-    "SELECT status, count(*) FROM rollouts WHERE place IS NOT NULL GROUP BY status UNION ALL "
-    "SELECT status, count(*) FROM rollouts WHERE phase = 'active' GROUP BY status"
-)
+_FINISHED_TOTALS = Statement("SELECT phase, count(*) FROM rollouts WHERE finish IS NOT NULL GROUP BY phase")
+_TOTALS = dict.fromkeys(FINISHED, _FINISHED_TOTALS) | {
+    "queued": Statement("SELECT status, count(*) FROM rollouts WHERE place IS NOT NULL GROUP BY status"),
+    "active": Statement("SELECT status, count(*) FROM rollouts WHERE phase = 'active' GROUP BY status"),
+}
 _LAST_FINISH = Statement("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM finishes")
 # Those on their way have numbers above the one that they stand registered with, of which 31 bits are known.
 _FINISHING = Statement(
@@ -84,11 +84,11 @@ class RolloutLists(UnitOfWork):
     def _total(self, wanted: RolloutFilter, where: str, values: list[Value]) -> int:
         if not wanted.asks_only_status:
             return int(self.one(f"SELECT count(*) FROM rollouts {where}", *values)[0])
-        return sum(n for status, n in self.totals().items() if wanted.status_in is None or status in wanted.status_in)
-
-    def totals(self) -> dict[str, int]:
-        """Rollouts by status."""
-        return dict(self.rows(_TOTALS))
+        statuses = ROLLOUT_STATUSES if wanted.status_in is None else wanted.status_in
+        asked = dict.fromkeys(_TOTALS[phase] for phase in phases_of(statuses))
+        answers = self.ask([(statement, ()) for statement in asked])
+        found: dict[str, int] = dict(row for answer in answers for row in self.session.rows(answer))
+        return sum(found.get(status, 0) for status in statuses)
 
     def public(self, values: Row) -> Rollout:
         return public_rollout(record(values), self.unpack)

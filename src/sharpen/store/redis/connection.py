@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from ...errors import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError, StoreWriteError
 from .scripts import ALL, SHA
@@ -39,6 +39,10 @@ Call = tuple[Any, ...]
 SCHEMES = ("redis", "rediss", "unix")
 SOCKET_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+_UNREADABLE = (
+    "the address of a Redis store cannot be read: give redis://user:password@host:6379/0, with a number as the port, "
+    "and with signs that have a meaning in URLs (such as / ? # @ [) written as %2F and so on"
+)
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|maxmemory|read only replica)\b")
 
 
@@ -61,21 +65,16 @@ class Address:
     """Where the server is. Its text has neither user nor password, so that it may stand in messages."""
 
     def __init__(self, url: str) -> None:
-        if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
-            raise InvalidInputError(
-                f"the address of a Redis store begins with redis://, rediss:// or unix://, "
-                f"for example redis://localhost:6379/0, not with {_beginning(url)!r}"
-            )
-        self._url = url
-        parts = urlsplit(url)
-        secrets = [unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
-        self._secrets = [secret for secret in secrets if secret]
+        self._url, parts = _read(url)
+        quoted = parts.password or ""
+        secrets = [quoted, unquote(quoted), *parse_qs(parts.query).get("password", [])]
+        self._secrets = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
         self.text = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self.pool()  # a port that is none, an option that is unknown
+        self.pool()  # an option that is unknown
 
     def pool(self) -> "redis.ConnectionPool":
         try:
-            plain = {"connection_class": _Wire} if urlsplit(self._url).scheme == "redis" else {}
+            plain = {"connection_class": _Wire} if self._url.startswith("redis://") else {}
             return redis.ConnectionPool.from_url(
                 self._url,
                 **plain,
@@ -96,6 +95,36 @@ class Address:
 
     def __repr__(self) -> str:
         return f"Address({self.text!r})"
+
+
+def _read(url: object) -> tuple[str, SplitResult]:
+    """A URL with its scheme in small letters, and its parts. One that cannot be read is not quoted: nobody knows where
+    in it the password is."""
+    scheme, sign, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if not sign or scheme.lower() not in SCHEMES:
+        raise InvalidInputError(
+            f"the address of a Redis store begins with redis://, rediss:// or unix://, "
+            f"for example redis://localhost:6379/0, not with {_beginning(url)!r}"
+        )
+    text = f"{scheme.lower()}://{rest}"
+    try:
+        parts = urlsplit(text)
+        is_readable = parts.port != 0 and not _is_cut_in_password(parts)
+    except ValueError:  # its words quote the URL
+        is_readable = False
+    if not is_readable:
+        raise InvalidInputError(_UNREADABLE)
+    return text, parts
+
+
+def _is_cut_in_password(parts: SplitResult) -> bool:
+    """Whether an @ stands behind the host: what was taken for the host is then the beginning of a password.
+
+    The path of a socket may hold one, where nothing stands before the path.
+    """
+    host = parts.netloc.rpartition("@")[2]
+    is_path = parts.scheme == "unix" and not host
+    return not is_path and "@" in f"{parts.path}{parts.query}{parts.fragment}"
 
 
 def _beginning(url: object) -> str:

@@ -5,6 +5,7 @@ A message may be lost with a connection, so whoever waits looks again after ever
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -18,7 +19,7 @@ from .scripts import WAKE
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 2.0
+READY_SECONDS, NO_WAIT_SECONDS = 2.0, 60.0
 LISTEN_SECONDS = 4.0  # below the time-out of the socket
 PAUSE_SECONDS = 0.2
 
@@ -35,25 +36,31 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
         self._is_stopped = threading.Event()
+        self._next_wait, self._why = 0.0, "the server has not answered"
 
     def ensure(self) -> None:
-        """Listen from now on. Where that takes too long, the slow look around has to do meanwhile."""
+        """Listen from now on. Where that takes too long, the slow look around has to do meanwhile.
+
+        Who comes soon after that does not wait for it again: where nobody may listen, every call would be slow.
+        """
         if self._is_ready.is_set():
             return
         with self._lock:
             if self._thread is None and not self._is_stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="sharpen-redis-listener", daemon=True)
                 self._thread.start()
-        self._is_ready.wait(READY_SECONDS)
+        if time.monotonic() >= self._next_wait and not self._is_ready.wait(READY_SECONDS):
+            self._next_wait = time.monotonic() + NO_WAIT_SECONDS
+            log.warning("nothing can be heard of news yet, and who waits looks once a second: %s", self._why)
 
     def _run(self) -> None:
         while not self._is_stopped.is_set():
             try:
                 self._listen()
             except redis.RedisError as error:
+                self._why = self._connection.address.without_secrets(str(error))
                 if self._is_ready.is_set():
-                    words = self._connection.address.without_secrets(str(error))
-                    log.info("the connection that hears of news has broken, and is made again: %s", words)
+                    log.info("the connection that hears of news has broken, and is made again: %s", self._why)
                 self._is_ready.clear()
                 self._is_stopped.wait(PAUSE_SECONDS)
 
@@ -66,6 +73,7 @@ class Listener:
                     continue
                 if message["type"] == "subscribe":
                     self._is_ready.set()
+                    self._next_wait = 0.0
                     self._on_connect()
                 elif message["type"] == "message" and message["data"]:
                     self._take(message["data"])

@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from ...errors import InvalidInputError, StoreError, StoreFileError
 from ..ids import new_id
-from .connection import Connection
+from .connection import SOCKET_SECONDS, Connection
 from .scripts import TRIAL
 
 OLDEST = (6, 2)
@@ -64,9 +64,21 @@ def check_server(connection: Connection) -> None:
 
 def check_rights(connection: Connection) -> None:
     """Refuse a user who may not do everything that a store does, before it does any of it."""
-    if missing := connection.run(TRIAL):
-        where, words = f"Redis at {connection.address.text}", "; ".join(_text(each) for each in missing)
+    missing = [_text(each) for each in connection.run(TRIAL)]
+    if missing := missing + connection.again(lambda: _unheard(connection)):
+        where, words = f"Redis at {connection.address.text}", "; ".join(missing)
         raise StoreError(f"the user of the address may not do what a store needs in {where}: {words}")
+
+
+def _unheard(connection: Connection) -> list[str]:
+    """Why this user may not listen where those who wait do. No script can try that."""
+    try:
+        with connection.client.pubsub() as channel:  # type: ignore[no-untyped-call]
+            channel.subscribe(connection.key("work:trial"), connection.key("finished"))
+            channel.get_message(timeout=SOCKET_SECONDS)
+    except NoPermissionError as error:
+        return [f"SUBSCRIBE: {connection.address.without_secrets(str(error))}"]
+    return []
 
 
 def open_store(connection: Connection, *, read_only: bool) -> str:

@@ -15,6 +15,7 @@ from .bodies import ChangedMeanwhileError
 from .records import AttemptRecord, Record
 from .scripts import PAGE, REQUEST, STATUSES, SWEEP
 from .search import RedisSearch
+from .texts import is_text
 from .unit import HOLD_MILLISECONDS, UnitOfWork
 
 WINDOW = 500  # rollouts in one answer
@@ -200,6 +201,9 @@ class RolloutTables(UnitOfWork):
         return [(number, self.public(rows[name])) for number, name in found if name in rows]
 
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
+        for rollout_id in rollout_ids:
+            if not is_text(rollout_id):
+                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
         left = []
         for start in range(0, len(rollout_ids), WINDOW):
             part = rollout_ids[start : start + WINDOW]
@@ -232,10 +236,7 @@ class RolloutTables(UnitOfWork):
         rollout.latest = row
         self._dirty[rollout.rollout_id] = rollout
         if row.request_id is not None:
-            claims = self._requests.setdefault(row.request_id, [])
-            claims.append([row.rollout_id, row.attempt_id])
-            self._do("HSET", "requests", row.request_id, msgspec.json.encode(claims))
-            self._do("HDEL", "held", f"request {row.request_id}")
+            self._requests.setdefault(row.request_id, []).append([row.rollout_id, row.attempt_id])
 
     def save_attempt(self, row: AttemptRow) -> None:
         rollout = self._kept(row)

@@ -245,7 +245,7 @@ return 'DONE'
 # Answers with how many went and how many were left where they stood.
 SWEEP: Final = """
 local P = KEYS[1]
-local gone, kept, totals = 0, 0, P .. 'totals'
+local gone, kept, totals, requests = 0, 0, P .. 'totals', {}
 local function let_go(id, key, state)
   local spans = 0
   local number, input = unpack(redis.call('HMGET', key, 'n', 'i'))
@@ -256,13 +256,7 @@ local function let_go(id, key, state)
     spans = spans + redis.call('HLEN', P .. 'spans:' .. attempt_id)
     redis.call('UNLINK', P .. 'spans:' .. attempt_id)
     if type(worker) == 'string' then redis.call('SREM', P .. 'unwanted:' .. worker, attempt_id) end
-    if type(request) == 'string' then
-      local is_needed = false
-      for _, claim in ipairs(cjson.decode(redis.call('HGET', P .. 'requests', request) or '[]')) do
-        is_needed = is_needed or (claim[1] ~= id and redis.call('EXISTS', P .. 'r:' .. claim[1]) == 1)
-      end
-      if not is_needed then redis.call('HDEL', P .. 'requests', request) end
-    end
+    if type(request) == 'string' then requests[request] = true end
   end
   if string.sub(input, 1, 1) == '@' then
     local body = P .. 'body:' .. string.sub(input, 2)
@@ -285,6 +279,16 @@ for _, id in ipairs(redis.call('ZRANGE', P .. ARGV[1], ARGV[2], ARGV[2] + ARGV[3
   else
     kept = kept + 1
   end
+end
+-- Once for each request and not for each of its claims, of which there may be thousands.
+local function is_needed(request)
+  for _, claim in ipairs(cjson.decode(redis.call('HGET', P .. 'requests', request) or '[]')) do
+    if redis.call('EXISTS', P .. 'r:' .. claim[1]) == 1 then return true end
+  end
+  return false
+end
+for request in pairs(requests) do
+  if not is_needed(request) then redis.call('HDEL', P .. 'requests', request) end
 end
 return {gone, kept}
 """

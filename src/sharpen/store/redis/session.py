@@ -6,6 +6,7 @@ number of every writer: a change whose answer was lost can be sent again without
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from .bodies import ChangedMeanwhileError
 from .connection import Connection
 from .scripts import COMMIT, ROWS, WORKER
 from .tables import RedisTables
+from .texts import is_text
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +43,30 @@ class Session:
 
     def transact(self, jobs: Sequence[Job]) -> Events:
         """Run all jobs. One that fails is undone alone; others keep their effect."""
-        events, end = self._until_applied(jobs), time.monotonic() + HELD_SECONDS
+        events, end = self._together_or_alone(jobs), time.monotonic() + HELD_SECONDS
         while (hungry := self._hungry(jobs)) and time.monotonic() < end:
             time.sleep(HELD_PAUSE)
             try:
-                later = self._until_applied(hungry)
+                later = self._together_or_alone(hungry)
             except StoreWriteError as error:  # what the others did stands
                 for job in hungry:
                     job.error = error
                 return events
             events.deadline = min(events.deadline, later.deadline)
         return events
+
+    def _together_or_alone(self, jobs: Sequence[Job]) -> Events:
+        """All jobs in one change; where one cannot be asked or packed, each in its own, so that it fails alone."""
+        try:
+            return self._until_applied(jobs)
+        except (StoreError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits has to hear of it
+            if len(jobs) == 1:
+                jobs[0].error = error
+                return Events()
+        parts = [self._together_or_alone([job]) for job in jobs]
+        return Events(deadline=min((part.deadline for part in parts), default=math.inf))
 
     def _hungry(self, jobs: Sequence[Job]) -> list[Job]:
         """Claims that got nothing only because others are about to claim, or to give back, what is there."""
@@ -88,6 +103,11 @@ class Session:
             self._is_applied = change is None or self._apply(change)
         except ChangedMeanwhileError:
             log.debug("something that was read has changed meanwhile: it is read again")
+        except StoreError:
+            raise
+        except Exception:
+            self._let_go()  # for the jobs that are now tried one by one
+            raise
         self._let_go()
         return self._is_applied
 
@@ -180,7 +200,7 @@ class _Wanted:
             self._claim(job.kwargs.get("limit", 1), job.kwargs.get("request_id"))
         elif job.name == "update_worker":
             worker_id = job.kwargs.get("worker_id", given)
-            if isinstance(worker_id, str):
+            if is_text(worker_id):
                 self.workers[worker_id] = None
         elif job.name == "enqueue_many_rollouts":
             self.needs_resources = True
@@ -194,18 +214,19 @@ class _Wanted:
                 self._rollout(rollout_id)
 
     def _rollout(self, rollout_id: Any) -> None:
-        if isinstance(rollout_id, str):
+        if is_text(rollout_id):
             self.rollouts[rollout_id] = None
 
     def _spans(self, spans: Any) -> None:
         for span in spans:
             self._rollout(span.rollout_id)
-            self.spans.setdefault(span.attempt_id, []).append(span.span_id)
+            if is_text(span.attempt_id) and is_text(span.span_id):
+                self.spans.setdefault(span.attempt_id, []).append(span.span_id)
 
     def _claim(self, limit: Any, request_id: Any) -> None:
         if request_id in self.requests:
             return  # both get the same
         if isinstance(limit, int | float) and limit > 0:
             self.claims += int(min(limit, MOST_CLAIMS))
-        if isinstance(request_id, str):
+        if is_text(request_id):
             self.requests[request_id] = None

@@ -11,6 +11,7 @@ from ..base import FilterLogic
 from ..tables import AttemptRow, Match, Page, RolloutRow, paginate, select
 from .records import Record
 from .rollouts import RolloutTables
+from .texts import is_text
 
 SPANS_AT_ONCE = 500  # in one command of a script
 
@@ -51,6 +52,9 @@ class SpanTables(RolloutTables):
 
     def missing_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: Sequence[Span]) -> list[bool]:
         assert isinstance(rollout, Record)
+        for span in spans:
+            if not is_text(span.span_id):
+                raise InvalidInputError(f"span_id is {span.span_id!r}: use a text that can be written as UTF-8")
         if not rollout.spans:  # the first spans of a rollout are new
             return [True] * len(spans)
         known = self._known_spans.setdefault(attempt.attempt_id, {})

@@ -21,6 +21,7 @@ from .bodies import SHARED_BYTES
 from .records import Record
 from .scripts import WORKER
 from .spans import SpanTables
+from .texts import is_text
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -57,6 +58,8 @@ class RedisTables(SpanTables):
 
     def _version_field(self, field: str) -> Any:
         self._published_count()
+        if not is_text(field):
+            return None
         return self.connection.at_once(("HGET", self.connection.key("versions"), field))[0]
 
     def resources(self, resources_id: str, version: int | None) -> ResourcesUpdate | None:
@@ -88,7 +91,7 @@ class RedisTables(SpanTables):
     # -- workers -------------------------------------------------------------------------------------
 
     def worker(self, worker_id: str) -> Worker | None:
-        return self._worker(worker_id, self._seen_worker(worker_id))
+        return self._worker(worker_id, self._seen_worker(worker_id)) if is_text(worker_id) else None
 
     def _seen_worker(self, worker_id: str) -> Sequence[Any]:
         if worker_id not in self._workers:

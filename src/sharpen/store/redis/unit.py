@@ -14,6 +14,7 @@ from .bodies import Bodies
 from .connection import Connection
 from .records import AttemptRecord, Index, Record, old_attempts_of, read_record, state_of
 from .scripts import ROWS, TAKE, WAKE
+from .texts import is_text
 
 HOLD_MILLISECONDS = 1500
 FINISHED_IN_MESSAGE = 200
@@ -103,12 +104,21 @@ class UnitOfWork:
         for worker_id, fields in self._times.items():
             self._do("SADD", "workers", worker_id)
             self._do("HSET", f"w:{worker_id}", *(part for pair in fields.items() for part in pair))
+        for request_id, claims in self._requests.items():
+            self._keep_request(request_id, claims)
         if not rows and not self._commands:
             return None
         checks = [(kind, key, value) for (kind, key), value in self._checks.items()]
         groups = [finished[at : at + FINISHED_IN_MESSAGE] for at in range(0, len(finished), FINISHED_IN_MESSAGE)]
         messages = [msgspec.json.encode(group).decode() for group in groups]
         return _pack((checks, rows, self._commands, queued, messages))
+
+    def _keep_request(self, request_id: str, claims: list[list[str]]) -> None:
+        """Once for a request, since a list that is written again with every claim grows with their square."""
+        kept = msgspec.json.encode(claims).decode()
+        if claims and kept != self._checks.get(("request", request_id)):
+            self._do("HSET", "requests", request_id, kept)
+            self._do("HDEL", "held", f"request {request_id}")
 
     def release(self, *, is_written: bool) -> None:
         """Let go of rollouts that were held and are not changed."""
@@ -178,8 +188,9 @@ class UnitOfWork:
 
     def load(self, names: Iterable[str]) -> None:
         """Read these rollouts, in one trip."""
-        wanted = [name for name in dict.fromkeys(names) if name not in self._loaded]
-        if wanted:
+        unknown = [name for name in dict.fromkeys(names) if name not in self._loaded]
+        self._loaded |= {name: None for name in unknown if not is_text(name)}
+        if wanted := [name for name in unknown if is_text(name)]:
             self.see_rows(wanted, self.connection.run(ROWS, *wanted))
 
     def see_rows(self, names: Sequence[str], answers: Sequence[Any]) -> None:
