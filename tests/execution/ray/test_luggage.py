@@ -50,6 +50,14 @@ def test_it_is_unpacked_as_it_was(folder, monkeypatch):
     assert (unpacked / "some_package" / "words.txt").read_text() == "data of the package"
 
 
+def test_what_a_text_speaks_of_stays_at_home(folder):
+    (folder / "data_folder").mkdir()
+    (folder / "data_folder" / "large.bin").write_bytes(bytes(100))
+    speaking = (folder / "lone_module.py").read_text()
+    (folder / "lone_module.py").write_text(f'"""Words.\n\nimport data_folder that was made before.\n"""\n{speaking}')
+    assert not [name for name in names(luggage.load(["lone_module"])) if name.startswith("data_folder")]
+
+
 def test_what_is_too_large_is_refused_by_the_name_of_its_largest_file(folder, monkeypatch):
     monkeypatch.setattr(luggage, "MAX_BYTES", 10)
     with pytest.raises(TransportError, match=r"some_package/__init__\.py.*working_dir"):

@@ -4,8 +4,9 @@ What is installed is expected on every node; what is not is found by its import 
 by each process into a folder of its own.
 """
 
+import ast
+import contextlib
 import io
-import re
 import sys
 import sysconfig
 import tempfile
@@ -20,7 +21,6 @@ from ..modules import find_module
 
 MAX_BYTES = 64 * 2**20
 _OWN = __name__.partition(".")[0]
-_IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w., \t]+)|from[ \t]+(\w[\w.]*)[ \t]+import\b)", re.MULTILINE)
 _LEFT_OUT = {"__pycache__", "node_modules"}
 
 
@@ -46,10 +46,14 @@ def _program() -> list[Path]:
 
 
 def _imports_of(files: Iterable[Path]) -> Iterator[str]:
-    """The modules that these files import, also inside functions; what a text only speaks of does no harm."""
+    """The modules that these files import, also inside functions; what is no Python imports nothing."""
     for file in files:
-        for several, one in _IMPORT.findall(file.read_text(encoding="utf-8", errors="replace")):
-            yield from (each.split()[0] for each in f"{several},{one}".split(",") if each.strip())
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                if isinstance(node, ast.Import):
+                    yield from (each.name for each in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    yield node.module
 
 
 def _files_of(name: str) -> Iterator[tuple[str, Path]]:

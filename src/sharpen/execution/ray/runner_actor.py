@@ -97,6 +97,11 @@ class RunnerActor:
         change.cancel()
         return living.done()
 
+    async def leave(self) -> None:
+        """It was not needed after all."""
+        assert self._arrival is not None
+        self._arrival.leave()
+
     async def ask_to_stop(self) -> None:
         if self._life is not None:
             self._life.ask_to_stop()

@@ -1,6 +1,7 @@
 """A life of a runner as an actor, as the program sees it, and the actors of a run."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from typing import Any
@@ -92,12 +93,16 @@ class RunnerLife:
                 self._actors.dismiss(self._worker_id)
 
     async def _work(self) -> End:
+        from ray.exceptions import RayError
+
         answer = await self._prepare()
         if "error" in answer:
             words = answer["error"]
             return self._end("failed", words.strip().splitlines()[-1], answer["kind"], words)
         self._name = answer["ready"]
         if self._is_asked:
+            with contextlib.suppress(RayError, TimeoutError):
+                await asyncio.wait_for(self._actor.leave.remote(), TIDY_SECONDS)
             return self._end("stopped", "asked to stop")
         log.debug("runner %d is ready: %s on node %s", self._worker_id, self._name, answer["node"])
         self._on_ready(answer["ready"])

@@ -34,7 +34,8 @@ def test_every_rank_answers_agents_and_closing_lets_go_of_all(model_folder: Path
         with pytest.raises(ConfigError, match="default process group"):
             sharded(model_folder)
         for step in range(3):
-            assert train(three, step) == pytest.approx(train(one, step), rel=2e-2, abs=2e-2)
+            # The largest ratio is the exponential of a difference of two numbers with eight bits.
+            assert train(three, step) == pytest.approx(train(one, step), rel=5e-2, abs=2e-2)
         body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0, "return_token_ids": True}
         answers = [httpx.post(f"{url}/completions", json=body, timeout=60).json() for url in servers.base_urls]
         assert len({tuple(each["choices"][0]["token_ids"]) for each in answers}) == 1
