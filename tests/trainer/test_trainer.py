@@ -442,6 +442,11 @@ def test_hooks_are_one_or_several(hooks: Any) -> None:
         ({"n_runners": -1}, ConfigError, "n_runners is -1: give a whole number of at least 1"),
         ({"n_runners": True}, ConfigError, "n_runners is True"),
         ({"max_rollouts": 0}, ConfigError, "max_rollouts is 0: give a whole number of at least 1"),
+        ({"seed": "abc"}, ConfigError, "seed is 'abc': give a whole number"),
+        ({"stall_seconds": "long"}, ConfigError, "stall_seconds is 'long': give a number of seconds"),
+        ({"stall_seconds": 0}, ConfigError, "stall_seconds is 0: give a number of seconds above 0"),
+        ({"dev": "maybe"}, ConfigError, "dev is 'maybe': give True or False"),
+        ({"dashboard": "maybe"}, ConfigError, "dashboard is 'maybe': give True or False"),
         ({"algorithm_retries": 1.5}, ConfigError, "algorithm_retries is 1.5"),
     ],
 )

@@ -182,7 +182,10 @@ class Factories(TrainerLegacy):
             if count is None:
                 log.warning("n_runners is %d, but %s has no such setting", self.n_runners, name)
             elif count != self.n_runners:
-                raise ConfigError(f"n_runners is {self.n_runners}, but the {name} that was given has n_runners={count}")
+                raise ConfigError(
+                    f"n_runners is {self.n_runners}, but the {name} that was given has n_runners={count}: change it "
+                    "there, or name the strategy only ('shm', 'cs') and give n_runners here"
+                )
 
     def _check_runner(self, runner: Runner[Any]) -> None:
         name = type(runner).__name__

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import msgspec
 
@@ -94,6 +94,7 @@ class Trainer(LoopFace, Factories):
         dashboard: bool | None = None,
     ) -> None:
         _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
+        _check_settings(seed, stall_seconds, dev=dev, dashboard=dashboard)
         self.is_dev = dev
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
         self.initial_resources = _checked_resources(initial_resources)
@@ -347,3 +348,14 @@ def _check_counts(**counts: int | None) -> None:
         low = 0 if name == "algorithm_retries" else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
             raise ConfigError(f"{name} is {value!r}: give a whole number of at least {low}, or leave it out")
+
+
+def _check_settings(seed: object, stall_seconds: object, **switches: object) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
+        raise ConfigError(f"seed is {seed!r}: give a whole number, or leave it out")
+    is_number = isinstance(stall_seconds, int | float) and not isinstance(stall_seconds, bool)
+    if not is_number or not stall_seconds > 0:  # type: ignore[operator]
+        raise ConfigError(f"stall_seconds is {stall_seconds!r}: give a number of seconds above 0")
+    for name, value in switches.items():
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}: give True or False")
