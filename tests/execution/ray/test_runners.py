@@ -85,7 +85,7 @@ def test_a_folder_in_the_runtime_environment_is_for_whoever_connects(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_without_repeating_what_is_done(tmp_path):
-    given = {"type": "ray", "runner_resources": SMALL, "runtime_env": FOUND_THERE, "graceful_timeout": 1.0}
+    given = {"type": "ray", "runner_resources": SMALL, "runtime_env": FOUND_THERE, "graceful_timeout": 15.0}
     tasks = [{"number": number, "seconds": 0.2, "file": str(tmp_path / "done")} for number in range(16)]
 
     def trainer() -> Trainer:
