@@ -1,6 +1,7 @@
 """`sharpen eval`: an agent, a policy and a model, measured."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,29 @@ def test_the_prompts_that_a_run_published_take_the_place_of_those_of_the_configu
     assert found["prompts_of"].endswith("-polite")
 
 
+INTERRUPTED = """
+    import asyncio, os, signal
+    async def agent(task):
+        os.kill(os.getpid(), signal.NAME)
+        await asyncio.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_program_learns_where_an_interrupted_measurement_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, code: int
+) -> None:
+    path = write(tmp_path / "project", own__py=INTERRUPTED.replace("NAME", name))
+    assert main(["eval", str(path), "agent=own.py:agent", "--json"]) == code
+    (folder,) = (tmp_path / "runs").iterdir()
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"status": "interrupted", "dataset": "val", "run_dir": os.fspath(folder)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
+        (["val_dataset=[]"], 2, "has no tasks"),
         (["val_dataset=null"], 2, "has no val_dataset: give one, or choose another --dataset"),
         (["--run", "nothing"], 3, "there is no run 'nothing'"),
         (["--run", "last"], 3, "there is no run of the kind 'agents'"),

@@ -35,6 +35,27 @@ def test_the_default_project_finds_a_better_prompt_offline(tmp_path: Path, capsy
     assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 1.0
 
 
+RESUMED = ["--resume", "last"]
+MORE_RULES = "algorithm.rules.6=Be brief."
+
+
+def test_a_search_that_has_ended_tries_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    again = ["train", str(tmp_path / "mine"), "--json"]
+    capsys.readouterr()
+    first, second, third = [run_of(capsys, *again, *more) for more in ([], RESUMED, [*RESUMED, MORE_RULES])]
+    assert second["rollouts"] == first["rollouts"]
+    assert second["train/candidates_total"] == first["train/candidates_total"]
+    assert third["train/candidates_total"] == first["train/candidates_total"] + 1
+
+
+def run_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, float]:
+    """The metrics of a training."""
+    assert main(arguments) == 0
+    metrics: dict[str, float] = json.loads(capsys.readouterr().out)["metrics"]
+    return metrics
+
+
 @pytest.mark.parametrize("template", list(TEMPLATES))
 def test_every_project_has_a_readme_data_and_a_configuration_that_is_right(tmp_path: Path, template: str) -> None:
     assert main(["init", str(tmp_path / "p"), "--template", template, "--json"]) == 0
@@ -43,11 +64,22 @@ def test_every_project_has_a_readme_data_and_a_configuration_that_is_right(tmp_p
     assert load_config(tmp_path / "p").folder == tmp_path / "p"
 
 
+@pytest.mark.parametrize("template", ["prompt", "calculator"])
+def test_a_project_takes_the_override_that_help_shows(
+    tmp_path: Path, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "p"), "--template", template]) == 0
+    assert main(["train", str(tmp_path / "p"), "n_runners=4", "--dry-run"]) == 0, capsys.readouterr().err
+
+
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text("mine: 1\n")
     assert main(["init", str(tmp_path)]) == 2
     assert "is there already, and is not overwritten" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    (tmp_path / "agent.py").write_text("")
+    assert main(["init", str(tmp_path)]) == 2
+    assert "config.yaml are there already, and are not overwritten" in capsys.readouterr().err
     assert main(["init", str(tmp_path / "config.yaml")]) == 2
 
 

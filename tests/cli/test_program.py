@@ -14,6 +14,7 @@ import pytest
 
 import sharpen
 from sharpen.cli import main, program
+from sharpen.cli.exit_codes import MEANINGS
 from sharpen.errors import ConfigError, FinishedError, StoreUnavailableError, UnknownIdError
 
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry", "rich", "sqlite3", "msgspec", "yaml")
@@ -114,6 +115,32 @@ def test_a_word_that_is_near_to_nothing_is_answered_with_all(capsys: Text) -> No
 def test_a_misspelt_option_is_answered_with_the_nearest(capsys: Text) -> None:
     assert main(["mcp", "--bas-dir=x"]) == 2
     assert "sharpen mcp: unknown argument: --bas-dir=x; did you mean '--base-dir'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["runs", "--sate", "failed"], "sharpen runs: unknown argument: --sate; did you mean '--state'?"),
+        (["runs", "--limit", "3", "--sate", "failed"], "unknown argument: --sate; did you mean '--state'?"),
+        (["runs", "--sate=failed", "list"], "unknown argument: --sate=failed; did you mean '--state'?"),
+        (["rollouts", "--stauts", "failed"], "unknown argument: --stauts; did you mean '--status'?"),
+        (["store", "--prot", "0", "new.db"], "unknown argument: --prot; did you mean '--port'?"),
+        (["--verson", "runs"], "unknown argument: --verson; did you mean '--version'?"),
+        (["rollouts", "--reward-min", "-1", "lst"], "invalid choice: 'lst'; did you mean 'list'?"),
+    ],
+)
+def test_a_misspelt_option_before_an_inner_command_is_named(words: list[str], told: str, capsys: Text) -> None:
+    assert main(words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_help_names_every_exit_code_and_the_variables_of_a_database_and_a_gateway(capsys: Text) -> None:
+    main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for code in MEANINGS:
+        assert f" {code} " in shown.partition("exit codes:")[2]
+    assert "SHARPEN_DATABASE_URL" in shown
+    assert "SHARPEN_GATEWAY_TOKEN" in shown
 
 
 def test_an_option_cannot_be_abbreviated(capsys: Text) -> None:

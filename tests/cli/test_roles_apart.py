@@ -81,6 +81,22 @@ def test_the_algorithm_serves_the_store_of_its_run_to_a_runner(
     assert ended(runner, signal.SIGINT) == 130
 
 
+def test_an_algorithm_takes_a_free_port_where_0_is_asked_for(config: str, tmp_path: Path) -> None:
+    """Ctrl-C ends it, as no runner comes."""
+    algorithm = start(tmp_path, "algorithm", config, "--port", "0")
+    try:
+        assert algorithm.stderr is not None
+        told = ""
+        while "http://127.0.0.1:" not in told:
+            assert algorithm.poll() is None, told
+            told = algorithm.stderr.readline()
+        assert ":4747" not in told
+        assert ended(algorithm, signal.SIGINT) == 130
+    finally:
+        algorithm.kill()
+        algorithm.communicate()
+
+
 @pytest.mark.slow
 def test_an_algorithm_waits_for_its_store_and_outlives_it(
     config: str, port: int, tmp_path: Path, runner: "subprocess.Popen[str]"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
-from sharpen.store import InMemoryLightningStore
+from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.store.server import LightningStoreServer
-from sharpen.types import Attempt
+from sharpen.types import Attempt, EnqueueRolloutRequest
 
 from .rollout_run import RUN, Terminal, make_run
 
@@ -192,6 +192,42 @@ def test_an_export_to_another_format_is_refused(terminal: Terminal, tmp_path: Pa
     terminal.run("rollouts", "export", str(tmp_path / "x.csv"), code=2)
     assert ".jsonl or .parquet" in terminal.said
     assert list(tmp_path.iterdir()) == []
+
+
+def many(path: Path, count: int) -> str:
+    """A store file with so many rollouts."""
+
+    async def fill() -> None:
+        store = SQLiteStore(path)
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(number) for number in range(count)])
+        await store.close()
+
+    asyncio.run(fill())
+    return str(path)
+
+
+def test_a_list_shows_50_and_an_export_writes_all(terminal: Terminal, tmp_path: Path) -> None:
+    store, lines = many(tmp_path / "many.db", 51), tmp_path / "all.jsonl"
+    assert terminal.value("rollouts", "export", str(lines), "--store", store)["rollouts"] == 51
+    assert len(lines.read_text().splitlines()) == 51
+    assert terminal.value("rollouts", "export", str(lines), "--store", store, "--limit", "7")["rollouts"] == 7
+    assert terminal.value("rollouts", "--limit", "0", "export", str(lines), "--store", store)["rollouts"] == 51
+    for words in (["rollouts"], ["rollouts", "list"]):
+        assert len(terminal.value(*words, "--store", store)["rollouts"]) == 50
+    assert len(terminal.value("rollouts", "--limit", "0", "list", "--store", store)["rollouts"]) == 51
+
+
+def test_an_export_that_cannot_be_written_says_what_was_wanted(terminal: Terminal) -> None:
+    """In the folder of the kernel nobody can make a file."""
+    error = terminal.value("rollouts", "export", "/proc/all.jsonl", code=1)["error"]["message"]
+    assert error.startswith("the rollouts cannot be written to '/proc/all.jsonl': ")
+    assert ".tmp" not in error
+
+
+@pytest.mark.parametrize("word", ["nofile.db", "no/store"])
+def test_a_store_that_is_not_there_may_have_been_a_file(terminal: Terminal, word: str) -> None:
+    terminal.run("rollouts", "--store", word, code=3)
+    assert f"there is no store file {word!r}, and there is no run {word!r} in " in terminal.said
 
 
 class Patient(InMemoryLightningStore):

@@ -194,6 +194,18 @@ def test_the_best_is_exported(terminal: Terminal, runs: Path, tmp_path: Path) ->
     assert "--out" in terminal.said
 
 
+def test_the_best_of_the_last_run_is_that_of_one_that_trained(terminal: Terminal, runs: Path, tmp_path: Path) -> None:
+    assert "there are no runs" in terminal.value("best", "last", "--out", "x", code=3)["error"]["message"]
+    dev_run(runs / "measured", name="eval")
+    error = terminal.value("best", "last", "--out", str(tmp_path / "out"), code=3)["error"]["message"]
+    assert error.startswith("no run in ")
+    assert "trained" in error
+    tuned_run(runs / "tuned")
+    os.utime(runs / "tuned", (1, 1))
+    assert terminal.value("list")[0]["name"] == "measured"
+    assert terminal.value("best", "last", "--out", str(tmp_path / "out"))["run"] == "tuned"
+
+
 def test_an_unknown_run_is_answered_with_the_nearest(terminal: Terminal, runs: Path) -> None:
     simulator_run(runs / "20261115-120000-sim")
     for command in (["show"], ["compare", "last"], ["best", "--out", "x"], ["rm", "--yes"]):
@@ -210,6 +222,15 @@ def test_removing_needs_a_yes_where_nobody_can_be_asked(terminal: Terminal, runs
     assert (runs / "one").exists()
     assert terminal.value("rm", "one", "two", "one", "--yes") == {"removed": ["one", "two"]}
     assert [path.name for path in runs.iterdir()] == ["three"]
+
+
+def test_what_the_system_refuses_is_told_with_what_was_wanted(terminal: Terminal, runs: Path) -> None:
+    """Here a folder stands where the lock should be; a read-only disk is told in the same way."""
+    dev_run(runs / "one")
+    (runs / "one" / ".lock").unlink()
+    (runs / "one" / ".lock").mkdir()
+    terminal.run("rm", "one", "--yes", code=1)
+    assert terminal.said == "sharpen runs: the run 'one' cannot be removed: Is a directory\n"
 
 
 def test_of_several_runs_none_is_removed_if_one_cannot_be(terminal: Terminal, runs: Path) -> None:

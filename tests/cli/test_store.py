@@ -74,8 +74,9 @@ def test_a_backup_is_a_store_of_its_own(terminal: Terminal, tmp_path: Path) -> N
     told = terminal.value("store", "backup", path, str(copy))
     assert told["bytes"] == copy.stat().st_size
     assert terminal.value("store", "stats", str(copy))["total_rollouts"] == 3
-    terminal.run("store", "backup", path, str(copy), code=1)
-    assert str(copy) in terminal.said
+    for target in (str(copy), "no/folder.db"):
+        terminal.run("store", "backup", path, target, code=2)
+        assert target.split("/")[0] in terminal.said
     terminal.run("store", "backup", "http://127.0.0.1:1", "x.db", code=2)
     assert "on the machine where it lies" in terminal.said
 
@@ -167,6 +168,14 @@ def test_a_word_that_is_no_path_is_a_misspelt_command(terminal: Terminal, tmp_pa
     for words in (["stat"], ["./new.db"], ["serve", "new.db"], ["--no-token", "new.db"]):
         terminal.run("store", *words, "--port", "99999", code=2)
         assert "--port is 99999" in terminal.said
+
+
+def test_a_file_that_can_be_no_store_is_wrong_usage_so_that_nobody_tries_again(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text("agent: agent.py:adder\n")
+    for place in ("no/folder/x.db", "config.yaml"):
+        assert terminal.value("store", "serve", place, code=2)["error"]["type"] == "ConfigError"
 
 
 def test_a_port_that_is_taken_and_an_open_door_are_refused(terminal: Terminal, tmp_path: Path) -> None:

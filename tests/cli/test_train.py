@@ -153,16 +153,17 @@ INTERRUPTED = """
     from sharpen import Baseline
     class Own(Baseline):
         async def run(self, *datasets):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.NAME)
             await asyncio.sleep(60)
 """
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_program_learns_where_an_interrupted_run_is(
-    tmp_path: Path, own_runs: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, own_runs: Path, capsys: pytest.CaptureFixture[str], name: str, code: int
 ) -> None:
-    path = write(tmp_path / "project", own__py=INTERRUPTED)
-    assert main(["train", str(path), "algorithm=own.py:Own", "--json"]) == 130
+    path = write(tmp_path / "project", own__py=INTERRUPTED.replace("NAME", name))
+    assert main(["train", str(path), "algorithm=own.py:Own", "--json"]) == code
     found = json.loads(capsys.readouterr().out)
     assert (found["status"], found["run_dir"], found["kind"]) == ("interrupted", str(only_run(own_runs)), "agents")
 
@@ -172,6 +173,30 @@ def test_without_tasks_there_is_no_run(tmp_path: Path, own_runs: Path, capsys: p
     assert main(["train", path, "train_dataset=null", "val_dataset=null"]) == 2
     assert "config.yaml has no tasks for Baseline: give train_dataset, val_dataset, or both" in capsys.readouterr().err
     assert not own_runs.exists()
+
+
+@pytest.mark.parametrize("given", [["train_dataset=[]"], ["train_dataset=null", "val_dataset=[]"]])
+def test_a_list_without_tasks_is_as_wrong_as_a_file_without(
+    tmp_path: Path, own_runs: Path, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    assert main(["train", str(write(tmp_path / "project")), *given]) == 2
+    assert "has no tasks" in capsys.readouterr().err
+    assert not own_runs.exists()
+
+
+def test_an_empty_list_is_no_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(write(tmp_path / "project")), "val_dataset=[]", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["rollouts"] == 2
+
+
+def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(
+    tmp_path: Path, own_runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(write(tmp_path / "project"))
+    assert main(["train", path]) == 0
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as on a read-only file system
+    assert main(["train", path, "--resume", "last"]) == 1
+    assert f"the run {only_run(own_runs).name!r} cannot go on: " in capsys.readouterr().err
 
 
 def test_what_to_do_next_can_be_pasted_into_a_shell(

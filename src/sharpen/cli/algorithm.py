@@ -48,7 +48,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "or env:NAME",
     )
     parser.add_argument("--host", help="where to serve the store from here (default: this machine only)")
-    parser.add_argument("--port", type=int, help=f"the port of that (default: as the file says, or {STORE_PORT})")
+    parser.add_argument(
+        "--port", type=int, help=f"the port of that; 0 takes a free one (default: as the file says, or {STORE_PORT})"
+    )
     add_resume_option(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -80,7 +82,9 @@ def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, An
     url = None if arguments.store is None else resolve_address(arguments.store.strip())
     if url is None or is_database(url):
         port = arguments.port if arguments.port is not None else config.values.get("port")
-        strategy = ClientServerExecutionStrategy(role="algorithm", server_host=arguments.host, server_port=port)
+        strategy = ClientServerExecutionStrategy(role="algorithm", server_host=arguments.host, server_port=port or None)
+        if port == 0:
+            strategy.server_port = None  # a free one, which is not the default where the roles are apart
         return {"strategy": strategy} | ({} if url is None else {"store": open_url(url)})
     if arguments.host is not None or arguments.port is not None:
         raise ConfigError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .answer import only_answer
 from .counts import count_from
-from .exit_codes import FAILED, INTERRUPTED, OK
+from .exit_codes import FAILED, INTERRUPTED, OK, is_interrupt
 from .output import Output, add_output_options
 from .parser import examples
 from .train import add_config_arguments
@@ -50,13 +50,15 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def run(arguments: argparse.Namespace) -> int:
     from .config import load_config
 
-    out = Output.of(arguments)
+    out, config = Output.of(arguments), None
     try:
         with only_answer(out):
-            found = _measure(load_config(arguments.config, arguments.overrides), arguments)
-    except KeyboardInterrupt:
-        if out.is_json:
-            out.value({"status": "interrupted", "dataset": arguments.dataset})
+            config = load_config(arguments.config, arguments.overrides)
+            found = _measure(config, arguments)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if out.is_json and is_interrupt(error):
+            folder = None if config is None else config.kept_in
+            out.value({"status": "interrupted", "dataset": arguments.dataset, "run_dir": folder})
         raise
     if out.is_json:
         out.value(found)

@@ -37,6 +37,11 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a signal ended the work; a run that has ended in order after SIGTERM leaves by `SystemExit`."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == TERMINATED)
+
+
 def code_of(error: BaseException) -> int:
     """The exit code that says the same as this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

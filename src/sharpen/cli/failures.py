@@ -4,12 +4,14 @@ With the variable SHARPEN_DEBUG=1 the traceback is shown. Otherwise that of an e
 whose place is said.
 """
 
+import contextlib
 import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 
-from ..errors import AccessDeniedError, SharpenError, text_of
+from ..errors import AccessDeniedError, RunError, SharpenError, text_of
 from .exit_codes import code_of
 from .output import Output, plain
 
@@ -29,6 +31,17 @@ def say_failure(command: str, error: BaseException) -> int:
         sys.stderr.write(f"This was not expected. {_where_the_traceback_is(error)}\n")
     sys.stderr.flush()
     return code_of(error)
+
+
+@contextlib.contextmanager
+def saying_what_failed(what: str) -> Iterator[None]:
+    """An error of the system about a file names that file alone, often one that no user knows: say what was wanted."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, SharpenError) or error.filename is None:
+            raise
+        raise RunError(f"{what}: {error.strerror}") from error
 
 
 def say_failure_as_json(kind: str, message: str) -> None:

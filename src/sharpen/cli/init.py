@@ -63,7 +63,8 @@ def write_project(folder: Path, template: str) -> list[Path]:
         raise ConfigError(f"{str(folder)!r} is a file: give a new folder")
     there = [str(folder / path) for path in contents if (folder / path).exists()]
     if there:
-        raise ConfigError(f"{', '.join(there)} is there already, and is not overwritten: give a new folder")
+        verb = "is" if len(there) == 1 else "are"
+        raise ConfigError(f"{', '.join(there)} {verb} there already, and {verb} not overwritten: give a new folder")
     try:
         return [_write(folder / path, text) for path, text in contents.items()]
     except OSError as error:

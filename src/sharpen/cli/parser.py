@@ -52,6 +52,7 @@ class CommandParser(argparse.ArgumentParser):
         if self._is_mixing:
             return super().parse_known_args(args, namespace)
         if self.has_commands:
+            self._refuse_unknown_options(sys.argv[1:] if args is None else args)
             found, unknown = super().parse_known_args(args, namespace)
         else:
             self._is_mixing = True
@@ -62,6 +63,21 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unknown argument: {' '.join(unknown)}{self._nearest_option(unknown)}")
         return found, []
+
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Before the inner command: the value of a misspelt option would be taken for that command."""
+        rest = iter(words)
+        for word in rest:
+            if not word.startswith("-") or word in ("-", "--"):
+                return
+            name, has_value, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if isinstance(action, argparse._HelpAction):
+                return
+            if action is None:
+                self.error(f"unknown argument: {word}{self._nearest_option([word])}")
+            if action.nargs is None and not has_value:
+                next(rest, None)
 
     @property
     def has_commands(self) -> bool:

@@ -100,7 +100,8 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 def _summaries(parser: argparse.ArgumentParser) -> dict[str, str]:
     actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    return {each.dest: each.help or "" for action in actions for each in action._get_subactions()}
+    # A help text is a format, in which %% stands for %.
+    return {each.dest: (each.help or "") % {} for action in actions for each in action._get_subactions()}
 
 
 def _codes() -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from .exit_codes import FAILED, INTERRUPTED, OK
+from .exit_codes import FAILED, INTERRUPTED, OK, is_interrupt
 from .output import Output
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class ResultPage:
         """A program that asked learns of a run that was ended by a signal how far it came, and where it is."""
         try:
             yield
-        except KeyboardInterrupt:
-            if self._out.is_json:
+        except (KeyboardInterrupt, SystemExit) as error:
+            if self._out.is_json and is_interrupt(error):
                 self._out.value({"status": "interrupted", **self._record(), "kind": self._config.kind})
             raise
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from .columns import Column
 from .counts import count_from
+from .failures import saying_what_failed
 from .inner_commands import leave_to_outer
 from .output import Output, add_output_options, one_line
 from .parser import examples
@@ -98,9 +99,8 @@ def _add_export(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
-    parser.add_argument(
-        "--limit", type=count_from(0), default=_LISTED, metavar="N", help=f"at most so many ({_LISTED}; 0: all)"
-    )
+    # No default here: it would count for an inner `export`, too, which writes all.
+    parser.add_argument("--limit", type=count_from(0), metavar="N", help=f"at most so many ({_LISTED}; 0: all)")
     add_store_options(parser)
     add_output_options(parser)
 
@@ -142,8 +142,9 @@ def run_list(arguments: argparse.Namespace) -> None:
 
 async def _list(arguments: argparse.Namespace) -> None:
     out, filters = Output.of(arguments), filters_of(arguments)
+    limit = _LISTED if arguments.limit is None else arguments.limit
     async with chosen_store(arguments) as opened:
-        found, page = await _first(opened.store, filters, arguments.limit or sys.maxsize)
+        found, page = await _first(opened.store, filters, limit or sys.maxsize)
         attempts = await _latest_attempts(opened.store, found)
     has_more = page.next_cursor is not None
     if out.is_json:
@@ -269,7 +270,8 @@ async def _transcript(arguments: argparse.Namespace) -> "Transcript":
 def run_export(arguments: argparse.Namespace) -> None:
     """Write rollouts to a file."""
     out, path = Output.of(arguments), Path(arguments.file)
-    count = asyncio.run(_export(arguments, path, out))
+    with saying_what_failed(f"the rollouts cannot be written to {str(path)!r}"):
+        count = asyncio.run(_export(arguments, path, out))
     if out.is_json:
         out.value({"file": str(path), "rollouts": count, "bytes": path.stat().st_size})
     else:
@@ -285,7 +287,7 @@ async def _export(arguments: argparse.Namespace, path: Path, out: Output) -> int
             path,
             format=_format_of(path),
             filters=filters_of(arguments),
-            limit=arguments.limit,
+            limit=arguments.limit or None,
             with_spans=arguments.spans,
             progress=lambda count: out.note(f"{count:,} rollouts so far") if count % 10_000 == 0 else None,
         )

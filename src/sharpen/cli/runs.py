@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .columns import Column
 from .counts import count_from
+from .failures import saying_what_failed
 from .inner_commands import add_inner_commands, leave_to_outer
 from .output import Output, add_output_options
 from .parser import examples
@@ -66,7 +67,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     several.set_defaults(run=compare_runs)
 
     best = what.add_parser("best", help="copy the best prompt, model or policy of a run to a folder")
-    best.add_argument("name", metavar="RUN", help=_RUN)
+    best.add_argument("name", metavar="RUN", help=f"{_RUN}, which is the last that trained")
     best.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="a new folder")
     best.set_defaults(run=export_best_of_run)
 
@@ -207,9 +208,9 @@ def compare_runs(arguments: argparse.Namespace) -> None:
 def export_best_of_run(arguments: argparse.Namespace) -> None:
     """Copy what a run made."""
     from ..archive.best import export_best
-    from ..archive.catalog import RunCatalog
+    from .config.last_run import find_trained
 
-    out, entry = Output.of(arguments), RunCatalog().find(arguments.name)
+    out, entry = Output.of(arguments), find_trained(arguments.name)
     paths = export_best(entry, arguments.out)
     if out.is_json:
         out.value({"run": entry.name, "out": arguments.out.absolute(), "files": paths})
@@ -229,7 +230,8 @@ def remove_runs(arguments: argparse.Namespace) -> int | None:
     if not arguments.yes and not _agrees(out, entries):
         return 1
     for entry in entries:
-        remove_run(entry)
+        with saying_what_failed(f"the run {entry.name!r} cannot be removed"):
+            remove_run(entry)
     if out.is_json:
         out.value({"removed": [entry.name for entry in entries]})
     else:

@@ -168,12 +168,20 @@ def run_backup(arguments: argparse.Namespace) -> None:
     if is_database(arguments.store):
         raise InvalidInputError(f"{opened.label} is a database, which has its own tools: {_own_backup(opened.label)}")
     assert opened.path is not None  # a file or a run, as it is no address and no database
+    _check_target(target)
     backup_store(opened.path, target)
     size = target.stat().st_size
     if out.is_json:
         out.value({"store": str(opened.path), "file": str(target), "bytes": size})
     else:
         out.line(f"{opened.path} copied to {target} ({size / 1e6:,.1f} MB)")
+
+
+def _check_target(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise ConfigError(f"{str(target)!r} is there already, and a backup replaces nothing: choose another name")
+    if not target.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {str(target.parent)!r} to write {target.name!r} to: make it first")
 
 
 def _own_backup(label: str) -> str:

@@ -1,8 +1,10 @@
 """Which store a command reads: `--run RUN` or `--store STORE`; without them, the newest run."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import UnknownIdError
 from .addresses import is_address, token_for
 
 if TYPE_CHECKING:
@@ -33,4 +35,13 @@ def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
     from ..archive.opening import open_store
 
     token = token_for(text) if text is not None and is_address(text) else None
-    return open_store(text, read_only=read_only, token=token)
+    try:
+        return open_store(text, read_only=read_only, token=token)
+    except UnknownIdError as error:
+        if text is None or not _is_meant_as_file(text) or not str(error).startswith("there is no run "):
+            raise
+        raise UnknownIdError(f"there is no store file {text!r}, and {error}") from None
+
+
+def _is_meant_as_file(text: str) -> bool:
+    return "/" in text or Path(text).suffix != ""

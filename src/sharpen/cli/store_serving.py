@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreFileError
 from .addresses import DATABASE_VARIABLE
 from .collector import tune_collector
 from .output import Output
@@ -40,6 +40,7 @@ async def _serve(arguments: argparse.Namespace, out: Output) -> int:
     from ..store.server import LightningStoreServer
 
     place = _place(getattr(arguments, "database", None))
+    _check(place)
     token = None if arguments.no_token else given_token() or _new_token()
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     tune_collector()
@@ -78,6 +79,17 @@ def _place(text: str | None) -> Place:
         return found
     path = Path(found.removeprefix("sqlite:///")).expanduser()
     return path / "store.db" if path.is_dir() else path
+
+
+def _check(place: Place) -> None:
+    """A file that can be no store is wrong usage: whoever starts a server again and again must not try it again."""
+    from ..store.sqlite_schema import check_file
+
+    try:
+        if isinstance(place, Path):
+            check_file(place)
+    except StoreFileError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _run_folder(place: Place) -> Path | None:

@@ -123,7 +123,7 @@ def fit_agent(config: "TrainConfig", trainer: "RecordingTrainer", resume: Path |
     from .config.kept_config import keep_config
 
     agent, datasets = config.agent(), config.datasets()
-    if all(each is None for each in datasets):
+    if all(each is None or each == [] for each in datasets):
         _refuse_without_tasks(config, trainer)
     trainer.on_folder = lambda folder: keep_config(config, folder)
     fit = trainer.dev if trainer.is_dev else trainer.fit

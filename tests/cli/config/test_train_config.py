@@ -10,7 +10,7 @@ from sharpen import APO, LLM, Baseline, PromptTemplate
 from sharpen.algorithm.sequence import stages_of
 from sharpen.cli.config import load_config
 from sharpen.cli.config.plan import make_plan
-from sharpen.errors import ConfigError, MissingExtraError
+from sharpen.errors import ConfigError, MissingExtraError, SharpenError
 from tests.cli.projects import CONFIG, write
 
 
@@ -376,3 +376,25 @@ def test_a_missing_package_is_told_with_its_install_command(tmp_path: Path, monk
     (tmp_path / "a.parquet").touch()
     with pytest.raises(MissingExtraError, match=r"pip install 'sharpen\[parquet\]'"):
         load_config(path).datasets()
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("strategy.n_runners=x", r"^override strategy.n_runners: n_runners is 'x'"),
+        ("strategy.server_port=x", r"^override strategy.server_port: server_port is 'x'"),
+        ("port=abc", r"^override port: "),
+        ("port=7.5", r"^override port: "),
+    ],
+)
+def test_an_error_points_at_the_value_it_speaks_of(tmp_path: Path, override: str, told: str) -> None:
+    path = write(tmp_path, "agent: agent.py:plain\ntrain_dataset: [1]\nalgorithm: Baseline\nn_runners: 2\n")
+    overrides = [override] if override.startswith("port") else ["strategy.type=cs", override]
+    with pytest.raises(ConfigError, match=told):
+        load_config(path, overrides).trainer()
+
+
+def test_an_error_that_begins_with_a_number_points_at_no_task(tmp_path: Path) -> None:
+    path = write(tmp_path, "train_dataset: [a, b, {n: 1}]\nagent: odd.py:agent\n", odd__py="agent = 2\n")
+    with pytest.raises(SharpenError, match=r"^config.yaml:2:1: 2 is not an agent"):
+        load_config(path).agent()

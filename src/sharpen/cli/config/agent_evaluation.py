@@ -51,6 +51,8 @@ def evaluate_agent(
     tasks = config.dataset(f"{dataset}_dataset")
     if tasks is None:
         raise ConfigError(f"{config.path.name} has no {dataset}_dataset: give one, or choose another --dataset")
+    if tasks == []:
+        raise ConfigError(f"{dataset}_dataset has no tasks: give some, or choose another --dataset")
     prompts = {} if entry is None else _prompts_of(entry)
     own = _OwnModel.of(config)
     chosen = model or (None if entry is None else _model_of_run(entry)) or own.path
@@ -59,6 +61,7 @@ def evaluate_agent(
     resources = {**(config.resources() or {}), **prompts}
     with _served(config, chosen, resources, own.sampling) as changes:
         trainer = config.trainer(**_fixed(repeat), **changes)
+        trainer.on_folder = config.found_in
         sets = {"train": (tasks, []), "val": (None, tasks)}[dataset]
         with config.hiding():
             result = trainer.fit(agent, *sets)

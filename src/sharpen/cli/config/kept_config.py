@@ -43,7 +43,7 @@ def keep_config(config: "TrainConfig", folder: Path) -> Path:
     path = folder / FILE
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", opener=_open_private) as file:
         file.write(text)
-    config.kept_in = folder
+    config.found_in(folder)
     return path
 
 

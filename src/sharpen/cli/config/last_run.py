@@ -4,12 +4,13 @@ It is the newest that the same configuration file made. Going on with a run whos
 never silent.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...archive.catalog import RunCatalog
-from ...errors import UnknownIdError
+from ...errors import RunError, UnknownIdError
 from .kept_config import differences, origin_of, origin_of_run
 
 if TYPE_CHECKING:
@@ -32,6 +33,18 @@ def find_run(text: str, config: "TrainConfig") -> "RunEntry":
     return _worthiest([each for each in found if _is_of_file(each, config)] or found)
 
 
+def find_trained(text: str) -> "RunEntry":
+    """The same without a configuration: `last` is the newest that did more than measure."""
+    catalog = RunCatalog()
+    newest = catalog.find(text)
+    if text != "last":
+        return newest
+    found = [entry for entry in catalog.entries() if not _is_evaluation(entry)]
+    if not found:
+        raise UnknownIdError(f"no run in {str(catalog.root)!r} has trained: the last one, {newest.name}, measured only")
+    return _worthiest(found)
+
+
 def resumed_run(text: str | None, config: "TrainConfig", say: Callable[[str], None]) -> Path | None:
     """The folder of the run to go on with, where one is named; what is other than in its configuration is said."""
     if text is None:
@@ -39,6 +52,8 @@ def resumed_run(text: str | None, config: "TrainConfig", say: Callable[[str], No
     if text == UNFINISHED and not _has_unfinished(config):
         return None
     entry = _last_of_file(config) if text in ("last", UNFINISHED) else RunCatalog().find(text)
+    if not os.access(entry.path, os.W_OK):
+        raise RunError(f"the run {entry.name!r} cannot go on: its folder {str(entry.path)!r} cannot be written to")
     origin = origin_of_run(entry.path)
     if origin not in (None, origin_of(config)):
         say(f"{entry.name} was made by {str(origin)!r}, not by {str(config.path)!r}")
@@ -88,7 +103,11 @@ def _is_of_file(entry: "RunEntry", config: "TrainConfig") -> bool:
 
 
 def _is_training(entry: "RunEntry", kind: "Kind") -> bool:
-    return entry.kind == kind and entry.config().get("name") != EVALUATION
+    return entry.kind == kind and not _is_evaluation(entry)
+
+
+def _is_evaluation(entry: "RunEntry") -> bool:
+    return entry.config().get("name") == EVALUATION
 
 
 def _came_to_nothing(entry: "RunEntry") -> bool:

@@ -19,6 +19,8 @@ from .sources import Path_
 from .specs import Specs
 
 _FILE_KEYS = ("file", "limit")
+NO_VALIDATION = ("val_dataset",)
+"""Here an empty list has a meaning: an algorithm then takes no validation tasks out of those for training."""
 
 
 class Tasks:
@@ -34,6 +36,8 @@ class Tasks:
                 self._check_file(given, path)
         elif isinstance(given, Mapping):
             self._check_dict(given, path)
+        elif given == [] and path != NO_VALIDATION:
+            raise ConfigError(f"{self._specs.at(path)} has no tasks")
         elif given is not None and not isinstance(given, list):
             raise ConfigError(
                 f"{self._specs.at(path)} is {shown(given)}: give a file, 'module:name', a list of tasks, or a mapping "

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ...components.messages import suggestion
+from ...components.messages import shown, suggestion
 from ...errors import ConfigError, SharpenError
 from ...types import Dataset
 from .document import Document, read_document
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["agents", "simulator", "fine-tuning"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_CALLED = {"server_port": "port"}
+"""What a key of the file is called by the part that it goes to."""
 EVERYWHERE = ("kind", "folder", "name", "run_dir")
 """Keys of every kind: `folder` is what paths are relative to, instead of the folder of the file."""
 
@@ -50,6 +52,10 @@ class TrainConfig:
         add_folder(self.folder)
         self.specs = Specs(self.folder, self.source, _names_of(self.kind))
         self.tasks = Tasks(self.folder, self.specs)
+
+    def found_in(self, folder: Path) -> None:
+        """Its run has begun in this folder."""
+        self.kept_in = folder
 
     # -- where values came from ----------------------------------------------------------------------
 
@@ -121,8 +127,24 @@ class TrainConfig:
     def _path_of(self, text: str) -> Path_:
         """What an error speaks of: its message begins with the name of a key."""
         word = text.split(" ", 1)[0].split("=", 1)[0].split("[", 1)[0].rstrip(":,")
-        fitting = [path for path in self._sources if path and (path[-1] == word or dotted(path).endswith(f".{word}"))]
-        return min(fitting, key=len, default=())
+        fitting = self._paths_to(word) or self._paths_to(_CALLED.get(word, word))
+        order = [(not self._is_told(path, text), not self._is_override(path), len(path)) for path in fitting]
+        return fitting[order.index(min(order))] if fitting else ()
+
+    def _paths_to(self, word: str) -> list[Path_]:
+        """Those that end with a word; the number of a place in a list is none."""
+        named = [path for path in self._sources if path and isinstance(path[-1], str)]
+        return [path for path in named if path[-1] == word or dotted(path).endswith(f".{word}")]
+
+    def _is_told(self, path: Path_, text: str) -> bool:
+        """Whether an error names the value that stands here: of several keys with one name it is this one."""
+        value: Any = self.values
+        for key in path:
+            value = value[key]
+        return f" is {shown(value)}" in text
+
+    def _is_override(self, path: Path_) -> bool:
+        return self._sources[path].kind == "override"
 
     # -- the parts -----------------------------------------------------------------------------------
 
