@@ -218,6 +218,18 @@ def test_folders_that_cannot_be_looked_into_are_named(tmp_path: Path, monkeypatc
     assert list(catalog.unreadable()) == ["20261115-100000-hers"]
 
 
+def test_a_folder_whose_name_is_no_text_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    write_json(tmp_path / "mine" / "config.json", {"components": {}})
+    for name in (b"bad\xff", b"no-run\xff"):
+        os.mkdir(os.fsencode(tmp_path) + b"/" + name)
+    (tmp_path / os.fsdecode(b"bad\xff") / "metrics.jsonl").touch()
+    catalog = RunCatalog(tmp_path)
+    assert [each.name for each in catalog.entries()] == ["mine"]
+    assert list(catalog.unreadable()) == ["bad\\xff"]
+    with pytest.raises(UnknownIdError):
+        catalog.named(os.fsdecode(b"bad\xff"))
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "../outside", "/etc", "runs/..", ".hidden", "x\x00y", "a" * 300])
 def test_a_name_from_a_link_leads_nowhere_else(tmp_path: Path, name: str) -> None:
     write_json(tmp_path / "outside" / "config.json", {"components": {}})

@@ -103,6 +103,13 @@ class Stream:
         blocks = [dict(line.split(b": ", 1) for line in each.split(b"\n")) for each in data.split(b"\n\n") if each]
         return [(each[b"event"].decode(), msgspec.json.decode(each[b"data"])) for each in blocks if b"event" in each]
 
+    async def begun(self) -> None:
+        """Until it is answered."""
+        async with asyncio.timeout(10):
+            while not self.messages:
+                self.changed.clear()
+                await self.changed.wait()
+
     async def until(self, name: str) -> Any:
         """The first event of a name."""
         async with asyncio.timeout(10):

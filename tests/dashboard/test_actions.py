@@ -80,6 +80,16 @@ async def test_the_way_back_never_leads_elsewhere(pages: App) -> None:
         assert (answer.header("location") or "").startswith(f"{LIST}?did=cancel")
 
 
+async def test_leaving_it_leads_back_to_where_the_viewer_was(pages: App) -> None:
+    for back, left in (
+        (f"{LIST}?mode=train&did=cancel", f"{LIST}?mode=train"),
+        (f"{LIST}/member-0", f"{LIST}/member-0"),
+        ("https://evil.example/?mode=train", LIST),
+    ):
+        answer = await post(pages, "retry", [("id", "member-0"), ("back", back)])
+        assert f'href="{left}" data-back' in answer.text
+
+
 async def test_nothing_changes_without_the_edit_token(store: LightningStore, pages: App) -> None:
     for headers in ({"authorization": "Bearer look"}, {"authorization": "Bearer wrong"}):
         answer = await post(pages, "cancel", [("id", "waits"), ("key", "k")], **headers)

@@ -48,6 +48,13 @@ async def test_filters_and_order_choose_the_episodes(pages: App) -> None:
         assert (await ask(pages, f"/runs/lab/episodes?{query}")).status == 400
 
 
+async def test_a_run_without_episodes_has_no_tab_of_them(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "train_result.csv").write_text("iter,loss\n1,0.5\n")
+    pages = make_app(RunsSource(tmp_path), view_token=None, edit_token=None)
+    assert "/runs/lab/episodes" not in (await ask(pages, "/runs/lab")).text
+
+
 def test_of_a_big_file_only_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     path.write_text("".join(f'{{"iteration": {number}, "reward": 1.0}}\n' for number in range(1000)))

@@ -49,6 +49,15 @@ async def test_a_rollout_is_exported_as_json_and_as_markdown(pages: App) -> None
         assert (await ask(pages, f"/runs/lab/rollouts/{name}")).status == 404
 
 
+async def test_a_rollout_whose_spans_were_dropped_is_exported_without_them() -> None:
+    store = InMemoryLightningStore(max_span_bytes=0)
+    await add_group(store)
+    pages = make_app(StoreSource(store, "lab"), view_token=None, edit_token=None)
+    answer = await ask(pages, "/runs/lab/rollouts/member-2.json")
+    assert (answer.status, answer.json["reward"], answer.json["spans"]) == (200, 1.0, [])
+    await store.close()
+
+
 async def test_hostile_text_cannot_leave_its_fence_and_is_no_page(pages: App) -> None:
     answer = await ask(pages, "/runs/lab/rollouts/hostile.md")
     assert (answer.header("content-type") or "").startswith("text/plain")

@@ -1,16 +1,20 @@
 """What changes while somebody looks."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from sharpen.archive.catalog import RunEntry
 from sharpen.dashboard import live
 from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import StoreSource
+from sharpen.dashboard.sources import RunsSource, StoreSource
+from sharpen.errors import StoreUnavailableError
 from sharpen.runs import RunFolder
 from sharpen.store import InMemoryLightningStore, LightningStore
 
@@ -26,6 +30,45 @@ class CountingStore(InMemoryLightningStore):
     async def statistics(self) -> Any:
         self.asked += 1
         return await super().statistics()
+
+
+class SilentStore(InMemoryLightningStore):
+    """Never answers."""
+
+    async def statistics(self) -> Any:
+        await asyncio.Event().wait()
+
+
+class AwayStore(InMemoryLightningStore):
+    async def statistics(self) -> Any:
+        raise StoreUnavailableError("the store is away")
+
+
+class SlowSource(StoreSource):
+    """Its files take a while to read."""
+
+    def entry(self, name: str) -> RunEntry:
+        time.sleep(0.1)
+        return super().entry(name)
+
+
+class GoneLog(RunEntry, frozen=True):
+    """Its log goes between the moment it is found and the moment it is asked for its size."""
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "gone.log"
+
+
+class GoneLogSource(StoreSource):
+    def entry(self, name: str) -> RunEntry:
+        return GoneLog(**msgspec.structs.asdict(super().entry(name)))
+
+
+class SlowRuns(RunsSource):
+    def runs(self) -> list[RunEntry]:
+        time.sleep(0.1)
+        return super().runs()
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +130,55 @@ async def test_new_metrics_and_log_lines_are_told(store: CountingStore, folder: 
                 await stream.changed.wait()
 
 
+async def test_what_happens_after_the_answer_is_told_however_long_the_first_look_takes(
+    store: CountingStore, folder: RunFolder
+) -> None:
+    folder.append_metrics({"step": 1, "time": 1.0, "loss": 0.1})
+    folder.log_path.write_text("one\n")
+    app = make_app(SlowSource(store, "run", folder.path), view_token=None, edit_token=None)
+    async with following(app, "/runs/run/events") as stream:
+        await stream.begun()
+        folder.append_metrics({"step": 2, "time": 2.0, "loss": 0.2})
+        folder.log_path.write_text("one\ntwo\n")
+        assert [line["step"] for line in (await stream.until("metrics"))["lines"]] == [2.0]
+        await stream.until("log")
+
+
+async def test_a_store_that_does_not_answer_holds_nobody_up(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharpen.dashboard.event_stream.LOOK_SECONDS", 0.05)
+    async with following(app_of(SilentStore(), folder), "/runs/run/events") as stream:
+        await stream.begun()
+        assert stream.messages[0]["status"] == 200
+
+
+async def test_the_end_of_the_server_does_not_wait_for_the_first_look(folder: RunFolder) -> None:
+    stopping = asyncio.Event()
+    stopping.set()
+    async with following(app_of(SilentStore(), folder, stopping=stopping), "/runs/run/events") as stream:
+        await asyncio.wait_for(stream.task, 2)
+
+
+async def test_a_store_that_is_away_does_not_hide_what_the_files_tell(folder: RunFolder) -> None:
+    folder.append_metrics({"step": 1, "time": 1.0, "loss": 0.1})
+    async with following(app_of(AwayStore(), folder), "/runs/run/events") as stream:
+        assert (await stream.until("state"))["state"] == "running"
+        folder.append_metrics({"step": 2, "time": 2.0, "loss": 0.2})
+        assert [line["step"] for line in (await stream.until("metrics"))["lines"]] == [2.0]
+
+
+async def test_a_log_that_goes_does_not_hide_the_state(store: CountingStore, folder: RunFolder) -> None:
+    app = make_app(GoneLogSource(store, "run", folder.path), view_token=None, edit_token=None)
+    async with following(app, "/runs/run/events") as stream:
+        assert (await stream.until("state"))["state"] == "running"
+
+
+async def test_the_first_metrics_of_a_run_are_told(store: CountingStore, folder: RunFolder) -> None:
+    async with following(app_of(store, folder), "/runs/run/events") as stream:
+        await stream.until("state")
+        folder.append_metrics({"step": 1, "time": 1.0, "loss": 0.1})
+        assert [line["step"] for line in (await stream.until("metrics"))["lines"]] == [1.0]
+
+
 async def test_metrics_that_are_written_anew_are_asked_for_again(store: CountingStore, folder: RunFolder) -> None:
     folder.append_metrics({"step": 5, "time": 1.0, "loss": 1.0})
     async with following(app_of(store, folder), "/runs/run/events") as stream:
@@ -127,7 +219,7 @@ async def test_a_mounted_one_ends_with_the_server_it_is_mounted_in(store: Counti
 
 
 async def test_a_viewer_that_cannot_keep_up_is_told_to_ask_again() -> None:
-    viewer = live.Viewer(lambda viewer: None)
+    viewer = live.Viewer(lambda viewer: None, asyncio.Event())
     for number in range(live.KEPT_EVENTS + 1):
         viewer.put([("stats", number)])
     assert await viewer.next() == ("resync", {})
@@ -165,16 +257,12 @@ async def test_many_viewers_that_come_at_once_are_counted_before_they_are_served
 
 
 async def test_the_list_of_runs_tells_of_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sharpen.dashboard import sources
-
-    monkeypatch.setattr(sources, "LIST_SECONDS", 0.0)
+    monkeypatch.setattr("sharpen.dashboard.sources.LIST_SECONDS", 0.0)
     monkeypatch.setattr(live, "LIST_SECONDS", 0.01)
-    source = sources.RunsSource(tmp_path)
-    async with following(make_app(source, view_token=None, edit_token=None), "/events") as stream:
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            while not any(name == "runs" for name, _ in stream.events):
-                made = RunFolder.create("made", root=tmp_path)
-                made.write_config(config("APO", "calculator", 1))
-                made.release()
-                await asyncio.sleep(0.02)
+    app = make_app(SlowRuns(tmp_path), view_token=None, edit_token=None)
+    async with following(app, "/events") as stream:
+        await stream.begun()
+        made = RunFolder.create("made", root=tmp_path)
+        made.write_config(config("APO", "calculator", 1))
+        made.release()
+        assert (await stream.until("runs"))["runs"] == 1

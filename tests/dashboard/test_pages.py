@@ -1,5 +1,6 @@
 """The pages of runs, as a browser without scripts sees them."""
 
+import os
 import re
 from pathlib import Path
 
@@ -44,6 +45,18 @@ async def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
 
     answer = await ask(make_app(RunsSource(tmp_path), view_token=None, edit_token=None), "/")
     assert "sharpen train" in answer.text
+
+
+async def test_a_folder_whose_name_is_no_text_breaks_no_list(tmp_path: Path) -> None:
+    from sharpen.dashboard.sources import RunsSource
+
+    for name in (b"good", b"bad\xff"):
+        folder = tmp_path / os.fsdecode(name)
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text('{"step": 1, "time": 1.0, "loss": 1.0}\n')
+    answer = await ask(make_app(RunsSource(tmp_path), view_token=None, edit_token=None), "/")
+    assert answer.status == 200
+    assert "/runs/good" in answer.text
 
 
 async def test_a_run_shows_its_counts_settings_and_links(app: App) -> None:

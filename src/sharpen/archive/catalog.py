@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 _STAMP = re.compile(r"\d{8}-\d{6}-")  # what stands before the name that somebody gave
 _ENDS: tuple[RunState, ...] = ("succeeded", "failed", "interrupted")
 _REWARDS = ("val/reward_mean", "val/reward", "reward_mean", "train/reward_mean", "reward", "train/reward")
-_EPISODES = frozenset(("episodes.jsonl", "result.csv", "train_result.csv", "validation_result.csv"))
 _FRESH_SECONDS = 300.0  # a step of fine-tuning on a CPU may take minutes
 
 
@@ -142,17 +141,21 @@ class RunCatalog:
     def named(self, name: str) -> RunEntry:
         """The run of exactly this name; nothing outside the folder is ever looked at."""
         # Only names that a listing has are looked at: they cannot lead anywhere else.
-        is_there = not name.startswith(".") and self.root.is_dir() and name in os.listdir(self.root)
+        is_there = _is_name(name) and self.root.is_dir() and name in os.listdir(self.root)
         if not is_there or not RunFiles(self.root / name).is_run:
             raise UnknownIdError(self._unknown(name, self._names()))
         return RunEntry.of(self.root / name)
 
     def unreadable(self) -> dict[str, str]:
-        """Folders that may be runs, but cannot be looked into, such as those of another user; and why."""
+        """Folders that may be runs, but cannot be looked into, such as those of another user, or cannot be named in a
+        page or a command; and why."""
         found = {}
-        for path in sorted(self._places()):
-            if (problem := RunFiles(path).problem) is not None:
-                found[path.name] = problem.strerror or in_words(problem)
+        for path in sorted(self._subfolders()):
+            files = RunFiles(path)
+            if (problem := files.problem) is not None:
+                found[_spelt(path.name)] = problem.strerror or in_words(problem)
+            elif not _is_text(path.name) and files.is_run:
+                found[_spelt(path.name)] = "its name is not UTF-8: rename it"
         return found
 
     def find(self, text: str, *, must_be_alone: bool = False) -> RunEntry:
@@ -218,11 +221,32 @@ class RunCatalog:
                 yield files
 
     def _places(self) -> Iterator[Path]:
+        return (path for path in self._subfolders() if _is_text(path.name))
+
+    def _subfolders(self) -> Iterator[Path]:
         if not self.root.is_dir():
             return
         for path in self.root.absolute().iterdir():
             if not path.name.startswith(".") and path.is_dir():
                 yield path
+
+
+def _is_name(name: str) -> bool:
+    return _is_text(name) and not name.startswith(".")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written in an address, a page or a file; bytes that are not UTF-8 cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _spelt(name: str) -> str:
+    """A name with the bytes that are no text as `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _age(pair: tuple[RunFiles, RunEntry]) -> tuple[float, int, str]:
@@ -276,7 +300,7 @@ def _entry(files: RunFiles, now: float) -> RunEntry:
         has_store=files.has_store,
         has_metrics="metrics.jsonl" in files.names,
         has_prompts=bool(files.prompt_folders()),
-        has_episodes=not _EPISODES.isdisjoint(files.names),
+        has_episodes="episodes.jsonl" in files.names,
         store_name=files.store_name,
     )
 

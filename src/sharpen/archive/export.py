@@ -97,14 +97,15 @@ async def exported(
     async for rollout in matching(store, filters, limit=limit):
         batch.append(rollout)
         if len(batch) == AT_ONCE:
-            for each in await asyncio.gather(*(_whole(store, one, with_spans) for one in batch)):
+            for each in await asyncio.gather(*(whole(store, one, with_spans=with_spans) for one in batch)):
                 yield each
             batch = []
-    for each in await asyncio.gather(*(_whole(store, one, with_spans) for one in batch)):
+    for each in await asyncio.gather(*(whole(store, one, with_spans=with_spans) for one in batch)):
         yield each
 
 
-async def _whole(store: LightningStore, rollout: Rollout, with_spans: bool) -> ExportedRollout:
+async def whole(store: LightningStore, rollout: Rollout, *, with_spans: bool) -> ExportedRollout:
+    """A rollout with what belongs to it; spans that the store no longer keeps are left out."""
     if rollout.status == "queuing":  # nobody has begun with it
         return ExportedRollout(rollout, [], [] if with_spans else None)
     spans = await _spans(store, rollout.rollout_id) if with_spans else None

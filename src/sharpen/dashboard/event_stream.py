@@ -1,6 +1,8 @@
 """An answer that goes on: server-sent events, until the viewer leaves or the server stops."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from starlette.responses import Response
 
@@ -10,6 +12,7 @@ from .security import STOPPING
 
 BEAT_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000
+LOOK_SECONDS = 5.0
 
 
 class EventStream(Response):
@@ -21,27 +24,18 @@ class EventStream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_followed = scope["method"] != "HEAD"
+        stopping: asyncio.Event = scope.get(STOPPING) or asyncio.Event()
         try:
+            if is_followed:
+                # A page asks for everything once more when it is answered; what comes later is told.
+                await _first_of(self._viewer.has_looked.wait(), stopping.wait(), seconds=LOOK_SECONDS)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                await self._until_over(scope, receive, send)
+            if is_followed:
+                await _first_of(self._send_all(send), _leaving(receive), stopping.wait())
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._viewer.close()
-
-    async def _until_over(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stopping: asyncio.Event | None = scope.get(STOPPING)
-        tasks = [asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(_leaving(receive))]
-        if stopping is not None:
-            tasks.append(asyncio.ensure_future(stopping.wait()))  # type: ignore[arg-type]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
 
     async def _send_all(self, send: Send) -> None:
         async def say(data: bytes) -> None:
@@ -60,6 +54,19 @@ class EventStream(Response):
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _first_of(*works: Coroutine[Any, Any, object], seconds: float | None = None) -> None:
+    """Until one of them is over, or the time; the others are ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 async def _leaving(receive: Receive) -> None:

@@ -19,6 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,8 +74,10 @@ class Live:
 class Viewer:
     """The events that one viewer has not been sent yet. One that cannot keep up is told to ask again."""
 
-    def __init__(self, leave: "Callable[[Viewer], None]") -> None:
+    def __init__(self, leave: "Callable[[Viewer], None]", has_looked: asyncio.Event) -> None:
         self._leave = leave
+        self.has_looked = has_looked
+        """Set once the first look is over: only what happens after it is told."""
         self._events: deque[Event] = deque()
         self._has_some = asyncio.Event()
 
@@ -102,10 +105,11 @@ class _Watcher:
     def __init__(self, look: "_Look") -> None:
         self._look = look
         self.viewers: set[Viewer] = set()
+        self._has_looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def join(self, leave: Callable[[Viewer], None]) -> Viewer:
-        viewer = Viewer(leave)
+        viewer = Viewer(leave, self._has_looked)
         viewer.put(self._look.known())
         self.viewers.add(viewer)
         if self._task is None:
@@ -129,6 +133,7 @@ class _Watcher:
                 events = []
             for viewer in self.viewers:
                 viewer.put(events)
+            self._has_looked.set()  # after an error too: nobody waits for a store that is away
             await asyncio.sleep(self._look.pause)
 
 
@@ -171,30 +176,42 @@ class _RunLook(_Look):
         self._tail: MetricsTail | None = None
         self._restarts = 0
         self._log_size = -1
+        self._has_looked = False
         self._store = _StoreLook()
 
     def known(self) -> list[Event]:
         return ([] if self._entry is None else [_state(self._entry)]) + self._store.known()
 
     async def news(self) -> list[Event]:
-        events = await asyncio.to_thread(self._of_files)
-        if self._entry is not None and self._entry.has_store:
-            events += await self._store.news(await self._source.store(self._name))
+        events = await asyncio.to_thread(self._of_files) + await self._of_store()
         is_running = self._entry is not None and self._entry.is_running
         self.pause = QUICK_SECONDS if is_running or events else QUIET_SECONDS
         return events
 
+    async def _of_store(self) -> list[Event]:
+        if self._entry is None or not self._entry.has_store:
+            return []
+        try:
+            return await self._store.news(await self._source.store(self._name))
+        except (SharpenError, OSError) as error:
+            # What the files tell is read already, and would be lost.
+            log.debug("the store of %r tells nothing: %s", self._name, error)
+            return []
+
     def _of_files(self) -> list[Event]:
         before, self._entry = self._entry, self._source.entry(self._name)
         is_new = before is None or before.state != self._entry.state
-        return ([_state(self._entry)] if is_new else []) + self._of_metrics() + self._of_log()
+        events = ([_state(self._entry)] if is_new else []) + self._of_metrics() + self._of_log()
+        self._has_looked = True
+        return events
 
     def _of_metrics(self) -> list[Event]:
         path = None if self._entry is None else self._entry.metrics_path
         if path is None:
             return []
         if self._tail is None:
-            self._tail = MetricsTail(path, at_end=True)  # what was there before is asked for by the page
+            # What was there before the first look is asked for by the page.
+            self._tail = MetricsTail(path, at_end=not self._has_looked)
         lines = [_point(line) for line in self._tail.new_lines()]
         if self._tail.restarts != self._restarts:
             self._restarts = self._tail.restarts
@@ -204,7 +221,7 @@ class _RunLook(_Look):
 
     def _of_log(self) -> list[Event]:
         path = None if self._entry is None else self._entry.log_path
-        size = path.stat().st_size if path is not None else 0
+        size = 0 if path is None else _size(path)
         before, self._log_size = self._log_size, size
         return [("log", {"size_bytes": size})] if before not in (-1, size) else []
 
@@ -261,6 +278,13 @@ def statistics_for_page(statistics: LightningStoreStatistics) -> dict[str, Any]:
         "workers": statistics["total_workers"],
         "size_bytes": statistics["size_bytes"],
     }
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # it went since it was found
 
 
 def _state(entry: RunEntry) -> Event:

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,36 +25,43 @@ class LiveProgram:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
-        self.dashboard = f"http://127.0.0.1:{self.port}/dashboard"
-        self.run = f"{self.dashboard}/runs/live"
+        self._log = folder / "live" / "run.log"
         self._children: list[subprocess.Popen[bytes]] = []
         self._start("algorithm")
-        self.wait_until_served()
+        try:
+            self.port = self._served_port()
+        except BaseException:
+            self.stop()
+            raise
+        self.dashboard = f"http://127.0.0.1:{self.port}/dashboard"
+        self.run = f"{self.dashboard}/runs/live"
 
-    def _start(self, role: str) -> None:
+    def _start(self, role: str, *port: str) -> None:
         module = "tests.dashboard.browser.programs.live_run"
         environment = {**os.environ, "SHARPEN_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{role}.output", "wb") as output:
             self._children.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", module, role, str(self.folder), str(self.port)],
+                    [sys.executable, "-m", module, role, str(self.folder), *port],
                     cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True,
                 )
             )  # fmt: skip
 
     def start_runners(self) -> None:
-        self._start("runner")
+        self._start("runner", self.port)
 
     def sign(self, name: str) -> None:
         (self.folder / name).touch()
 
-    def wait_until_served(self) -> None:
+    def _served_port(self) -> str:
+        """The free port that the program has taken, once it answers there."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
-                return
+                named = re.search(r"runners connect to http://127\.0\.0\.1:(\d+)", self._log.read_text())
+                if named is not None:
+                    urllib.request.urlopen(f"http://127.0.0.1:{named[1]}/health", timeout=5).close()
+                    return named[1]
             output = (self.folder / "algorithm.output").read_text()
             assert self._children[0].poll() is None, output[-3000:]
             assert time.monotonic() < end, output[-3000:]
@@ -68,13 +75,15 @@ class LiveProgram:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return str(msgspec.json.decode(answer.read())["status"])
 
-    def wait_for(self, rollout_id: str) -> None:
-        """Until the store has it."""
+    def wait_for(self, rollout_id: str, status: str | None = None) -> None:
+        """Until the store has it, and in this status where one is given."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                self.status_of(rollout_id)
-                return
+                found = self.status_of(rollout_id)
+                if status in (None, found):
+                    return
+                assert time.monotonic() < end, f"{rollout_id} is {found}"
             except urllib.error.HTTPError as error:
                 if error.code != 404 or time.monotonic() > end:
                     raise
@@ -94,9 +103,3 @@ def live_program(folder: Path) -> Iterator[LiveProgram]:
         yield started
     finally:
         started.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

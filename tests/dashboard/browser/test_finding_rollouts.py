@@ -107,6 +107,7 @@ def test_pages_lead_to_the_end_and_back(page: Page, many: str, made_runs: Path) 
         before = listed(page)[0]
         page.keyboard.press("n")
         expect(page.locator(ROWS).first).not_to_have_attribute("data-id", before)
+        page.wait_for_load_state()  # its keys are at work
         seen += listed(page)
     assert seen == wanted
     assert len(seen) > 100
@@ -114,6 +115,7 @@ def test_pages_lead_to_the_end_and_back(page: Page, many: str, made_runs: Path) 
         before = listed(page)[0]
         page.keyboard.press("p")
         expect(page.locator(ROWS).first).not_to_have_attribute("data-id", before)
+        page.wait_for_load_state()
     assert listed(page) == first
 
 
@@ -153,6 +155,7 @@ def test_the_keyboard_alone_finds_and_opens_a_rollout(page: Page, dashboard: str
     page.keyboard.press("/")
     expect(page.get_by_label("Search in tasks")).to_be_focused()
     page.keyboard.type("ro-many-spans")
+    expect(page.locator("#rollout-list")).to_have_attribute("data-query", re.compile("q=ro-many-spans"))
     expect(page.locator(ROWS)).to_have_count(1)
     page.keyboard.press("Escape")
     page.keyboard.press("j")

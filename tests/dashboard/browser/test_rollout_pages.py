@@ -1,7 +1,6 @@
 """The pages of rollouts in a real browser."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def test_filters_change_the_list_and_the_address_and_back_undoes_them(page: Page
     expect(rows).to_have_count(4)
     page.fill("#rollout-search", "member-2")
     expect(rows).to_have_count(1)
-    assert page.url.endswith("/runs/lab/rollouts?q=member-2")
+    expect(page).to_have_url(f"{served.url}/runs/lab/rollouts?q=member-2")
     page.reload()
     expect(rows).to_have_count(1)
     page.go_back()
@@ -95,6 +94,15 @@ def test_rows_are_reached_by_keys_and_opened_with_enter(page: Page, served: Serv
     page.wait_for_url("**/rollouts/member-1")
     page.keyboard.press("]")
     page.wait_for_url("**/rollouts/member-0")
+
+
+def test_a_row_that_leads_nowhere_is_not_opened(page: Page, served: ServedStore) -> None:
+    page.goto(f"{served.url}/runs/lab/episodes")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.keyboard.press("j")
+    expect(page.locator("tr[data-row]").nth(1)).to_have_class("is-current")
+    expect(page).to_have_url(f"{served.url}/runs/lab/episodes")
 
 
 def test_a_span_is_shown_by_click_and_by_keys_and_has_a_link(page: Page, served: ServedStore) -> None:
@@ -137,8 +145,8 @@ def test_new_rollouts_are_announced_and_nothing_moves(page: Page, served: Served
     before = page.locator("tr[data-id]").count()
     served.do(add_rollout(served.store, "brand-new", "new task", reward=1.0))
     served.do(served.store.cancel_rollouts([waiting.rollout_id]))
-    expect(page.locator("#new-rollouts")).to_be_visible(timeout=10_000)
-    expect(page.locator('tr[data-id="later"]')).to_contain_text("cancelled", timeout=10_000)
+    expect(page.locator("#new-rollouts")).to_be_visible()
+    expect(page.locator('tr[data-id="later"]')).to_contain_text("cancelled")
     assert page.locator("tr[data-id]").count() == before
     page.locator("#new-rollouts").click()
     expect(page.locator('tr[data-id="brand-new"]')).to_be_visible()
@@ -164,11 +172,8 @@ def test_candidates_are_chosen_in_the_tree(page: Page, served: ServedStore) -> N
 def test_a_rollout_of_2000_spans_is_drawn_at_once_and_its_rest_on_demand(page: Page, served: ServedStore) -> None:
     calls = [("sharpen.llm_call", call_attributes(f"q {n}", "word " * 50, tokens=50)) for n in range(2000)]
     served.do(add_rollout(served.store, "big", "t", calls))
-    page.goto(f"{served.url}/runs/lab/rollouts/member-0")  # the assets are there, as for anybody who works with it
-    began = time.perf_counter()
     page.goto(f"{served.url}/runs/lab/rollouts/big", wait_until="domcontentloaded")
     expect(page.locator(".bar")).to_have_count(2000)
-    assert time.perf_counter() - began < 10  # a busy machine; the goal of a second is the benchmark's
     expect(page.locator("article")).to_have_count(80)
     page.locator(".more-entries").click()
     expect(page.locator("article")).to_have_count(160)

@@ -1,5 +1,6 @@
 """The pages of runs in a real browser: curves, live updates, keys, themes."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def test_a_run_draws_its_curves_smoothed_over_time_and_as_chosen(page: Page, ser
     expect(page.locator("figure.chart")).to_have_count(0)
     page.get_by_label("train/loss").check()
     expect(page.locator("figure.chart")).to_have_count(1)
-    assert page.url.endswith("?x=time&smooth=0.5&metric=train%2Floss")
+    expect(page).to_have_url(re.compile(re.escape("?x=time&smooth=0.5&metric=train%2Floss") + "$"))
     page.reload()
     expect(page.locator("figure.chart")).to_have_count(1)
     expect(page.get_by_role("button", name="Time")).to_have_attribute("aria-pressed", "true")

@@ -26,6 +26,9 @@ class Watch:
         page.on("requestfailed", self._failed)
 
     def _console(self, message: Any) -> None:
+        # A request that a newer one replaces is no fault; one that fails is told by its answer as well.
+        if message.text.startswith(("htmx:sendAbort", "htmx:afterRequest")):
+            return
         if message.type in ("error", "warning"):
             self.problems.append(f"console: {message.text} {message.location.get('url', '')}")
 

@@ -70,6 +70,7 @@ def _ask(request: Request, opened: RunStore, order: _Order, rollouts: Sequence[R
         rows=rollout_rows(affected),
         num_left=len(order.ids) - len(affected),
         back=order.back,
+        leave=_way_back(request, opened, order),
         key=secrets.token_hex(8),
         **TEXT_TOOLS,
     )
@@ -146,12 +147,17 @@ async def _fields(request: Request) -> list[tuple[str, str]]:
 
 
 def _address(request: Request, opened: RunStore, order: _Order, done: int, left: int) -> str:
+    return _way_back(request, opened, order, ("did", order.action), ("done", str(done)), ("left", str(left)))
+
+
+def _way_back(request: Request, opened: RunStore, order: _Order, *report: tuple[str, str]) -> str:
     """Where the viewer was, if that is a list or a rollout of this run; else the list."""
     own = link_from(request)("runs", opened.entry.name, "rollouts")
     path, _, query = order.back.partition("?")
     is_ours = path == own or path.startswith(f"{own}/")
     kept = [(name, value) for name, value in parse_qsl(query if is_ours else "") if name not in ("did", "done", "left")]
-    return f"{path if is_ours else own}?{urlencode([*kept, ('did', order.action), ('done', done), ('left', left)])}"
+    query = urlencode([*kept, *report])
+    return (path if is_ours else own) + (f"?{query}" if query else "")
 
 
 ROUTES = [

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ...archive.export import ExportedRollout, RolloutFilters, exported
+from ...archive.export import RolloutFilters, exported, whole
 from ...archive.side_work import aside
 from ...archive.transcript import read_transcript
 from ...errors import UnknownIdError
@@ -44,9 +44,7 @@ async def rollout_json(request: Request) -> Response:
     rollout = await opened.store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise UnknownIdError(f"there is no rollout {rollout_id!r}")
-    attempts = list(await opened.store.query_attempts(rollout_id))
-    spans = list(await opened.store.query_spans(rollout_id))
-    line = ExportedRollout(rollout, attempts, spans).line()
+    line = (await whole(opened.store, rollout, with_spans=True)).line()
     return Response(line, headers=_shown(request, f"{rollout_id}.json", "application/json"))
 
 

@@ -30,6 +30,7 @@ _EVERYTHING = 10**9
 
 async def show_rollout(request: Request) -> Response:
     opened = await RunStore.of(request)
+    mark = await _unfinished_mark(request, opened)
     read = await _transcript(request, opened)
     wanted = request.query_params.get("span")
     most = _EVERYTHING if "all" in request.query_params else MOST_ROWS
@@ -45,7 +46,7 @@ async def show_rollout(request: Request) -> Response:
         "listed": entry_list(read),
         "details": span_details(read.spans, wanted) if wanted else [],
         "wanted": wanted,
-        "mark": None if read.rollout.is_finished else await _mark(opened, read.rollout, _attempt_id(read)),
+        "mark": mark,
         "why_ended": why_ended,
         "report": action_report(request.query_params),
         "no_changes": opened.why_not_changed,
@@ -60,6 +61,13 @@ async def show_state(request: Request) -> Response:
     rollout = await _rollout(request, opened)
     mark = await _mark(opened, rollout, request.query_params.get("attempt") or None)
     return Response(msgspec.json.encode({"mark": mark}), media_type="application/json")
+
+
+async def _unfinished_mark(request: Request, opened: RunStore) -> str | None:
+    """None for one that has finished. It is taken before what is shown is read: what comes between is announced."""
+    rollout = await _rollout(request, opened)
+    attempt_id = request.query_params.get("attempt") or None
+    return None if rollout.is_finished else await _mark(opened, rollout, attempt_id)
 
 
 async def _mark(opened: RunStore, rollout: Rollout, attempt_id: str | None) -> str:
@@ -142,10 +150,6 @@ async def _spans_of(request: Request, opened: RunStore) -> list[Span]:
     if not found:
         raise UnknownIdError(f"there is no span {span_id!r} in rollout {_id(request)!r}")
     return found
-
-
-def _attempt_id(read: Transcript) -> str | None:
-    return None if read.attempt is None else read.attempt.attempt_id
 
 
 def _id(request: Request) -> str:

@@ -26,18 +26,22 @@ export class Chooser {
   show(names, main, chosen) {
     this.main = main;
     const ordered = [...main, ...names.filter((name) => !main.includes(name))];
-    this.box.replaceChildren(...ordered.map((name) => {
-      const label = document.createElement("label");
-      label.className = "check";
-      const input = document.createElement("input");
-      input.type = "checkbox";
-      input.value = name;
-      input.checked = chosen.includes(name);
-      label.append(input, visible(name));
-      return label;
-    }));
+    // The same boxes stay, with the one that has the focus.
+    const isSame = JSON.stringify(ordered) === JSON.stringify(this.inputs().map((input) => input.value));
+    if (!isSame) this.box.replaceChildren(...ordered.map((name) => this.choice(name)));
+    for (const input of this.inputs()) input.checked = chosen.includes(input.value);
     this.filter();
     this.showCount();
+  }
+
+  choice(name) {
+    const label = document.createElement("label");
+    label.className = "check";
+    const input = document.createElement("input");
+    input.type = "checkbox";
+    input.value = name;
+    label.append(input, visible(name));
+    return label;
   }
 
   inputs() {

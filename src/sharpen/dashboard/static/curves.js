@@ -3,6 +3,7 @@ import { Chart, swatch, visible } from "./charts.js";
 import { Chooser } from "./chooser.js";
 
 const FIRST = 6; // so many of the main metrics are drawn unless others are chosen
+const AT_ONCE = 64; // an answer holds no more metrics
 
 class Curves {
   constructor(section) {
@@ -11,6 +12,8 @@ class Curves {
     this.grid = section.querySelector(".chart-grid");
     this.empty = section.querySelector("[data-no-curves]");
     this.charts = new Map();
+    this.fetching = 0;
+    this.missed = [];
     const given = new URLSearchParams(location.search);
     this.axis = given.get("x") === "time" ? "time" : "step";
     this.weight = Math.min(Math.max(Number(given.get("smooth") ?? section.dataset.smooth) || 0, 0), 0.98);
@@ -20,7 +23,11 @@ class Curves {
   }
 
   async load() {
-    await Promise.all(this.sources.map((source) => this.fetch(source, this.asked || [])));
+    const wanted = this.asked || [];
+    this.problem = null;
+    // Of what is not asked for now, points may be missing: it is fetched when it is chosen again.
+    for (const { series } of this.sources) for (const name in series) if (this.asked && !wanted.includes(name)) delete series[name];
+    const isNew = await this.fetchAll(() => wanted);
     const names = [...new Set(this.sources.flatMap((source) => source.names))].sort();
     this.main = [...new Set(this.sources.flatMap((source) => source.main))].slice(0, FIRST);
     this.chosen = this.asked ?? this.main;
@@ -30,16 +37,26 @@ class Curves {
     this.section.querySelector(".segmented").hidden = !hasSteps;
     this.showLegend();
     this.draw();
+    if (isNew) this.load();
   }
 
+  // Points that come meanwhile may be in no answer: they are added again. Tells whether a metric is new among them.
+  async fetchAll(wanted) {
+    this.fetching += 1;
+    await Promise.all(this.sources.map((source) => this.fetch(source, wanted(source))));
+    this.fetching -= 1;
+    const areNew = this.missed.map(([run, lines]) => this.extend(run, lines));
+    if (!this.fetching) this.missed = [];
+    return areNew.some(Boolean);
+  }
+
+  // The named metrics, without names the main ones; null: nothing.
   async fetch(source, names) {
-    const query = new URLSearchParams(names.map((name) => ["name", name]));
+    if (!names) return;
     try {
-      const answer = await fetch(names.length ? `${source.url}?${query}` : source.url, { headers: { accept: "application/json" } });
-      const found = await answer.json();
-      if (!answer.ok) throw new Error(found.error.message);
-      Object.assign(source, { names: found.names, main: found.main, start: found.start });
-      Object.assign(source.series, found.series);
+      for (let start = 0; start === 0 || start < names.length; start += AT_ONCE) {
+        await this.fetchSome(source, names.slice(start, start + AT_ONCE));
+      }
     } catch (error) {
       source.names ??= [];
       source.main ??= [];
@@ -47,25 +64,40 @@ class Curves {
     }
   }
 
+  async fetchSome(source, names) {
+    const query = new URLSearchParams(names.map((name) => ["name", name]));
+    const answer = await fetch(names.length ? `${source.url}?${query}` : source.url, { headers: { accept: "application/json" } });
+    const found = await answer.json();
+    if (!answer.ok) throw new Error(found.error.message);
+    Object.assign(source, { names: found.names, main: found.main, start: found.start });
+    Object.assign(source.series, found.series);
+  }
+
   async choose(names) {
     this.asked = this.chosen = names;
     const missing = (source) => names.filter((name) => !(name in source.series) && source.names.includes(name));
-    await Promise.all(this.sources.map((source) => {
-      const wanted = missing(source);
-      return wanted.length ? this.fetch(source, wanted) : null;
-    }));
+    await this.fetchAll((source) => (missing(source).length ? missing(source) : null));
     this.remember();
     this.draw();
   }
 
-  // New points of one run. A step that comes again takes the place of the earlier one and of what followed it.
   add(run, lines) {
+    if (this.fetching) this.missed.push([run, lines]);
+    if (!this.sources.find((each) => each.run === run)?.names) return; // nothing is drawn yet
+    if (this.extend(run, lines)) this.load();
+    else this.draw();
+  }
+
+  // New points of one run. A step that comes again takes the place of the earlier one and of what followed it. Tells
+  // whether there is a metric among them that was not known.
+  extend(run, lines) {
     const source = this.sources.find((each) => each.run === run);
-    if (!source?.names) return;
     let isNew = false;
     for (const line of lines) {
+      if (line.step == null && line.time == null) continue;
       const axis = line.step == null ? "seconds" : "iteration";
-      source.start ??= line.time;
+      // What was drawn before keeps its place over time.
+      if (axis === "seconds") source.start ??= Math.min(line.time, ...Object.values(source.series).map((each) => each.times[0]));
       const step = line.step ?? line.time - source.start;
       for (const [name, value] of Object.entries(line.values)) {
         if (!source.names.includes(name) && name !== "seconds") { source.names.push(name); isNew = true; }
@@ -75,8 +107,7 @@ class Curves {
         series.steps.push(step); series.times.push(line.time ?? step); series.values.push(value);
       }
     }
-    if (isNew) this.load();
-    else this.draw();
+    return isNew;
   }
 
   line(source, name) {
@@ -155,7 +186,7 @@ if (section) {
   curves.load();
   document.addEventListener("theme", () => curves.redraw());
   document.body.addEventListener("live:metrics", (event) => curves.add(curves.sources[0].run, event.detail.lines));
-  document.body.addEventListener("live:resync", () => curves.load());
+  for (const name of ["resync", "open"]) document.body.addEventListener(`live:${name}`, () => curves.load());
   if (section.dataset.refresh) setInterval(() => { if (!document.hidden) curves.load(); }, 1000 * Number(section.dataset.refresh));
   let waiting;
   document.body.addEventListener("live:rollouts", () => {

@@ -44,7 +44,7 @@ function selectRow() {
 
 function openCurrent(event) {
   const row = currentRow();
-  if (!row || event.target.closest("a, button, summary")) return false;
+  if (!row?.dataset.href || event.target.closest("a, button, summary")) return false;
   location.href = row.dataset.href;
   return true;
 }
@@ -83,6 +83,7 @@ export function watchKeys({ nextTheme, openHelp }) {
     }
     if (awaitsPlace) {
       awaitsPlace = false;
+      event.stopImmediatePropagation(); // the letter may be a key of the page too
       goTo(event.key);
       return;
     }

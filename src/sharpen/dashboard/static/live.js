@@ -1,8 +1,11 @@
 // Live events of the page: each server-sent event becomes `live:NAME` on <body>, with its JSON as `detail`.
+// `live:open` says that events come from now on, for the first time or again: what happened before was not heard.
 // One connection a page, and none while the page is hidden: a browser opens only six to one server.
 
 const NAMES = ["stats", "metrics", "rollouts", "workers", "state", "runs", "log", "resync"];
+const AGAIN_MS = 5000;
 let source;
+let waiting;
 
 function show(state) {
   const mark = document.getElementById("live");
@@ -18,6 +21,10 @@ function isQuiet() {
   return Boolean(badge) && badge.dataset.status !== "running";
 }
 
+function tell(name, detail) {
+  document.body.dispatchEvent(new CustomEvent(`live:${name}`, { detail, bubbles: true }));
+}
+
 function pass(event) {
   let detail;
   try {
@@ -25,14 +32,26 @@ function pass(event) {
   } catch {
     return;
   }
-  document.body.dispatchEvent(new CustomEvent(`live:${event.type}`, { detail, bubbles: true }));
+  tell(event.type, detail);
 }
 
 function open(address) {
   source = new EventSource(address);
-  source.addEventListener("open", () => show(isQuiet() ? "off" : "live"));
-  source.addEventListener("error", () => show("lost"));
+  source.addEventListener("open", () => {
+    show(isQuiet() ? "off" : "live");
+    tell("open", {});
+  });
+  source.addEventListener("error", () => {
+    show("lost");
+    // The browser connects again by itself, but not after an answer that refuses.
+    clearTimeout(waiting);
+    waiting = setTimeout(() => openAgain(address), AGAIN_MS);
+  });
   for (const name of NAMES) source.addEventListener(name, pass);
+}
+
+function openAgain(address) {
+  if (!document.hidden && (!source || source.readyState === EventSource.CLOSED)) open(address);
 }
 
 // The badge beside the name of the run; it follows the run.
@@ -48,14 +67,6 @@ export function followEvents() {
   if (!address) return;
   document.body.addEventListener("live:state", showState);
   // The scripts of the page have run by then: one that listens later would miss what is told first.
-  document.addEventListener("DOMContentLoaded", () => open(address));
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) {
-      source?.close();
-    } else if (source?.readyState === EventSource.CLOSED) {
-      open(address);
-      // What happened meanwhile was not heard.
-      document.body.dispatchEvent(new CustomEvent("live:resync", { detail: {}, bubbles: true }));
-    }
-  });
+  document.addEventListener("DOMContentLoaded", () => openAgain(address));
+  document.addEventListener("visibilitychange", () => (document.hidden ? source?.close() : openAgain(address)));
 }

@@ -181,13 +181,14 @@ let reading = false;
 
 async function readAgain() {
   reading = false;
-  const answer = await fetch(state.dataset.state);
-  if (!answer.ok) return;
+  const answer = await fetch(state.dataset.state).catch(() => null); // the mark above says that nobody answers
+  if (!answer?.ok) return;
   if ((await answer.json()).mark !== state.dataset.unfinished) document.getElementById("rollout-changed").hidden = false;
 }
 
 if (state) {
-  document.body.addEventListener("live:rollouts", () => {
+  // The counts of rollouts stay while one of them gets spans.
+  for (const name of ["rollouts", "stats", "resync", "open"]) document.body.addEventListener(`live:${name}`, () => {
     if (!reading) setTimeout(readAgain, 1500);
     reading = true;
   });

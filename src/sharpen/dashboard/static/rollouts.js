@@ -1,5 +1,6 @@
 // Lists: clean addresses, selection, keys for pages, and what happens while the list is open.
 
+import { showLocalTimes } from "./app.js";
 import { watchMenus } from "./menu.js";
 
 document.documentElement.classList.add("scripted");
@@ -79,8 +80,8 @@ async function updateRows() {
   const open = [...(list()?.querySelectorAll("tr[data-open]") || [])];
   if (!open.length) return;
   const asked = new URLSearchParams(open.map((row) => ["id", row.dataset.id]));
-  const answer = await fetch(`${list().dataset.rows}?${asked}`, { headers: { "HX-Request": "true" } });
-  if (!answer.ok) return;
+  const answer = await fetch(`${list().dataset.rows}?${asked}`, { headers: { "HX-Request": "true" } }).catch(() => null);
+  if (!answer?.ok) return; // the mark above says where nobody answers
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = new Map([...page.querySelectorAll("tr[data-id]")].map((row) => [row.dataset.id, row]));
   for (const row of open) replaceRow(row, fresh.get(row.dataset.id));
@@ -92,10 +93,12 @@ function replaceRow(row, fresh) {
   const next = document.adoptNode(fresh);
   if (box?.checked) next.querySelector('input[name="id"]').checked = true;
   if (row.classList.contains("is-current")) next.classList.add("is-current");
+  showLocalTimes(next);
   row.replaceWith(next);
 }
 
 let first; // the count of the first event, where the list does not say how many there are
+let counted; // the counts of the last event, as text
 
 function announce(words) {
   const mark = document.getElementById("new-rollouts");
@@ -111,6 +114,10 @@ function count(event) {
     first = total;
     updateSoon(); // what happened between the drawing of the page and the first event was not told
   }
+  // Events that were not heard, as in a hidden page, show in the counts.
+  const counts = JSON.stringify(event.detail.by_status);
+  if (counted !== undefined && counted !== counts) changed();
+  counted = counts;
   const known = Number(list()?.dataset.total ?? first);
   if (total > known && list()?.dataset.query === "") announce(`${(total - known).toLocaleString("en")} new: show`);
 }
@@ -128,10 +135,19 @@ function updateSoon() {
 
 document.body.addEventListener("live:stats", count);
 document.body.addEventListener("live:rollouts", changed);
-document.body.addEventListener("live:resync", changed);
+document.body.addEventListener("live:resync", updateSoon);
+document.body.addEventListener("live:open", updateSoon);
 document.getElementById("new-rollouts")?.addEventListener("click", (event) => {
   location.href = event.target.dataset.address + (list()?.dataset.query || "");
 });
-document.body.addEventListener("htmx:afterSettle", () => { showSelection(); remember(); });
+
+// A list that was just read holds what was announced.
+function forgetNews(event) {
+  if (event.target.id !== "rollout-list") return;
+  document.getElementById("new-rollouts")?.setAttribute("hidden", "");
+  first = undefined;
+}
+
+document.body.addEventListener("htmx:afterSettle", (event) => { showSelection(); remember(); forgetNews(event); });
 showSelection();
 remember();

@@ -1,4 +1,4 @@
-"""A run that goes on when it is told to, so that a test can watch it: `python -m … ROLE FOLDER PORT`.
+"""A run that goes on when it is told to, so that a test can watch it: `python -m … ROLE FOLDER [PORT]`.
 
 Files in the folder are the signs: `round-N` lets the algorithm begin a round, `end` ends the run, `go` lets agents
 finish, and `mended` mends what one of the tasks fails with. The store is served with the token in `SHARPEN_TOKEN`, and
@@ -56,8 +56,10 @@ def agent(task: dict[str, Any]) -> float:
     return task["round"] / 10
 
 
-def main(role: str, folder: str, port: str) -> None:
-    strategy = ClientServerExecutionStrategy(role=role, server_port=int(port), n_runners=2)  # type: ignore[arg-type]
+def main(role: str, folder: str, port: str | None = None) -> None:
+    given = None if port is None else int(port)
+    strategy = ClientServerExecutionStrategy(role=role, server_port=given, n_runners=2)  # type: ignore[arg-type]
+    strategy.server_port = given  # None: not the usual one of roles apart, but a free one, which the log names
     options: dict[str, Any] = {"strategy": strategy, "rollout_config": {"max_attempts": 1}}
     if role == "algorithm":
         options |= {"algorithm": Told(folder), "run_dir": Path(folder) / "live"}
