@@ -23,7 +23,12 @@ from typing import Any
 from finetuning_models import tokenizer
 
 # layers, width, width of the feed-forward part, heads, heads of keys and values, tokens
-SHAPES = {"0.5B": (24, 896, 4864, 14, 2, 151_936), "tiny": (4, 64, 128, 4, 2, 1024)}
+SHAPES = {
+    "tiny": (4, 64, 128, 4, 2, 1024),
+    "0.5B": (24, 896, 4864, 14, 2, 151_936),
+    "1.5B": (28, 1536, 8960, 12, 2, 151_936),
+    "3B": (36, 2048, 11_008, 16, 2, 151_936),
+}
 WAYS = {
     "one process": {},
     "one process, again": {},
@@ -122,7 +127,8 @@ def sampled(policy: Any) -> list[list[int]]:
 def row(found: dict[str, Any], first: dict[str, Any]) -> str:
     """One line of the table; losses and norms as the greatest distance to those of one process."""
     loss = max(abs(a - b) for a, b in zip(found["losses"], first["losses"], strict=False))
-    norm = max(abs(a - b) / b for a, b in zip(found["norms"], first["norms"], strict=False))
+    norms = [(a, b) for a, b in zip(found["norms"], first["norms"], strict=False) if b]  # 0 where all is clipped
+    norm = max(abs(a - b) / b for a, b in norms)
     seconds = found["seconds"][WARM_UP:]
     spread = f"{statistics.median(seconds):.3f} ({min(seconds):.3f} to {max(seconds):.3f})"
     memory = f"{found['resting'] / 2**30:.2f} | {found['peak'] / 2**30:.2f}"

@@ -282,7 +282,9 @@ async def test_kept_work_that_is_refused_later_holds_up_nothing(postgres: Postgr
                 await store.complete_attempt(*names, spans=spans)  # type: ignore[arg-type]
         proxy.is_down = False
         assert (await store.enqueue_rollout("next")).status == "queuing"
-        assert store.kept_bytes == 0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while store.kept_bytes:  # it may be tried a moment before the connection is there again
+                await asyncio.sleep(0.01)
         assert len(await beside.query_spans(claimed.rollout_id)) == 1
 
 
