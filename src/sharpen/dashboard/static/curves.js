@@ -14,6 +14,7 @@ class Curves {
     this.charts = new Map();
     this.fetching = 0;
     this.missed = [];
+    this.chosen = []; // until the first answers are there
     const given = new URLSearchParams(location.search);
     this.axis = given.get("x") === "time" ? "time" : "step";
     this.weight = Math.min(Math.max(Number(given.get("smooth") ?? section.dataset.smooth) || 0, 0), 0.98);
