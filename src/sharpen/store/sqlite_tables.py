@@ -26,13 +26,13 @@ from .packed import body_of, unpacked_body
 from .sqlite_records import chunks, marks
 from .sqlite_rollouts import RolloutTables
 from .tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
+from .worker_times import TIMES, worker_of
 
 BLOB_BYTES = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_resources = msgspec.json.Decoder(dict[str, Resource]).decode
-_TIMES = ("last_dequeue_time", "last_busy_time", "last_idle_time")
 _INSERT_SPAN = (
     "INSERT INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
     "end_time, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
@@ -196,25 +196,12 @@ class SQLiteTables(RolloutTables):
         return self._worker(values or (worker_id, None, None, None, None, None))
 
     def _worker(self, values: Sequence[Any]) -> Worker:
-        """A worker from its row, what was noted since, and what it has in hand."""
-        worker_id, stats, heartbeat, *times = values
-        noted = self._worker_times.get(worker_id, {})
-        dequeue, busy, idle = (noted.get(name, old) for name, old in zip(_TIMES, times, strict=True))
         current = self.one(
             "SELECT rollout_id, attempt_id FROM rollouts WHERE phase = 'active' AND place = ? "
             "AND attempt_status IN ('preparing', 'running') ORDER BY attempt_start DESC LIMIT 1",
-            worker_id,
+            values[0],
         )
-        return Worker(
-            worker_id,
-            "busy" if current else "idle",
-            None if stats is None else _decode(stats),
-            heartbeat,
-            dequeue,
-            busy,
-            idle,
-            *(current or (None, None)),
-        )
+        return worker_of(values, self._worker_times.get(values[0], {}), current)
 
     def save_heartbeat(self, worker_id: str, now: float, stats: dict[str, Any] | None) -> Worker:
         self._sql(
@@ -236,7 +223,7 @@ class SQLiteTables(RolloutTables):
 
     def write_worker_times(self) -> None:
         """Write what was noted of workers."""
-        rows = [(worker_id, *(times.get(name) for name in _TIMES)) for worker_id, times in self._worker_times.items()]
+        rows = [(worker_id, *(times.get(name) for name in TIMES)) for worker_id, times in self._worker_times.items()]
         self.connection.executemany(
             "INSERT INTO workers (worker_id, last_dequeue_time, last_busy_time, last_idle_time) VALUES (?1,?2,?3,?4) "
             "ON CONFLICT DO UPDATE SET last_dequeue_time = coalesce(?2, last_dequeue_time), "

@@ -26,6 +26,7 @@ from ..jobs import KeptWork
 from ..ledger import Events, Ledger
 from ..local import LocalStore
 from ..waiting import Ticket
+from ..worker_times import WorkerTimes
 from . import waiters
 from .address import Address
 from .hand import Hand
@@ -36,7 +37,6 @@ from .schema import open_schema
 from .session import Query, Row, Session
 from .tables import PRUNED_AT_ONCE, PostgresTables
 from .waiters import SeatedLine
-from .worker_times import WorkerTimes
 
 log = logging.getLogger(__name__)
 

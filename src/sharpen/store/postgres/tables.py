@@ -9,12 +9,12 @@ from ...types import PaginatedResult, Resource, ResourcesUpdate, Span, Worker, W
 from ..base import FilterLogic
 from ..checks import encode_equal
 from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
+from ..worker_times import TIMES, WorkerTimes, worker_of
 from .records import Record
 from .rollouts import RolloutTables
 from .session import Row, Session, Statement, Value
 from .spans import COPY, FEW, INSERT, SpanValues, copied, findable_bytes, restore_span, span_values
 from .values import bounded, findable
-from .worker_times import TIMES, WorkerTimes
 
 PRUNED_AT_ONCE = 1000
 
@@ -194,20 +194,7 @@ class PostgresTables(RolloutTables):
         return self._worker(rows[0] if rows else _unseen(worker_id), work[0] if work else None)
 
     def _worker(self, values: Row, work: Sequence[str] | None) -> Worker:
-        """A worker from its row, what was noted since, and what it has in hand."""
-        worker_id, stats, heartbeat, *times = values
-        noted = self._worker_times.get(worker_id, {})
-        dequeue, busy, idle = (noted.get(name, old) for name, old in zip(TIMES, times, strict=True))
-        return Worker(
-            worker_id,
-            "busy" if work else "idle",
-            None if stats is None else _decode(stats),
-            heartbeat,
-            dequeue,
-            busy,
-            idle,
-            *(work or (None, None)),
-        )
+        return worker_of(values, self._worker_times.get(values[0], {}), work)
 
     def save_heartbeat(self, worker_id: str, now: float, stats: dict[str, Any] | None) -> Worker:
         self.later(_HEARTBEAT, worker_id, None if stats is None else _encode(stats), now)

@@ -1,8 +1,30 @@
 """When workers were last seen to claim, work or rest. Written behind, since only people look at it."""
 
 import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..types import Worker
 
 TIMES = ("last_dequeue_time", "last_busy_time", "last_idle_time")
+
+
+def worker_of(values: Sequence[Any], noted: Mapping[str, float], work: Sequence[str] | None) -> Worker:
+    """A worker from its row, what was noted since, and what it has in hand: a rollout and its attempt."""
+    worker_id, stats, heartbeat, *times = values
+    dequeue, busy, idle = (noted.get(name, old) for name, old in zip(TIMES, times, strict=True))
+    return Worker(
+        worker_id,
+        "busy" if work else "idle",
+        None if stats is None else msgspec.json.decode(stats),
+        heartbeat,
+        dequeue,
+        busy,
+        idle,
+        *(work or (None, None)),
+    )
 
 
 class WorkerTimes:
