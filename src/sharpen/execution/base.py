@@ -12,6 +12,11 @@ RunnerBundle = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
 class ExecutionStrategy:
     """Runs an algorithm and its runners to the end. One of one's own overrides `execute`, sync or async."""
 
+    @property
+    def has_runners_here(self) -> bool:
+        """Whether agents run on this machine, so that what they need can be looked for before the run."""
+        return False
+
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> Awaitable[None] | None:

@@ -74,6 +74,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Other applications at the address of the store, where this run serves it."""
         self._runs = Runs()
 
+    @property
+    def has_runners_here(self) -> bool:
+        return self.role != "algorithm"
+
     def stop(self) -> None:
         """Ask the runs under way to end in order, from any thread."""
         self._runs.stop()

@@ -60,6 +60,10 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         run = Run(served, begin, self.n_runners, algorithm, place=place, grace_seconds=self.join_timeout)
         self._runs.execute(run)
 
+    @property
+    def has_runners_here(self) -> bool:
+        return True
+
     def stop(self) -> None:
         """Ask the runs under way to end in order, from any thread."""
         self._runs.stop()

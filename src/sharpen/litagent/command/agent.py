@@ -75,7 +75,7 @@ class CommandAgent(LitAgent[Any]):
 
     def set_trainer(self, trainer: "Trainer") -> None:
         """Where the runners are on this machine too, a missing program is an error before the run begins."""
-        if _has_runners_here(trainer.strategy):
+        if getattr(trainer.strategy, "has_runners_here", False):  # a strategy of the user's own may not say
             self.check()
         super().set_trainer(trainer)
 
@@ -135,11 +135,6 @@ class CommandAgent(LitAgent[Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.command!r})"
-
-
-def _has_runners_here(strategy: object) -> bool:
-    """Threads, and processes of this machine; runners elsewhere check for themselves."""
-    return getattr(strategy, "role", None) in ("both", "runner") or hasattr(strategy, "main_thread")
 
 
 def _record(stream: str, output: Output) -> None:
