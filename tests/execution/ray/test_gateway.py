@@ -1,6 +1,7 @@
 """A gateway that the run starts, reached from another node over the network."""
 
 import asyncio
+import os
 from urllib.parse import urlsplit
 
 import pytest
@@ -39,6 +40,7 @@ def test_agents_on_another_node_reach_the_gateway_with_a_token(tmp_path, place):
     llm = latest.resources["main_llm"]
     assert urlsplit(llm.endpoint).hostname == host
     assert llm.api_key == "env:SHARPEN_GATEWAY_TOKEN"
+    assert "SHARPEN_GATEWAY_TOKEN" not in os.environ  # it goes with the run
     for rollout in asyncio.run(trainer.store.query_rollouts()):
         assert rollout.reward == 1.0
         assert len(asyncio.run(trainer.store.query_spans(rollout.rollout_id, name=SHARPEN_LLM_CALL))) == 1

@@ -1,7 +1,8 @@
 """`RayExecutionStrategy`: runners as actors on a cluster of Ray, which reach the store over the network."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import ConfigError
@@ -102,13 +103,14 @@ class RayExecutionStrategy(ExecutionStrategy):
         # What cannot travel is refused before anything starts.
         of_runner = self._pack(runner)
         of_algorithm = self._pack(algorithm) if self.algorithm == "actor" else None
-        with connected(self.address, self.runtime_env) as cluster:
+        with connected(self.address, self.runtime_env) as cluster, _gateway_token() as secrets:
             host = self.server_host or cluster.host
             cluster.check_reach("server_host", host)
             port, mounts = self.server_port, self.mounts
             with served_openly(store, managed=self.managed_store, host=host, port=port, mounts=mounts) as served:
                 cluster.check_url(served.url)
-                terms = Terms(_surroundings(served), cluster.node_id, cluster.runtime_env, self.placement_timeout)
+                surroundings = Surroundings.of_this_process(served.url, served.token, secrets)
+                terms = Terms(surroundings, cluster.node_id, cluster.runtime_env, self.placement_timeout)
                 reach = Reach(host, GATEWAY_TOKEN)
                 if of_algorithm is not None:
                     algorithm = self._elsewhere(algorithm, terms, of_algorithm, reach)
@@ -164,12 +166,19 @@ class RayExecutionStrategy(ExecutionStrategy):
         return RemoteAlgorithm(algorithm, terms, ray.put(parcel), self.algorithm_resources, reach)
 
 
-def _surroundings(served: "Served") -> Surroundings:
-    """With the token of a gateway that the run may start, which agents read from their environment."""
+@contextlib.contextmanager
+def _gateway_token() -> Iterator[dict[str, str]]:
+    """The token of a gateway that the run may start, which agents read from their environment; one that is made for
+    the run goes with it."""
     from ..serving import new_token
 
+    is_given = GATEWAY_TOKEN in os.environ
     token = os.environ.setdefault(GATEWAY_TOKEN, new_token())
-    return Surroundings.of_this_process(served.url, served.token, {GATEWAY_TOKEN: token})
+    try:
+        yield {GATEWAY_TOKEN: token}
+    finally:
+        if not is_given:
+            os.environ.pop(GATEWAY_TOKEN, None)
 
 
 def _bounds(n_runners: int, low: int | None, high: int | None) -> tuple[int, int]:
