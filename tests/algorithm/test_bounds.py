@@ -136,6 +136,8 @@ def test_grpo_counts_groups_and_validations() -> None:
     # 10 tasks are 4 steps an epoch: 8 steps, validated before the first and after 2, 4, 6 and 8
     assert grpo.upper_bound(10, 5).rollouts == 2 * 10 * 4 + 5 * 5
     assert GRPO("none", group_size=4, batch_size=3, steps=5).upper_bound(10, 0).rollouts == (10 + 3) * 4
+    # without validate_every: before the first step and after the last
+    assert GRPO("none", group_size=4, batch_size=3, steps=5).upper_bound(10, 7).rollouts == (10 + 3) * 4 + 2 * 7
     assert GRPO("none", group_size=4, batch_size=3, steps=5).upper_bound(None, 0).rollouts == 5 * 3 * 4
     assert GRPO("none", group_size=4, batch_size=3).upper_bound(None, 0).rollouts is None
 

@@ -75,6 +75,24 @@ def test_a_callback_can_end_the_run_and_the_model_is_kept(tiny: Path, tmp_path: 
     assert load_model(algorithm.save_model(tmp_path / "kept")).model.config.hidden_size == 32
 
 
+def validations(folder: Path) -> list[int]:
+    """The steps after which the validation set was measured."""
+    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [each["step"] for each in found if "step" in each and "val/reward_mean" in each]
+
+
+def test_a_validation_set_is_measured_before_and_after_training_by_default(tiny: Path, tmp_path: Path) -> None:
+    trainer = fit(small_grpo(tiny), tmp_path / "run", val_dataset=TASKS[:2])
+    assert validations(tmp_path / "run") == [0, 2]
+    assert trainer.result is not None
+    assert trainer.result.metrics["val/reward_mean"] == lines(tmp_path / "run")[-1]["val/reward_mean"]
+
+
+def test_a_run_that_a_callback_ends_is_measured_at_its_end(tiny: Path, tmp_path: Path) -> None:
+    fit(small_grpo(tiny, steps=5), tmp_path / "run", callbacks=[StopEarly()], val_dataset=TASKS[:2])
+    assert validations(tmp_path / "run") == [0, 1]
+
+
 @llm_rollout
 async def by_the_sdk(task: str, llm: LLM) -> float:
     """As people write it: everything that the resource says is passed on."""

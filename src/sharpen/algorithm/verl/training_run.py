@@ -205,9 +205,7 @@ class TrainingRun:
         trainer = self._config.trainer
         self._verl.go_on_after(self.step)
         if self._val_tasks and (trainer.val_only or (self.step == 0 and trainer.val_before_train)):
-            first = await self._validate()
-            self.summary.add_validation(self.step, first)
-            self._verl.report_validation(first)
+            self._verl.report_validation(await self._validate())
         if trainer.val_only:
             return
         if self.step >= self._total > 0:
@@ -221,22 +219,26 @@ class TrainingRun:
             metrics = await self._one_step(self.step)
             self.step += 1
             is_last = self.step == self._total
-            val = await self._validate() if self._is_due(trainer.test_freq, is_last and trainer.test_freq > 0) else None
-            if val is not None:
-                self.summary.add_validation(self.step, val)
+            is_due = is_last or (trainer.test_freq > 0 and self.step % trainer.test_freq == 0)
+            val = await self._validate() if is_due and self._val_tasks else None
             self.summary.add_step(self.step, metrics)
             await self._keep(is_last)
             self._verl.report_iteration(metrics, val_metrics=val)
             self._checkpoint()
         if self._batches:  # asked for ahead of a run that a callback ended
             await self._rollouts.cancel(self._key)
+        await self._validate_the_end()
         is_kept = self._folders.latest_model() == self._folders.path(self.step) / MODEL
         if self.step and (not is_kept or self._has_gone_back):  # a callback ended the run
             await finish(self._write, True)
             self._checkpoint()
 
-    def _is_due(self, frequency: int, also: bool = False) -> bool:
-        return bool(self._val_tasks) and (also or (frequency > 0 and self.step % frequency == 0))
+    async def _validate_the_end(self) -> None:
+        """A run that a callback ended before its last step has an "after", too. Weights that were taken back were
+        measured when they were new."""
+        is_measured = any(each["step"] == self.step for each in self.summary.validations)
+        if self.step and self._val_tasks and not is_measured and not self._has_gone_back:
+            self._verl.report_validation(await self._validate())
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -385,6 +387,7 @@ class TrainingRun:
         rollouts = await self._results(batch)
         metrics = validation_metrics(rollouts) | {"seconds": time.perf_counter() - began}
         log.info("validation after step %d: reward %s", self.step, reward_in_words(metrics))
+        self.summary.add_validation(self.step, metrics)
         return metrics
 
     # -- checkpoints ---------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def _as_betas(value: Any) -> list[float]:
 
 BETAS = Kind("two numbers from 0 on and below 1, such as [0.9, 0.999]", _as_betas)
 SEED = whole(0, 2**32 - 1)
-FREQUENCY = Kind("a number of steps, or -1 for never", lambda value: whole(-1).read(value) or -1)
+FREQUENCY = Kind("a number of steps, or -1 for only at the end", lambda value: whole(-1).read(value) or -1)
 
 
 # -- words -------------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ class VERL(Algorithm[Any]):
         name = type(self).__name__
         steps, tasks = (0, 0) if trainer.val_only else self._extent(train_size)
         validations = int(trainer.val_only or trainer.val_before_train)
-        if trainer.test_freq > 0 and not trainer.val_only:
-            validations += 0 if steps is None else math.ceil(steps / trainer.test_freq)
+        if not trainer.val_only:
+            validations += math.ceil(steps / trainer.test_freq) if steps and trainer.test_freq > 0 else 1
         is_open = steps is None and trainer.test_freq > 0 and val_size != 0
         validated = None if is_open else product(validations, val_size, sampled.val_kwargs.n)
         told = (
