@@ -3,7 +3,9 @@
 import asyncio
 import time
 
-from sharpen import InMemoryLightningStore, emit_message, rollout
+import pytest
+
+from sharpen import InMemoryLightningStore, LightningStoreThreaded, emit_message, rollout
 from sharpen.errors import StoreWriteError
 from sharpen.runner import Runner
 from sharpen.tracer import DummyTracer, OtelTracer
@@ -116,3 +118,45 @@ async def test_errors_of_a_store_of_ones_own_end_neither_heartbeats_nor_outcomes
             await asyncio.sleep(0.02)
     assert done.status == "succeeded"
     assert set(store.failures.values()) == {0}
+
+
+class LosesAClaim(InMemoryLightningStore):
+    """The first claim is made, but its answer does not arrive."""
+
+    lost = 0
+
+    async def dequeue_many_rollouts(self, **kwargs):
+        claimed = await super().dequeue_many_rollouts(**kwargs)
+        if claimed and not self.lost:
+            self.lost = len(claimed)
+            raise ConnectionError("the answer was lost")
+        return claimed
+
+
+async def test_a_claim_whose_answer_was_lost_is_run_again():
+    store = LosesAClaim()
+    runner = Runner(tracer=DummyTracer(), heartbeat_interval=0.1)
+    lease = {"unresponsive_seconds": 1.0, "max_attempts": 2, "retry_condition": ["unresponsive"]}
+    done = await run_tasks(lambda task: 1.0, ["x", "y"], runner=runner, store=store, **lease)
+    assert store.lost == 1
+    assert [each.status for each in done] == ["succeeded"] * 2
+
+
+class HeartbeatOf01(InMemoryLightningStore):
+    """A store of one's own with the heartbeat of 0.1."""
+
+    async def update_worker(self, worker_id, heartbeat_stats=None):
+        return await super().update_worker(worker_id, heartbeat_stats)
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, LightningStoreThreaded])
+async def test_a_store_whose_heartbeat_takes_no_attempt_ids_is_sent_none(wrap):
+    inner = HeartbeatOf01()
+    store = wrap(inner)
+    runner = Runner(tracer=DummyTracer(), heartbeat_interval=0.05)
+    async with at_work(runner, lambda task: 1.0, store):
+        while await inner.get_worker_by_id(runner.worker_name) is None:
+            await asyncio.sleep(0.02)
+    if store is not inner:
+        await store.close()
+    assert (await inner.get_worker_by_id(runner.worker_name)).heartbeat_stats["slots"] == 1

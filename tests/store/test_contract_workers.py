@@ -2,6 +2,7 @@
 
 import pytest
 
+from sharpen.errors import InvalidInputError
 from sharpen.types import Worker
 
 from .scenes import claim_new, make_span, run_new, status_of
@@ -56,6 +57,36 @@ async def test_a_heartbeat_keeps_the_running_attempts_of_its_worker_alive(world)
     assert [await status_of(world.store, claimed) for claimed in mine] == [("running", "running")] * 2
     assert await status_of(world.store, foreign) == ("requeuing", "unresponsive")
     assert (await world.store.get_latest_attempt(mine[0].rollout_id)).last_heartbeat_time == world.clock.now
+
+
+async def test_a_heartbeat_that_names_attempts_renews_no_others(world):
+    named = await run_new(world.store, worker_id="w-1", **LEASE)
+    lost = await claim_new(world.store, worker_id="w-1", **LEASE)
+    for _ in range(2):
+        world.pass_time(6)
+        await world.store.update_worker("w-1", {"cpu": 1}, attempt_ids=[named.attempt.attempt_id, "at-of-another"])
+    assert await status_of(world.store, named) == ("running", "running")
+    assert await status_of(world.store, lost) == ("requeuing", "unresponsive")
+    world.pass_time(6)
+    await world.store.update_worker("w-1", attempt_ids=[])
+    world.pass_time(5)
+    assert await status_of(world.store, named) == ("requeuing", "unresponsive")
+
+
+async def test_an_attempt_without_a_lease_runs_out_only_while_heartbeats_leave_it_out(world):
+    retried = {"max_attempts": 2, "retry_condition": ["unresponsive"]}
+    named, lost = [await claim_new(world.store, worker_id="w-1", **retried) for _ in range(2)]
+    await world.store.update_worker("w-1", attempt_ids=[])  # sent before the worker knew of either claim
+    for _ in range(7):
+        world.pass_time(10)
+        await world.store.update_worker("w-1", attempt_ids=[named.attempt.attempt_id])
+    assert await status_of(world.store, named) == ("preparing", "preparing")
+    assert await status_of(world.store, lost) == ("requeuing", "unresponsive")
+
+
+async def test_ids_of_attempts_are_a_list(store):
+    with pytest.raises(InvalidInputError, match="attempt_ids"):
+        await store.update_worker("w-1", attempt_ids="at-1")
 
 
 async def test_a_heartbeat_keeps_an_attempt_without_spans_alive(world):

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..store import UNSET, LightningStore, LightningStoreCapabilities
 from ..store.checks import encode_equal
-from ..store.methods import Method, forward_methods
+from ..store.methods import Method, call_method, forward_methods
 
 
 def _check_and_pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -14,7 +14,7 @@ def _check_and_pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "CheckedStore", *args: Any, **kwargs: Any) -> Any:
         if brings:
             _check(method.bind(args, kwargs))
-        return await getattr(self.store, method.name)(*args, **kwargs)
+        return await call_method(self.store, method.name, args, kwargs)
 
     return call
 

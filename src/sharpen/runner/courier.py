@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import InvalidInputError
 from ..store import LightningStore
+from ..store.methods import call_method
 from ..types import Span
 from .outbox import Outbox
 
@@ -119,7 +120,9 @@ class Courier:
 
     async def _beat(self) -> None:
         try:
-            worker = await self._store.update_worker(self._worker_name, self._statistics())
+            in_hand = {"attempt_ids": list(self._boxes)}
+            arguments = (self._worker_name, self._statistics())
+            worker = await call_method(self._store, "update_worker", arguments, in_hand)
         except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
             log.warning("a heartbeat of %s was lost: %s", self._worker_name, error)
         else:

@@ -11,13 +11,13 @@ from typing import Any
 
 from ..store import LightningStore
 from ..store.base import LightningStoreCapabilities
-from ..store.methods import Method, forward_methods
+from ..store.methods import Method, call_method, forward_methods
 from ..types import AttemptedRollout, Span, StoredSpans
 
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "Outbox", *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.store, method.name)(*args, **kwargs)
+        return await call_method(self.store, method.name, args, kwargs)
 
     return call
 

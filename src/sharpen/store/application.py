@@ -30,7 +30,7 @@ from ..http.asgi import App, Receive, Scope, Send, serve_other
 from ..types import StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
-from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt
+from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method
 from .metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -266,7 +266,6 @@ class StoreApplication:
         raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
 
     async def _call(self, route: _Route, arguments: dict[str, Any], receive: Receive) -> Any:
-        call = getattr(self.store, route.name)
         if "resources" in arguments:
             check_no_secrets(arguments["resources"])
         if "wait_seconds" in route.method.parameters:
@@ -278,7 +277,8 @@ class StoreApplication:
                 timeout = arguments.get("timeout")
                 longest = self._max_wait_seconds
                 arguments["timeout"] = longest if timeout is None else min(timeout, longest)
-        answer = await (self._poll(call(**arguments), receive) if is_poll else call(**arguments))
+        call = call_method(self.store, route.name, (), arguments)
+        answer = await (self._poll(call, receive) if is_poll else call)
         if answer is None and route.method.verb == "GET":
             raise HttpError(404, NOTHING, "there is no such thing")
         return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else answer

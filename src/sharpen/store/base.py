@@ -365,8 +365,21 @@ class LightningStore:
 
     # -- workers -------------------------------------------------------------------------------------
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | None = None) -> WorkerHeartbeat:
-        """A heartbeat: keeps the worker's open attempts alive and tells which are no longer wanted."""
+    async def update_worker(
+        self,
+        worker_id: str,
+        heartbeat_stats: dict[str, Any] | None = None,
+        attempt_ids: Sequence[str] | None = None,
+    ) -> WorkerHeartbeat:
+        """Record a heartbeat: renew the leases of the worker's attempts and return those no longer wanted.
+
+        Args:
+            worker_id: The worker that sends the heartbeat.
+            heartbeat_stats: Anything worth showing about the worker.
+            attempt_ids: The attempts that the worker has in hand. Only these are renewed: an attempt that is not
+                named, because the answer to its claim was lost, runs out like that of a lost worker. None renews
+                all open attempts of the worker.
+        """
         raise NotImplementedError
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:

@@ -41,6 +41,8 @@ from .tables import AttemptRow, RolloutRow
 from .transitions import ENDED, FINISHED, OPEN, QUEUED, check_rollout_move
 
 _DEFAULT_CONFIG = RolloutConfig()
+UNNAMED_SECONDS = 60.0
+"""How long an attempt without a lease lives on after a heartbeat of its worker that does not name it."""
 
 
 class Ledger(Queries):
@@ -394,15 +396,27 @@ class Ledger(Queries):
         if not self.keeps_secrets:
             check_no_secrets(resources)
 
-    def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | None = None) -> WorkerHeartbeat:
+    def update_worker(
+        self,
+        worker_id: str,
+        heartbeat_stats: dict[str, Any] | None = None,
+        attempt_ids: Sequence[str] | None = None,
+    ) -> WorkerHeartbeat:
         checks.check_id("worker_id", worker_id)
+        if isinstance(attempt_ids, str):
+            raise InvalidInputError(f"attempt_ids is {attempt_ids!r}: give a list of ids, or None")
+        in_hand = None if attempt_ids is None else frozenset(attempt_ids)
         now = self.clock()
         stats = _checked_metadata(heartbeat_stats)
         self.tables.drop(self.tables.pack(stats, "heartbeat_stats"))  # only checked: it is kept with the worker
         for row, attempt in self.tables.open_attempts(worker_id):
-            attempt.last_heartbeat_time = now
-            attempt.deadline = deadline_of(row, attempt)
-            self._save(attempt)
+            if in_hand is None or attempt.attempt_id in in_hand:
+                attempt.last_heartbeat_time = now
+                attempt.deadline = deadline_of(row, attempt)
+                self._save(attempt)
+            elif attempt.deadline is None:
+                attempt.deadline = now + UNNAMED_SECONDS
+                self._save(attempt)
         worker = self.tables.save_heartbeat(worker_id, now, stats)
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
 

@@ -198,6 +198,16 @@ _TABLE: list[tuple[str, Kind, Verb, str]] = [
 METHODS: dict[str, Method] = {row[0]: Method(*row) for row in _TABLE}
 
 
+def call_method(store: LightningStore, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method of a store that may be the user's own: a heartbeat of 0.1 takes no `attempt_ids`."""
+    function = getattr(store, name)
+    if "attempt_ids" in kwargs:
+        taken = inspect.signature(function).parameters.values()
+        if not any(each.name == "attempt_ids" or each.kind is each.VAR_KEYWORD for each in taken):
+            kwargs = {key: value for key, value in kwargs.items() if key != "attempt_ids"}
+    return function(*args, **kwargs)
+
+
 def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:
     """A class decorator: gives the class every method of the table that it does not define itself."""
 

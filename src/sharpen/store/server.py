@@ -13,12 +13,12 @@ from ..http.listening import address, allowed_hosts, is_loopback, listen
 from ..http.serving import AppServer
 from .application import MAX_WAIT_SECONDS, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
-from .methods import Method, forward_methods
+from .methods import Method, call_method, forward_methods
 
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "LightningStoreServer", *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.store, method.name)(*args, **kwargs)
+        return await call_method(self.store, method.name, args, kwargs)
 
     return call
 

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .base import LightningStore, LightningStoreCapabilities
-from .methods import Method, forward_methods
+from .methods import Method, call_method, forward_methods
 
 
 def _send_to_loop(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "LightningStoreThreaded", *args: Any, **kwargs: Any) -> Any:
-        return await self._in_loop(getattr(self.store, method.name)(*args, **kwargs))
+        return await self._in_loop(call_method(self.store, method.name, args, kwargs))
 
     return call
 
