@@ -65,7 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("run", nargs="?", help="the folder of a run to go on with")
     resume = parser.parse_args().run
-    search = FewShot(explore_temperature=0.5, model=demo_model(), max_response_tokens=ANSWER_TOKENS, seed=1)
+    search = FewShot(
+        explore_temperature=0.5, model=demo_model(), max_response_tokens=ANSWER_TOKENS, perfect_reward=1.0, seed=1
+    )
     trainer = Trainer(algorithm=search, initial_resources={"prompt": SEED}, name="few-shot")
     result = trainer.fit(calculator_agent, TRAIN, VAL, resume=resume)
     before, after = share_right(SEED, search.get_best_prompt())

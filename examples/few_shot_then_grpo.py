@@ -61,6 +61,7 @@ def main() -> None:
         candidates=candidates,
         explore_temperature=0.5,
         max_response_tokens=ANSWER_TOKENS,
+        perfect_reward=1.0,
         seed=1,
     )
     grpo = GRPO(

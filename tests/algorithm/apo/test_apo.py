@@ -46,6 +46,28 @@ async def test_a_search_finds_a_better_prompt_and_keeps_its_placeholder() -> Non
     assert apo.book.best.score.count == len(VAL)
 
 
+def _graded(prompt: str, task: dict[str, int]) -> float:
+    """The same on all tasks: every word that the prompt gained is worth 0.1."""
+    return round(0.1 + 0.1 * sum(word in prompt for word in WORDS), 1)
+
+
+async def test_equal_rewards_on_all_tasks_do_not_end_a_search() -> None:
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, beam_rounds=4, promotion="mean")
+        await search(apo, World(_graded))
+    assert apo.round == 4
+    assert apo.book.best.score is not None
+    assert apo.book.best.score.mean == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("perfect_reward", "rounds"), [(0.1, 0), (0.3, 2), (0.5, 4), (0.6, 6), (None, 6)])
+async def test_a_search_ends_at_the_stated_perfect_reward(perfect_reward: float | None, rounds: int) -> None:
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, beam_rounds=6, promotion="mean", perfect_reward=perfect_reward)
+        await search(apo, World(_graded))
+    assert apo.round == rounds
+
+
 async def test_every_branch_of_every_round_is_in_the_book_with_parent_critique_and_round() -> None:
     with ScriptedOpenAI(good_words) as server:
         apo = make(server)
@@ -368,15 +390,15 @@ async def test_a_slightly_better_mean_is_enough_for_mean_and_not_for_interval(
     assert apo.book.get("v1").score.count == 20
 
 
-async def test_a_prompt_that_is_right_on_every_task_ends_the_search() -> None:
+async def test_a_search_that_ended_at_the_perfect_reward_costs_nothing_when_it_is_resumed() -> None:
     def reply(request: dict[str, Any]) -> str:
         return "Say it better." if request["model"] == CRITIC else edited("Better: {question}")
 
     with ScriptedOpenAI(reply) as server:
-        apo = make(server, beam_rounds=3)
+        apo = make(server, beam_rounds=3, perfect_reward=1.0)
         world = await search(apo, World(lambda prompt, task: float(prompt != SEED.template)))
         assert apo.round == 1
-        again = make(server, beam_rounds=3)
+        again = make(server, beam_rounds=3, perfect_reward=1.0)
         again.load_state_dict(json.loads(json.dumps(apo.state_dict())))
         num_asked = len(server.requests)
         await search(again, world)

@@ -118,16 +118,34 @@ async def test_a_set_that_helps_only_when_sampled_still_leads_to_more() -> None:
     assert len(few_shot.demonstrations) >= 2
 
 
-async def test_a_search_ends_when_every_validation_task_has_the_highest_reward() -> None:
-    few_shot = FewShot(seed=6)
+def _quick(prompt: str, luck: random.Random) -> str:
+    """One demonstration is enough for it."""
+    return imitator(prompt, luck) if not count_shown(prompt) else f"<{2 * question_of(prompt)}>"
 
-    def quick(prompt: str, luck: random.Random) -> str:
-        return imitator(prompt, luck) if not count_shown(prompt) else f"<{2 * question_of(prompt)}>"
 
-    await search(few_shot, ModelWorld(quick))
-    assert few_shot.round == 1
+@pytest.mark.parametrize(("perfect_reward", "rounds"), [(1.0, 1), (1.5, 4), (None, 4)])
+async def test_a_search_ends_early_only_at_the_stated_perfect_reward(perfect_reward: float | None, rounds: int) -> None:
+    few_shot = FewShot(seed=6, perfect_reward=perfect_reward)
+    await search(few_shot, ModelWorld(_quick))
+    assert few_shot.round == rounds
     assert few_shot.book.best.score is not None
     assert few_shot.book.best.score.mean == 1.0
+
+
+async def test_equal_rewards_on_all_tasks_do_not_end_a_search() -> None:
+    """Any demonstration makes all rewards 0.5, but three of them, which the first round does not try, make them 1."""
+
+    def graded(prompt: str, luck: random.Random) -> str:
+        shown = count_shown(prompt)
+        half = 0.5 * (shown > 0 or luck.random() < 0.1)
+        return f"<{1.0 if shown == 3 else half}>"
+
+    few_shot = FewShot(seed=1, promotion="mean")
+    await search(few_shot, ModelWorld(graded, reward=lambda answer, task: float(answer[1:-1])))
+    assert {len(few_shot.sets[each.version]) for each in few_shot.candidates if each.round == 1} == {1, 2, 4}
+    assert few_shot.book.best.score is not None
+    assert few_shot.book.best.score.mean == 1.0
+    assert len(few_shot.demonstrations) == 3
 
 
 async def test_the_best_prompt_is_published_and_every_rollout_is_in_the_cost() -> None:
@@ -263,11 +281,13 @@ async def test_a_search_without_any_success_says_how_much_was_tried_and_what_to_
     assert few_shot.tree().endswith("cost: 70 rollouts; 50 rollouts of it made no candidate")
 
 
-async def test_a_prompt_whose_rollouts_are_all_perfect_stays() -> None:
-    few_shot = FewShot(seed=1)
+@pytest.mark.parametrize(("perfect_reward", "paid"), [(1.0, 0), (None, 64)])
+async def test_a_prompt_whose_rollouts_are_all_alike_stays(perfect_reward: float | None, paid: int) -> None:
+    """Whether they are all perfect, only the user knows."""
+    few_shot = FewShot(seed=1, perfect_reward=perfect_reward, max_explore_rollouts=64)
     world = await search(few_shot, ModelWorld(lambda prompt, luck: f"<{2 * question_of(prompt)}>"))
     assert few_shot.get_best_prompt() == SEED
-    assert world.count("train") == 16
+    assert world.count("train") == paid
 
 
 async def test_rollouts_that_cannot_be_shown_are_counted_and_told() -> None:

@@ -63,12 +63,12 @@ def make(server: ScriptedOpenAI, **options: Any) -> GEPA:
     return GEPA(reflection_client=server.client(max_retries=0, timeout=5.0), **(given | options))
 
 
-def fit(gepa: GEPA, folder: Path, **options: Any) -> Trainer:
+def fit(gepa: GEPA, folder: Path, *, the_agent: Any = agent, **options: Any) -> Trainer:
     train, val = options.pop("data", (tasks(8, first=100), tasks(8)))
     resume = options.pop("resume", None)
     given: dict[str, Any] = {"strategy": "shm", "initial_resources": {"prompt": SEED}, "run_dir": folder}
     if "store" not in options:
         given["store"] = InMemoryLightningStore(thread_safe=True)
     trainer = Trainer(algorithm=gepa, **(given | options))
-    trainer.fit(agent, train, val, resume=resume)
+    trainer.fit(the_agent, train, val, resume=resume)
     return trainer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from sharpen import LLM, LLMProxy, PromptTemplate, Trainer, llm_rollout, rollout
+from sharpen import LLM, LLMProxy, PromptTemplate, Trainer, emit_message, llm_rollout, rollout
 from sharpen.algorithm.gepa import GEPA
 from sharpen.algorithm.prompts.records import read_records
 from sharpen.errors import ConfigError, RunError
@@ -46,9 +46,32 @@ def test_it_improves_the_prompt_by_what_the_traces_say_within_its_budget(tmp_pat
     assert calls[-1] == len(spent)
 
 
+@rollout
+async def points(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
+    """5 points for a prompt without any of the words, 10 more for the one that the task needs."""
+    if task["word"] in prompt_template.format(question=task["number"]):
+        return 15.0
+    emit_message(f"prompt lacks: {task['word']}")
+    return 5.0
+
+
+@pytest.mark.parametrize(("perfect_reward", "is_improved"), [(None, True), (15.0, True), (5.0, False)])
+def test_only_a_stated_maximum_keeps_a_prompt_from_being_reflected_on(
+    tmp_path: Path, perfect_reward: float | None, is_improved: bool
+) -> None:
+    with ScriptedOpenAI(add_what_lacks) as server:
+        gepa = make(server, max_metric_calls=90, promotion="mean", perfect_reward=perfect_reward)
+        trainer = fit(gepa, tmp_path, the_agent=points)
+    assert (gepa.get_best_prompt() != SEED) == is_improved == bool(server.requests)
+    if perfect_reward == 15.0:  # reached before the budget was spent
+        assert gepa.book.best.score is not None
+        assert gepa.book.best.score.mean == 15.0
+        assert len(rollouts(trainer)) <= 90 - 8
+
+
 def test_every_candidate_is_in_the_book_with_its_parent_its_reason_and_its_price(tmp_path: Path) -> None:
     with ScriptedOpenAI(add_what_lacks) as server:
-        gepa = make(server)
+        gepa = make(server, perfect_score=1.0)
         trainer = fit(gepa, tmp_path)
     seed, first, *rest = gepa.candidates
     assert (seed.version, seed.status, first.version, first.parents) == ("v0", seed.status, "v1", ["v0"])

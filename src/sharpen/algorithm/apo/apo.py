@@ -65,7 +65,7 @@ class APO(PromptOptimiser):
     `edit_attempts` is how often an edit is asked for until it can be used.
 
     `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
-    `resource_name`, `seed`, `model` and `max_response_tokens` are as for every
+    `resource_name`, `seed`, `perfect_reward`, `model` and `max_response_tokens` are as for every
     `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
@@ -155,16 +155,12 @@ class APO(PromptOptimiser):
         if self.round < self.beam_rounds:
             await critic.check()
         await self.validate_seed()
-        while self.round < self.beam_rounds and not self.should_stop and not await self._is_perfect():
+        if await self.is_perfect():
+            return
+        while self.round < self.beam_rounds and not self.should_stop:
             self.begin_iteration()
             if await self._run_round():
                 break
-
-    async def _is_perfect(self) -> bool:
-        is_perfect = await self.board.is_perfect()
-        if is_perfect:
-            log.info("%s has the highest reward on every validation task: the search ends", self.book.best.version)
-        return is_perfect
 
     async def _run_round(self) -> bool:
         """True when it is time to stop."""

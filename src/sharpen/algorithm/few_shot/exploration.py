@@ -164,7 +164,12 @@ class Exploration:
                 "the agent call its model through the gateway, with the prompt as it is given"
             )
         if self.pool.is_all_the_same and highest is not None and highest > 0 and self._min_reward is None:
-            log.warning("%s and all had the reward %g: none is better than another, the prompt stays", tried, highest)
+            log.warning(
+                "%s and all had the reward %g: none is better than another, the prompt stays. If %g is the highest "
+                "possible reward, perfect_reward=%g ends such a search at once",
+                tried,
+                *(highest,) * 3,
+            )
             return
         best = "none had a reward" if highest is None else f"the best reward was {highest:g}"
         raise RunError(

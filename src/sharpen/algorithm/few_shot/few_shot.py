@@ -51,7 +51,7 @@ class FewShot(PromptOptimiser):
     `{examples}` of the template where it has one, else before its part about the task.
 
     `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
-    `resource_name`, `seed`, `model` and `max_response_tokens` are as for every
+    `resource_name`, `seed`, `perfect_reward`, `model` and `max_response_tokens` are as for every
     `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
@@ -111,6 +111,8 @@ class FewShot(PromptOptimiser):
 
     async def search(self) -> None:
         await self.validate_seed()
+        if await self.is_perfect():
+            return
         while not self.should_stop:
             fresh = await self._next_candidates()
             if not fresh or await self._compare(fresh):
@@ -123,7 +125,7 @@ class FewShot(PromptOptimiser):
             return begun
         if self.num_left > 0 and len(self.pool.usable()) < POOL_FACTOR * self.max_demos and self._can_explore:
             await self._explore()
-        while self.num_left > 0 and not await self._is_perfect():
+        while self.num_left > 0:
             if fresh := self._propose():
                 return fresh
             if not self._can_explore:
@@ -139,7 +141,7 @@ class FewShot(PromptOptimiser):
         has_improved = await self.challenge(leader)
         self.leader = max(fresh, key=lambda version: (self._mean(version), len(self.sets[version])))
         metrics = {"candidates": len(fresh), **self.pool.summary()}
-        return await self.end_round(metrics, has_improved=has_improved) or await self._is_perfect()
+        return await self.end_round(metrics, has_improved=has_improved)
 
     def _mean(self, version: str) -> float:
         score = self.book.get(version).score
@@ -152,18 +154,6 @@ class FewShot(PromptOptimiser):
     def num_left(self) -> int:
         """Candidates that may still be made."""
         return self.num_candidates - len(self.sets)
-
-    async def _is_perfect(self) -> bool:
-        """Whether the best prompt has the highest reward that was seen on every validation task, and it is one to be
-        proud of: better than others, or 1, which is the most for most agents."""
-        best, highest = self.book.best, self.pool.highest
-        if best.score is None or highest is None or best.score.count < len(self.val_items):
-            return False
-        rewards = [each.reward for each in await self.evaluate(best.version, self.val_items)]  # all paid for
-        if min(rewards) < max(highest, *rewards) or not (self.pool.is_success(rewards[0]) or rewards[0] == 1):
-            return False
-        log.info("%s has the highest reward on every validation task: the search ends", best.version)
-        return True
 
     # -- proposing -----------------------------------------------------------------------------------
 

@@ -32,10 +32,11 @@ class GEPA(PromptOptimiser):
     `reflection_model` is asked through `reflection_client`, or the gateway of the trainer where that lists it, or a
     client from the environment. The search spends at most `max_metric_calls` rollouts; a prompt on a task is one,
     however often gepa asks for it. The options from `candidate_selection_strategy` to `stop_callbacks` are gepa's own.
-    Each iteration of gepa is a round.
+    Each iteration of gepa is a round. `perfect_score` is gepa's name for `perfect_reward`; where one of them is given,
+    `skip_perfect_score` also skips the reflection on training tasks that all have this reward.
 
-    `patience`, `rollout_batch_timeout`, `promotion`, `train_split`, `resource_name`, `seed`, `model` and
-    `max_response_tokens` are as for every `sharpen.algorithm.prompts.PromptOptimiser`.
+    `patience`, `rollout_batch_timeout`, `promotion`, `train_split`, `resource_name`, `seed`, `perfect_reward`, `model`
+    and `max_response_tokens` are as for every `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
     takes_many_prompts = True
@@ -52,7 +53,7 @@ class GEPA(PromptOptimiser):
         reflection_prompt_template: str | Mapping[str, str] | None = None,
         module_selector: Any = "round_robin",
         skip_perfect_score: bool = True,
-        perfect_score: float = 1.0,
+        perfect_score: float | None = None,
         use_merge: bool = False,
         max_merge_invocations: int = 5,
         merge_val_overlap_floor: int = 5,
@@ -70,6 +71,10 @@ class GEPA(PromptOptimiser):
         check_options(self, GEPA, shared)
         if importlib.util.find_spec("gepa") is None:
             raise MissingExtraError.of("gepa", extra="gepa", feature="GEPA")
+        if perfect_score is not None:
+            if shared.get("perfect_reward") is not None:
+                raise ConfigError("perfect_score is another name for perfect_reward: give one of the two, not both")
+            shared["perfect_reward"] = perfect_score
         super().__init__(rollout_batch_timeout=rollout_batch_timeout, patience=patience, promotion=promotion, **shared)
         if max_metric_calls is None:
             raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
@@ -86,7 +91,6 @@ class GEPA(PromptOptimiser):
             reflection_prompt_template=reflection_prompt_template,
             module_selector=module_selector,
             skip_perfect_score=skip_perfect_score,
-            perfect_score=perfect_score,
             use_merge=use_merge,
             max_merge_invocations=max_merge_invocations,
             merge_val_overlap_floor=merge_val_overlap_floor,
@@ -113,7 +117,7 @@ class GEPA(PromptOptimiser):
         if not self.has_ended:
             await assistant.check([self.reflection_model])
         await self.validate_seed()
-        if self.has_ended:
+        if self.has_ended or await self.is_perfect():
             return
         await GepaSearch(self, assistant, await self._scale()).run()
 

@@ -67,14 +67,21 @@ class GepaSearch:
             self._family.seed_texts,
             train,
             val,
-            perfect_score=self._scale.of(self._options["perfect_score"]),
             seed=self._optimiser.chance("gepa").getrandbits(32),
             # What is an Exception to gepa is gepa's own: a single slip need not end the search.
             raise_on_exception=False,
             track_best_outputs=False,
             **parts,
             **self._options.for_gepa(num_train=len(train), num_val=len(val)),
+            **self._perfect_score(),
         )
+
+    def _perfect_score(self) -> dict[str, Any]:
+        """Without a stated maximum no score is perfect, whatever gepa takes for one by default."""
+        reward = self._optimiser.perfect_reward
+        if reward is None:
+            return {"skip_perfect_score": False, "perfect_score": None}
+        return {"skip_perfect_score": self._options["skip_perfect_score"], "perfect_score": self._scale.of(reward)}
 
     def _adapter(self) -> Any:
         return RolloutAdapter(

@@ -5,7 +5,6 @@ with the reason.
 """
 
 import copy
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ _CHOICES = {
 _COUNTS = ("reflection_minibatch_size", "max_merge_invocations", "merge_val_overlap_floor")
 _FLAGS = ("skip_perfect_score", "use_merge")
 # Given to gepa by the search, or not at all.
-_OURS_TO_PASS = ("stop_callbacks", "reflection_prompt_template", "perfect_score")
+_OURS_TO_PASS = ("stop_callbacks", "reflection_prompt_template", "skip_perfect_score")
 _FIELDS = ("<curr_param>", "<side_info>")
 
 _OURS = "the run keeps its own records: the loggers= and the run_dir= of the Trainer say where"
@@ -130,9 +129,6 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
     for name in _FLAGS:
         if not isinstance(given[name], bool):
             raise ConfigError(f"{name} is {given[name]!r}: use True or False")
-    perfect = given["perfect_score"]
-    if isinstance(perfect, bool) or not isinstance(perfect, int | float) or not math.isfinite(perfect):
-        raise ConfigError(f"perfect_score is {perfect!r}: give the reward that cannot be bettered, a finite number")
 
 
 def _check_template(template: Any) -> None:

@@ -64,6 +64,8 @@ class PromptOptimiser(Algorithm[Any]):
     - `train_split`: the share of the training set to learn from, where there is no validation set.
     - `resource_name`: the prompt to improve, where the resources have several.
     - `seed`: of every random choice; None is another one in every run.
+    - `perfect_reward`: the highest possible reward. The search ends early once the best prompt has it on every
+      validation task. None never ends a search early: the highest reward seen may not be the highest possible.
     - `model`: a local model (a folder, a GGUF file, a name on the hub), served to the agents while the search lasts.
     - `max_response_tokens`: the longest answer of that model.
     """
@@ -84,11 +86,13 @@ class PromptOptimiser(Algorithm[Any]):
         train_split: float = 0.5,
         resource_name: str | None = None,
         seed: int | None = None,
+        perfect_reward: float | None = None,
         model: str | os.PathLike[str] | None = None,
         max_response_tokens: int = 512,
     ) -> None:
         check_counts(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
-        check_search(rollout_batch_timeout, promotion, train_split, seed)
+        check_search(rollout_batch_timeout, promotion, train_split, seed, perfect_reward)
+        self.perfect_reward = perfect_reward
         self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout
         self.run_initial_validation, self.patience, self.promotion = run_initial_validation, patience, promotion
         self.train_split, self.resource_name, self.model = train_split, resource_name, model
@@ -351,7 +355,18 @@ class PromptOptimiser(Algorithm[Any]):
         if self.patience is not None and self._num_fruitless >= self.patience:
             log.info("no better prompt for %d rounds: the search ends (patience)", self._num_fruitless)
             return True
-        return False
+        return await self.is_perfect()
+
+    async def is_perfect(self) -> bool:
+        """Return True if the best prompt has `perfect_reward` on every validation task, so the search can end."""
+        if self.perfect_reward is None or not await self.board.has_best_reached(self.perfect_reward):
+            return False
+        log.info(
+            "%s has the perfect reward of %g on every validation task: the search ends",
+            self.book.best.version,
+            self.perfect_reward,
+        )
+        return True
 
     def _check_failures(self) -> None:
         """What no candidate of a round has mended is not the prompt's fault."""

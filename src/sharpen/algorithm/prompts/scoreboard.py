@@ -132,15 +132,13 @@ class Scoreboard:
         leader = max(means, key=lambda version: means[version], default=None)
         return leader if leader is not None and best is not None and means[leader] > best else None
 
-    async def is_perfect(self) -> bool:
-        """Whether the best has the highest reward that was seen on every validation task: no search finds better. Where
-        all rewards are alike they may as well be the lowest."""
+    async def has_best_reached(self, reward: float) -> bool:
+        """Return True if the best has at least this reward on every validation task."""
         await self._recall(self.book.best.version)
         best = self._known[self.book.best.version]
-        rewards = [each.reward for known in self._known.values() for each in known.values() if not each.is_lost]
-        if len(best) < len(self._val_items) or not rewards or max(rewards) == min(rewards):
+        if len(best) < len(self._val_items):
             return False
-        return all(not each.is_lost and each.reward == max(rewards) for each in best.values())
+        return all(not each.is_lost and each.reward >= reward for each in best.values())
 
     def only_failures(self) -> str | None:
         """The first error, where every rollout of every candidate failed by the agent's fault so far."""

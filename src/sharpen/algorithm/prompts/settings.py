@@ -1,5 +1,6 @@
 """Checks of the settings of a search: what is wrong is said where the search is made, and not in a run."""
 
+import math
 from typing import get_args
 
 from ...errors import ConfigError
@@ -12,7 +13,9 @@ def check_counts(**counts: int | None) -> None:
             raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
 
 
-def check_search(timeout: float, promotion: str, train_split: float, seed: int | None) -> None:
+def check_search(
+    timeout: float, promotion: str, train_split: float, seed: int | None, perfect_reward: float | None
+) -> None:
     """Those that every search has."""
     if not _is_number(timeout) or not timeout > 0:
         raise ConfigError(f"rollout_batch_timeout is {timeout!r}: give a number of seconds above 0")
@@ -22,6 +25,8 @@ def check_search(timeout: float, promotion: str, train_split: float, seed: int |
         raise ConfigError(f"train_split is {train_split!r}: give the share of the tasks to learn from, between 0 and 1")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ConfigError(f"seed is {seed!r}: give a whole number, or None for another one in every run")
+    if perfect_reward is not None and not (_is_number(perfect_reward) and math.isfinite(perfect_reward)):
+        raise ConfigError(f"perfect_reward is {perfect_reward!r}: give the highest possible reward, a finite number")
 
 
 def check_models(**models: str) -> None:

@@ -15,6 +15,7 @@ class SharedOptions(TypedDict, total=False):
     train_split: float
     resource_name: str | None
     seed: int | None
+    perfect_reward: float | None
     model: str | os.PathLike[str] | None
     max_response_tokens: int
 
