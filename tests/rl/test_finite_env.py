@@ -1,6 +1,9 @@
 """Finite vector environments: every initial state exactly once, whatever the kind, the number and the lengths."""
 
+import csv
+import io
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,11 +15,15 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from sharpen.errors import ConfigError, InvalidInputError, TransportError
 from sharpen.rl import (
     Collector,
+    ConsoleWriter,
+    CsvWriter,
     EnvWrapper,
     FiniteVectorEnv,
+    LogBuffer,
     LogLevel,
     LogWriter,
     OldGymEnv,
+    Reward,
     SeedsExhausted,
     generate_nan_observation,
     vectorize_env,
@@ -286,6 +293,110 @@ def test_a_writer_that_wants_steps_gets_each_with_its_logs(kind: Any) -> None:
     assert len(steps.seen) == 6
     assert all({"reward", "obs", "policy_act"} <= set(each) for each in steps.seen)
     assert sorted(each["steps_per_episode"] for each in steps.seen if "steps_per_episode" in each) == [1, 2, 3]
+
+
+class Distance(Reward[float]):
+    """Logs how far each step is from the end."""
+
+    def reward(self, simulator_state: float) -> float:
+        self.log("distance", simulator_state)
+        return -1.0
+
+
+class AllSteps(LogWriter):
+    def log_step(self, reward: float, contents: dict[str, Any]) -> None:
+        return
+
+
+class AllEnvSteps(LogWriter):
+    def on_env_step(self, env_id: int, obs: Any, rew: float, done: bool, info: Any) -> None:
+        super().on_env_step(env_id, obs, rew, done, info)
+
+
+class AllResets(LogWriter):
+    def on_env_reset(self, env_id: int, obs: Any) -> None:
+        super().on_env_reset(env_id, obs)
+
+
+def play_by_hand(venv: FiniteVectorEnv) -> None:
+    """The loop that people write themselves."""
+    with venv.collector_guard():
+        venv.reset()
+        while True:
+            *_, terminated_N, truncated_N, _ = venv.step(np.zeros(len(venv), np.int64))
+            if (ended_M := np.flatnonzero((terminated_N | truncated_N) & venv.alive)).size:
+                venv.reset(ended_M)
+
+
+def play_with_a_collector(venv: FiniteVectorEnv) -> None:
+    Collector(Zeros(), venv).play()
+
+
+@pytest.mark.parametrize("play", [play_by_hand, play_with_a_collector])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_episode_has_the_same_metrics_whoever_listens_to_its_steps(kind: Any, play: Any, tmp_path: Path) -> None:
+    with vectorize_env(EnvParts(Countdown, Left(), Two(), Distance()), kind, 2) as venv:
+        for listener in (LogWriter, AllSteps, AllEnvSteps, AllResets):
+            buffer, stream, folder = LogBuffer(lambda *_: None), io.StringIO(), tmp_path / listener.__name__
+            venv.loggers = [listener(), buffer, CsvWriter(folder), ConsoleWriter(1, stream=stream)]
+            venv.bind([10, 4])
+            play(venv)
+            assert buffer.collect_metrics() == {"reward": -7.0, "distance": 3.0, "steps_per_episode": 7.0}
+            with open(folder / "result.csv", encoding="utf-8") as file:
+                rows = [(row["reward"], row["distance"]) for row in csv.DictReader(file)]
+            assert rows == [("-4.0", "1.5"), ("-10.0", "4.5")]
+            assert "distance 4.5000 (3.0000)" in stream.getvalue()
+
+
+class LoggingEnv(gym.Env[Any, Any]):
+    """A plain environment of three steps, of which two log something."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        info = {} if self.steps == 2 else {"log": {"height": (LogLevel.PERIODIC, float(self.steps))}}
+        return np.zeros(1, np.float32), 10.0 * self.steps, self.steps == 3, False, info
+
+
+class StepBuffer(LogBuffer):
+    """Keeps metrics, and wants every step."""
+
+    def log_step(self, reward: float, contents: dict[str, Any]) -> None:
+        return
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_environment_has_the_same_metrics_whoever_listens_to_its_steps(kind: Any) -> None:
+    with vectorize_env(LoggingEnv, kind, 1) as venv:
+        for writers in ([LogBuffer], [StepBuffer], [LogBuffer, StepBuffer]):
+            buffers = [writer(lambda *_: None) for writer in writers]
+            venv.loggers = list(buffers)
+            venv.bind(None)
+            Collector(Zeros(), venv).play(1)
+            for buffer in buffers:
+                assert buffer.collect_metrics() == {"reward": 60.0, "height": 2.0, "steps_per_episode": 3.0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_value_above_the_usual_level_is_kept_for_the_episode(kind: Any) -> None:
+    buffer = LogBuffer(lambda *_: None, LogLevel.INFO)
+    with vectorize_env(EnvParts(Countdown, Left(), Two(), LoudDistance()), kind, 1, buffer) as venv:
+        venv.bind([10])
+        Collector(Zeros(), venv).play()
+    assert buffer.collect_metrics() == {"distance": 4.5}
+
+
+class LoudDistance(Reward[float]):
+    def reward(self, simulator_state: float) -> float:
+        assert self.env is not None
+        self.env.logger.add("distance", simulator_state, LogLevel.INFO)
+        return -1.0
 
 
 def test_nothing_below_the_least_level_is_logged() -> None:

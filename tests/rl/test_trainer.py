@@ -431,6 +431,35 @@ def test_early_stopping_keeps_its_memory_and_a_stopped_run_stays_stopped(tmp_pat
     assert stopped(50, tmp_path / "latest.pth").current_iter == at
 
 
+class AllSteps(LogWriter):
+    def log_step(self, reward: float, contents: dict[str, Any]) -> None:
+        return
+
+
+@pytest.mark.parametrize("writers", [[], [AllSteps()]])
+def test_early_stopping_decides_by_the_mean_of_an_episode_whoever_listens_to_steps(writers: list[LogWriter]) -> None:
+    class OnePerIteration(Zeros):
+        """Chooses action 1 as often in an episode as it has learned."""
+
+        def act(self, obs_N: Any, *, rng: np.random.Generator | None, deterministic: bool) -> Actions:
+            return Actions((obs_N[:, 0] > 8 - len(self.batches)).astype(np.int64))
+
+    class Ones(InitialAsReward):
+        def reward(self, simulator_state: float) -> float:
+            assert self.env is not None
+            self.log("one", float(self.env.status["action_history"][-1]))
+            return 0.0
+
+    stopping = EarlyStopping(monitor="val/one", patience=0)
+    trainer = Trainer(
+        max_iters=4, val_every_n_iters=1, finite_env_type="dummy", callbacks=stopping, loggers=writers, seed=1
+    )
+    vessel = countdown(OnePerIteration(), train_initial_states=[8], val_initial_states=[8], episode_per_iter=1)
+    vessel.reward = Ones()
+    trainer.fit(vessel)
+    assert (trainer.current_iter, trainer.metrics["val/one"]) == (4, 0.5)
+
+
 def test_best_weights_come_back_at_the_end() -> None:
     class Worse(SoftmaxPolicy):
         def learn(self, batch: Any, **update_kwargs: Any) -> dict[str, float]:

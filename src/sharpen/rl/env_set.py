@@ -80,6 +80,7 @@ class EnvSet:
         self._rows = rows
         self._write_obs = row_writer(rows.obs)
         self._settings = Settings(PERIODIC, each_step=True)
+        self._usual_logs = 1
         self.infos: list[Any] = [{} for _ in self._slots]
 
     def envs(self) -> list[gym.Env[Any, Any]]:
@@ -88,6 +89,7 @@ class EnvSet:
     def open(self, settings: Settings) -> None:
         """Begin a collection."""
         self._settings = settings
+        self._usual_logs = int(settings.min_loglevel <= PERIODIC)  # the reward, which the parent knows from the row
         for slot in self._slots:
             if isinstance(slot.env, EnvWrapper):
                 slot.env.logger.set_min_loglevel(settings.min_loglevel)
@@ -115,11 +117,12 @@ class EnvSet:
         except self._caught as error:
             raise _failure(begin, error) from error
         self.infos[begin.slot] = info
-        if self._settings.each_step and _has_news(info):
+        if self._settings.each_step and _has_news(info, 0):
             notes.append(Note(begin.slot, info=info))
 
     def _step(self, slots: Sequence[int], actions: Sequence[Any], notes: list[Note]) -> None:
-        every, all_slots, write, infos = self._settings.each_step, self._slots, self._write_obs, self.infos
+        every, usual = self._settings.each_step, self._usual_logs
+        all_slots, write, infos = self._slots, self._write_obs, self.infos
         rewards_N, terminated_N, truncated_N = self._rows.reward, self._rows.terminated, self._rows.truncated
         slot = all_slots[0]
         try:
@@ -136,27 +139,34 @@ class EnvSet:
                 infos[number] = info
                 if terminated or truncated:
                     self._end(number, slot, info, notes)
-                elif (len(info["log"]) > 1 or info["aux_info"]) if slot.is_wrapper else every and _has_news(info):
-                    self._tell(number, slot, info, notes)
+                elif (len(info["log"]) > usual or info["aux_info"]) if slot.is_wrapper else every or info:
+                    self._keep(number, slot, info, notes)
         except self._caught as error:
             raise _failure(slot.begin, error) from error
 
-    def _tell(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
-        """A step that logged more than its reward: told at once, or kept until the end of its episode."""
-        if self._settings.each_step:
-            notes.append(Note(number, info=info))
-        elif len(info["log"]) > 1:
+    def _keep(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
+        """Keep a step's logs for its episode, and send its info at once where somebody wants each step."""
+        if not slot.is_wrapper:
+            info = self.infos[number] = self._with_own_logs(slot, info)
+        if len(info["log"]) > self._usual_logs:
             slot.logs.append((len(slot.rewards) - 1, info["log"]))
+        if self._settings.each_step and _has_news(info, self._usual_logs):
+            notes.append(Note(number, info=info))
 
     def _end(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
         steps = len(slot.rewards)
-        logs = info.get("log")
-        if not slot.is_wrapper and self._settings.min_loglevel <= PERIODIC:
-            own = {"reward": (PERIODIC, slot.rewards[-1]), "steps_per_episode": (PERIODIC, steps)}
-            self.infos[number] = info = {**info, "log": {**own, **(logs or {})}}
-        slot.logs.append((steps - 1, info.get("log") or {}))
+        if not slot.is_wrapper:
+            info = self.infos[number] = self._with_own_logs(slot, info, steps_per_episode=steps)
+        slot.logs.append((steps - 1, info["log"]))
         shown = info if self._settings.each_step else None
         notes.append(Note(number, info=shown, rewards=slot.rewards, logs=slot.logs))
+
+    def _with_own_logs(self, slot: _Slot, info: Any, **own: float) -> Any:
+        """The info of an environment that is no `EnvWrapper`, with the logs that an `EnvWrapper` would add."""
+        logs: Logs = {}
+        if self._settings.min_loglevel <= PERIODIC:
+            logs = {name: (PERIODIC, value) for name, value in {"reward": slot.rewards[-1], **own}.items()}
+        return {**info, "log": {**logs, **(info.get("log") or {})}}
 
     def close(self) -> None:
         for slot in self._slots:
@@ -174,9 +184,11 @@ def _number(begin: Begin) -> int:
     return int(np.random.SeedSequence(begin.entropy).generate_state(1)[0])
 
 
-def _has_news(info: Any) -> bool:
+def _has_news(info: Any, usual_logs: int) -> bool:
     """Whether an info says anything that the row does not."""
-    return any(info[key] for key in info if key != "log") or len(info.get("log", ())) > 1
+    if len(info.get("log", ())) > usual_logs or info.get("aux_info"):
+        return True
+    return any(key not in ("log", "aux_info") for key in info)
 
 
 def _failure(begin: Begin | None, error: BaseException) -> EpisodeError:
