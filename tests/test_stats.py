@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.stats import mean_interval, t_quantile, wilson_interval
+from sharpen.stats import Decline, difference_interval, ended_worse, mean_interval, t_quantile, wilson_interval
 
 # From printed tables of Student's t: share, degrees of freedom, value.
 T_TABLE = [
@@ -114,3 +114,51 @@ def test_impossible_counts_and_values_are_refused() -> None:
         mean_interval([])
     with pytest.raises(InvalidInputError, match="one of the values is nan"):
         mean_interval([1, math.nan])
+
+
+def test_a_difference_of_two_samples_has_the_interval_worked_by_hand() -> None:
+    # Equal sizes and variances, so 4 degrees of freedom: 2 -+ 2.7764 * sqrt(1 / 3 + 1 / 3).
+    assert difference_interval([1, 2, 3], [3, 4, 5]) == pytest.approx((-0.26695, 4.26695), abs=1e-4)
+    # The first sample has no spread, so the second one's 4 degrees of freedom: 3 -+ 2.7764 * sqrt(2.5 / 5).
+    assert difference_interval([0, 0], [1, 2, 3, 4, 5]) == pytest.approx((1.03676, 4.96324), abs=1e-5)
+    # Errors 1 / 3 and 6.5 / 3, so 2.5 ** 2 / (1 / 9 / 2 + 42.25 / 9 / 3) = 3.857 degrees: t between 2.776 and 3.182.
+    low, high = difference_interval([1, 2, 3], [2, 6, 7, 9])
+    assert (low + high) / 2 == pytest.approx(4)
+    assert 2.776 < (high - low) / 2 / math.sqrt(2.5) < 3.182
+
+
+def test_a_difference_on_common_keys_is_that_of_the_pairs() -> None:
+    before, after = {"a": 1.0, "b": 10.0, "c": 5.0, "lost": 99.0}, {"c": 4.5, "b": 9.0, "a": 0.0, "new": -99.0}
+    assert difference_interval(before, after) == pytest.approx(mean_interval([-1.0, -1.0, -0.5]))
+
+
+def test_too_few_observations_leave_everything_open() -> None:
+    everything = (-math.inf, math.inf)
+    assert difference_interval([1.0], [2.0, 3.0]) == everything
+    assert difference_interval([], [2.0, 3.0]) == everything
+    assert difference_interval({"a": 1.0}, {"b": 0.0}) == everything
+    assert difference_interval({"a": 1.0}, {"a": 0.0}) == everything
+
+
+def test_values_without_any_spread_differ_exactly() -> None:
+    assert difference_interval([1.0, 1.0], [0.5, 0.5]) == (-0.5, -0.5)
+    assert ended_worse([1.0, 1.0], [1.0, 1.0]) is None
+
+
+def test_a_metric_has_declined_when_the_interval_of_the_difference_is_below_zero() -> None:
+    before, after = {"a": 1.0, "b": 10.0, "c": 5.0, "other": 0.0}, {"a": 0.0, "b": 9.0, "c": 4.5}
+    found = ended_worse(before, after)
+    assert found == Decline(16 / 3, 4.5, *difference_interval(before, after), 0.95)
+    assert found is not None
+    assert found.high < 0
+    assert "val/reward" in found.describe("val/reward")
+    assert "5.333 -> 4.5" in found.describe("val/reward")
+    assert ended_worse(after, before) is None
+    # The same values without their pairs: the spread of the tasks hides the difference.
+    assert ended_worse(list(before.values()), list(after.values())) is None
+
+
+def test_where_less_is_better_a_rise_is_a_decline() -> None:
+    assert ended_worse([1.0, 1.1, 0.9], [3.0, 3.1, 2.9], mode="min") is not None
+    assert ended_worse([1.0, 1.1, 0.9], [3.0, 3.1, 2.9]) is None
+    assert ended_worse([3.0, 3.1, 2.9], [1.0, 1.1, 0.9], mode="min") is None

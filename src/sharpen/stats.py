@@ -1,12 +1,14 @@
 """How sure a measured share or mean is: confidence intervals, with nothing but the standard library.
 
-`wilson_interval` is for a share of successes, `mean_interval` for the mean of numbers. Both take their observations as
+`wilson_interval` is for a share of successes, `mean_interval` for the mean of numbers, `difference_interval` for the
+difference of two means; `ended_worse` decides by it whether a metric declined. All take their observations as
 independent: several answers to one question tell less than as many questions.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from statistics import NormalDist
+from typing import Literal, NamedTuple, TypeAlias
 
 from .errors import ConfigError, InvalidInputError
 
@@ -34,18 +36,101 @@ def wilson_interval(successes: int, count: int, confidence: float = 0.95) -> tup
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """The t interval for the mean. One value says nothing about its spread: then it reaches from -inf to inf."""
     check_confidence(confidence)
+    mean, error = _mean_and_squared_error(values)
+    if math.isinf(error):
+        return -math.inf, math.inf
+    half = t_quantile((1 + confidence) / 2, len(values) - 1) * math.sqrt(error)
+    return mean - half, mean + half
+
+
+def _mean_and_squared_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the square of its standard error: infinite where there is one value."""
     if not values:
         raise InvalidInputError("there are no values: an interval needs at least one, and two to be of use")
     if not all(map(math.isfinite, values)):
         bad = next(value for value in values if not math.isfinite(value))
         raise InvalidInputError(f"one of the values is {bad}: a mean needs finite numbers")
-    if len(values) == 1:
-        return -math.inf, math.inf
     count = len(values)
     mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    half = t_quantile((1 + confidence) / 2, count - 1) * math.sqrt(variance / count)
-    return mean - half, mean + half
+    if count == 1:
+        return mean, math.inf
+    return mean, math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count
+
+
+# -- comparisons -------------------------------------------------------------------------------------
+
+Observations: TypeAlias = Sequence[float] | Mapping[Hashable, float]
+"""Values alone, or by what was observed (a task, an episode), so that two measurements can be paired."""
+
+
+def difference_interval(before: Observations, after: Observations, confidence: float = 0.95) -> tuple[float, float]:
+    """The t interval for the mean of `after` less the mean of `before`.
+
+    Two mappings are compared on the keys that both have (a paired comparison), two sequences as independent samples
+    (Welch's interval). Where there are too few observations to know the spread it reaches from -inf to inf.
+    """
+    check_confidence(confidence)
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        differences = [after[key] - before[key] for key in before if key in after]
+        return mean_interval(differences, confidence) if differences else (-math.inf, math.inf)
+    first, second = _values(before), _values(after)
+    if not first or not second:
+        return -math.inf, math.inf
+    (first_mean, first_error), (second_mean, second_error) = map(_mean_and_squared_error, (first, second))
+    difference, error = second_mean - first_mean, first_error + second_error
+    if math.isinf(error):
+        return -math.inf, math.inf
+    if not error:
+        return difference, difference
+    freedom = error**2 / (first_error**2 / (len(first) - 1) + second_error**2 / (len(second) - 1))
+    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(error)
+    return difference - half, difference + half
+
+
+class Decline(NamedTuple):
+    """A metric that ended worse than it began. `low` and `high` are the interval of `after - before`."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+    confidence: float
+
+    def describe(self, metric: str) -> str:
+        """One sentence for a log or a result."""
+        return (
+            f"{metric} ended worse than it began: {self.before:.4g} -> {self.after:.4g} "
+            f"({self.after - self.before:+.4g}, {self.confidence:.0%} interval {self.low:+.4g} to {self.high:+.4g})"
+        )
+
+
+def ended_worse(
+    before: Observations,
+    after: Observations,
+    *,
+    mode: Literal["max", "min"] = "max",
+    confidence: float = 0.95,
+) -> Decline | None:
+    """Return how much worse `after` is than `before`, or None where the interval of the difference includes 0.
+
+    Args:
+        before: What was measured at the start: rewards in a sequence, or by task or episode in a mapping.
+        after: What was measured at the end. Two mappings are compared on their common keys.
+        mode: Whether higher ("max") or lower ("min") values are better.
+        confidence: Of the interval.
+    """
+    low, high = difference_interval(before, after, confidence)
+    if not (high < 0 if mode == "max" else low > 0):
+        return None
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        common = [key for key in before if key in after]
+        before, after = [before[key] for key in common], [after[key] for key in common]
+    first, last = (math.fsum(values) / len(values) for values in (_values(before), _values(after)))
+    return Decline(first, last, low, high, confidence)
+
+
+def _values(observations: Observations) -> Sequence[float]:
+    return list(observations.values()) if isinstance(observations, Mapping) else observations
 
 
 def check_confidence(confidence: float) -> None:
@@ -61,7 +146,7 @@ def normal_quantile(share: float) -> float:
     return NormalDist().inv_cdf(share)
 
 
-def t_quantile(share: float, freedom: int) -> float:
+def t_quantile(share: float, freedom: float) -> float:
     """The value below which this share of Student's t distribution lies, found by halving."""
     if share < 0.5:
         return -t_quantile(1 - share, freedom)
@@ -76,7 +161,7 @@ def t_quantile(share: float, freedom: int) -> float:
     return (low + high) / 2
 
 
-def _t_share(t: float, freedom: int) -> float:
+def _t_share(t: float, freedom: float) -> float:
     """The share of the t distribution below `t`, for t >= 0."""
     return 1 - _beta_share(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
 

@@ -146,6 +146,14 @@ def test_an_interrupted_run_is_no_error(terminal: Terminal, runs: Path) -> None:
     assert "KeyboardInterrupt" not in shown
 
 
+def test_the_warnings_of_a_run_are_shown_and_steer_nothing(terminal: Terminal, runs: Path) -> None:
+    dev_run(runs / "run")
+    path = runs / "run" / "result.json"
+    write_json(path, {**json.loads(path.read_text()), "warnings": ["reward fell\x1b[2J to -16"]})
+    assert "reward fell\\x1b[2J to -16" in terminal.run("show", "run")
+    assert terminal.value("show", "run")["warnings"] == ["reward fell\x1b[2J to -16"]
+
+
 def test_a_killed_run_says_how_to_go_on(terminal: Terminal, runs: Path) -> None:
     folder = RunFolder.create(run_dir=runs / "run")
     folder.write_config({"components": {}})

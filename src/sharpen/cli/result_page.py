@@ -69,6 +69,8 @@ class ResultPage:
         out, took = self._out, f"after {result.seconds:.1f} s"
         out.line(f"{'The run' if result.run_dir is None else _name(result.run_dir)}: {result.status} {took}")
         draw_failures(out, result.run_dir, result.metrics, has_scores=bool(scores))
+        for warning in result.warnings:
+            out.line(f"  warning: {warning}")
         for score in scores:
             out.line(f"  {_title(score['mode'])}: {_estimate(score)}")
         for name, value in _main_metrics(result.metrics, bool(scores)):

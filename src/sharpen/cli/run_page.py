@@ -8,7 +8,7 @@ from ..archive.catalog import RunEntry, size_of
 from ..archive.comparison import reported_estimate, summaries
 from ..archive.curves import Series, main_metrics, read_curves
 from ..archive.model_folders import model_choices
-from ..archive.run_files import fields_of
+from ..archive.run_files import RunFiles, fields_of
 from ..dashboard.formats import duration, moment
 from .columns import Column
 from .output import Output, one_line
@@ -31,10 +31,12 @@ class RunPage:
     def __init__(self, entry: RunEntry) -> None:
         self.entry = entry
         self.config = entry.config()
+        self.warnings: list[str] = RunFiles(entry.path).result().get("warnings") or []
 
     def as_json(self) -> dict[str, Any]:
         return as_json(self.entry) | {
             "config": self.config,
+            "warnings": self.warnings,
             "main_metrics": summaries(self.entry),
             "curves": self._curves(),
             "files": dict(self._files()),
@@ -70,6 +72,7 @@ class RunPage:
             ("took", None if entry.seconds is None else duration(entry.seconds)),
             ("rollouts", entry.rollouts),
             ("reward", self._reward()),
+            *(("warning", one_line(each)) for each in self.warnings),
         ]
         return [pair for pair in facts if pair[1] is not None]
 

@@ -24,6 +24,8 @@ class RunResult(msgspec.Struct, frozen=True):
     resources_id: str | None = None
     resources_version: int | None = None
     error: str | None = None
+    warnings: list[str] = []
+    """What a successful run should still be looked at for, such as a metric that ended worse than it began."""
 
     def record(self) -> dict[str, Any]:
         """The same for a file; the resources themselves are in the store."""
