@@ -45,4 +45,4 @@ def agent(task: int) -> float:
 
 if __name__ == "__main__":
     result = Trainer(strategy=ByEnvironment, n_runners=2, dev=True).fit(agent, [1, 2, 3])
-    print(f"mean reward {result.metrics['reward_mean']:.2f}")
+    print(f"mean reward {result.metrics['run/reward_mean']:.2f}")

@@ -26,4 +26,4 @@ class MyAgent(LitAgent[dict[str, Any]]):
 if __name__ == "__main__":
     trainer = Trainer(dev=True)
     result = trainer.dev(MyAgent(), small_dataset)
-    print(f"{result.metrics['rollouts']} rollouts, mean reward {result.metrics['reward_mean']:.2f}")
+    print(f"{result.metrics['rollouts']} rollouts, mean reward {result.metrics['run/reward_mean']:.2f}")

@@ -53,5 +53,5 @@ if __name__ == "__main__":
     with local_model() as url:
         gateway = LLMProxy(model_list=[{"name": "tiny", "base_url": url}])
         result = Trainer(llm_proxy=gateway).dev(agent, tasks)
-    print(f"{result.metrics['llm/calls']:.0f} calls, mean reward {result.metrics['reward_mean']:.2f}")
+    print(f"{result.metrics['llm/calls']:.0f} calls, mean reward {result.metrics['run/reward_mean']:.2f}")
     asyncio.run(show(result.run_dir))

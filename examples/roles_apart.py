@@ -28,7 +28,7 @@ def main() -> None:
     strategy = ClientServerExecutionStrategy(role=arguments.role, server_port=arguments.port)
     trainer = Trainer(algorithm="Baseline", strategy=strategy)
     result = trainer.fit(agent, list(range(6)))
-    print(f"{arguments.role}: {result.status}", result.metrics.get("reward_mean", ""))
+    print(f"{arguments.role}: {result.status}", result.metrics.get("run/reward_mean", ""))
 
 
 if __name__ == "__main__":

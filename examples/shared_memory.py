@@ -32,4 +32,4 @@ if __name__ == "__main__":
         store="memory",
     )
     result = trainer.dev(agent, [Sum(1, 2), Sum(3, 4)])
-    print(f"mean reward {result.metrics['reward_mean']}")
+    print(f"mean reward {result.metrics['run/reward_mean']}")

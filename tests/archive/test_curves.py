@@ -111,4 +111,8 @@ def test_a_tail_survives_rewriting_cutting_and_removal(tmp_path: Path) -> None:
 
 def test_the_main_metrics_come_in_their_order_and_there_are_always_some() -> None:
     assert main_metrics(["rollouts", "loss", "x", "val/reward_mean"]) == ["val/reward_mean", "loss", "rollouts"]
+    # a mean over the whole run only where no iteration tells more
+    over_the_run = ["reward_mean", "run/reward_mean", "run/train/reward_mean"]
+    assert main_metrics([*over_the_run, "train/reward_mean"]) == ["train/reward_mean"]
+    assert main_metrics(over_the_run) == ["run/train/reward_mean"]
     assert main_metrics(["b", "a"]) == ["a", "b"]

@@ -32,7 +32,7 @@ def test_rollouts_become_rewards_and_a_rate() -> None:
 
 def test_where_the_main_metrics_are_few_others_are_shown_beside_them() -> None:
     assert first_metrics(["zeta", "loss", "alpha"]) == ["loss", "alpha", "zeta"]
-    many = ["val/reward_mean", "train/reward_mean", "reward_mean", "train/loss", "train/kl", "train/entropy"]
+    many = ["val/reward_mean", "train/reward_mean", "rollouts", "train/loss", "train/kl", "train/entropy"]
     assert first_metrics([*many, "alpha"])[:1] == ["val/reward_mean"]
     assert "alpha" not in first_metrics([*many, "alpha"])
 

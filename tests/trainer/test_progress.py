@@ -48,7 +48,9 @@ async def test_metrics_are_written_along_the_way_and_at_the_end(tmp_path: Path) 
         await store.enqueue_rollout("waits")
     first, last = lines(path)[0], lines(path)[-1]
     assert (first["rollouts"], first["reward_mean"]) == (0, None)
-    assert (last["rollouts"], last["queued"], last["reward_mean"], last["train/reward_mean"]) == (3, 1, 3, 3)
+    assert (last["rollouts"], last["queued"], last["reward_mean"], last["run/reward_mean"]) == (3, 1, 3, 3)
+    assert last["run/train/reward_mean"] == 3
+    assert "train/reward_mean" not in last  # that is of one iteration
     assert last["rollouts_per_second"] > 0
 
 

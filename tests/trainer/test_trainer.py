@@ -15,6 +15,7 @@ import pytest
 
 from sharpen.adapter import TracerTraceToTriplet
 from sharpen.algorithm import Algorithm, Baseline, algo
+from sharpen.archive.catalog import RunEntry
 from sharpen.errors import ComponentError, ComponentTypeError, ConfigError, TaskError
 from sharpen.execution import (
     ClientServerExecutionStrategy,
@@ -51,6 +52,42 @@ def test_fit_runs_the_algorithm_and_gives_back_how_it_went(runs: Path) -> None:
     assert result.run_dir.parent == runs
     assert trainer.result is result
     assert inputs_of(trainer) == Counter([("train", 1), ("train", 2), ("val", 3)])
+
+
+def test_every_metric_of_a_result_has_one_meaning() -> None:
+    class OneFirst(Algorithm[Any]):
+        """Has rollouts of 1, and reports iterations of its own, the last without a validation."""
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            store = self.get_store()
+            for mode in ("train", "train", "val"):
+                await store.enqueue_rollout(1, mode=mode)
+            while (await store.statistics())["rollouts_by_status"].get("succeeded", 0) < 3:
+                await asyncio.sleep(0.01)
+            self.report_iteration({"reward_mean": 7.0, "loss": 1.0}, val_metrics={"reward_mean": 8.0})
+            self.report_iteration({"reward_mean": 9.0})
+            self.report_validation({"reward_mean": 10.0})
+
+    result = small_trainer(algorithm=OneFirst()).fit(double)
+    assert (result.metrics["train/reward_mean"], result.metrics["val/reward_mean"]) == (9.0, 10.0)
+    assert "train/loss" not in result.metrics  # of an iteration before
+    names = ("run/train/reward_mean", "run/val/reward_mean", "run/reward_mean", "reward_mean")
+    assert [result.metrics[name] for name in names] == [2.0, 2.0, 2.0, 2.0]
+    assert (result.metrics["run/train/rollouts"], result.metrics["run/val/rollouts"]) == (2, 1)
+    assert result.run_dir is not None
+    entry = RunEntry.of(result.run_dir)
+    assert (entry.reward_name, entry.reward) == ("val/reward_mean", 10.0)
+
+
+def test_old_names_stay_where_no_iteration_is_reported() -> None:
+    @algo
+    async def once(*, store: Any) -> None:
+        await store.enqueue_rollout(1, mode="val")
+        while not (await store.statistics())["rollouts_by_status"].get("succeeded"):
+            await asyncio.sleep(0.01)
+
+    metrics = small_trainer(algorithm=once).fit(double).metrics
+    assert metrics["val/reward_mean"] == metrics["run/val/reward_mean"] == 2.0
 
 
 def test_dev_runs_a_baseline_where_no_algorithm_was_given() -> None:
@@ -571,7 +608,7 @@ def test_what_a_run_prints_goes_to_standard_error(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "mean reward" in shown.err
-    assert "queued 0  running 0  done 2  failed 0  reward 3.000" in shown.err
+    assert "queued 0  running 0  done 2  failed 0  train reward 2.000  val reward 4.000" in shown.err
     assert shown.err.splitlines()[-1] == f"records: {result.run_dir}"
 
 

@@ -6,6 +6,7 @@ left out of the mean. So is one that succeeded without a reward.
 """
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,12 +75,13 @@ class Rewards:
             self.by_mode.setdefault(rollout.mode, Tally()).add(rollout)
 
     def metrics(self) -> dict[str, Any]:
-        """By name: those of a split begin with it, such as `train/reward_mean`."""
+        """Over the whole run so far, by name: those of one mode are `run/train/…` and `run/val/…`. `train/…` and
+        `val/…` are what an algorithm reports of one iteration."""
         found: dict[str, Any] = {"rollouts": self.all.count}
         found |= {name: getattr(self.all, name) for name in ("succeeded", "failed", "lost", "cancelled")}
-        found["reward_mean"] = self.all.mean
+        found |= {"run/reward_mean": self.all.mean, "reward_mean": self.all.mean}
         for mode, tally in self.by_mode.items():
-            found |= {f"{mode}/rollouts": tally.count, f"{mode}/reward_mean": tally.mean}
+            found |= {f"run/{mode}/rollouts": tally.count, f"run/{mode}/reward_mean": tally.mean}
         return found
 
     def table(self, title: str) -> "Table":
@@ -97,6 +99,13 @@ class Rewards:
         if self.all.cancelled:
             table.caption = f"{self.all.cancelled} cancelled"
         return table
+
+
+def with_old_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """`run/train/…` and `run/val/…` also under their names of 0.1, `train/…` and `val/…`, unless an iteration has
+    those."""
+    over_the_run = {name.removeprefix("run/"): value for name, value in metrics.items() if name.startswith("run/")}
+    return over_the_run | dict(metrics)
 
 
 def _number(value: float | None) -> str:

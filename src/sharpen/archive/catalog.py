@@ -30,7 +30,10 @@ LAST = "last"
 log = logging.getLogger(__name__)
 _STAMP = re.compile(r"\d{8}-\d{6}-")  # what stands before the name that somebody gave
 _ENDS: tuple[RunState, ...] = ("succeeded", "failed", "interrupted")
-_REWARDS = ("val/reward_mean", "val/reward", "reward_mean", "train/reward_mean", "reward", "train/reward")
+_REWARDS = (
+    *("val/reward_mean", "val/reward", "train/reward_mean", "train/reward"),  # of an iteration
+    *("run/val/reward_mean", "run/train/reward_mean", "run/reward_mean", "reward_mean", "reward"),  # of the whole run
+)
 _FRESH_SECONDS = 300.0  # a step of fine-tuning on a CPU may take minutes
 
 

@@ -180,6 +180,9 @@ _MAIN = (
     "val/loss",
     "train/reward_mean",
     "train/reward",
+    "run/val/reward_mean",
+    "run/train/reward_mean",
+    "run/reward_mean",
     "reward_mean",
     "reward",
     "train/loss",
@@ -198,9 +201,18 @@ _MAIN = (
 )
 
 
+# A mean over the whole run is shown only where none of these, which say more, is there.
+_INSTEAD = {
+    "run/val/reward_mean": {"val/reward_mean"},
+    "run/train/reward_mean": {"train/reward_mean"},
+    "run/reward_mean": {"val/reward_mean", "train/reward_mean", "run/val/reward_mean", "run/train/reward_mean"},
+    "reward_mean": {"val/reward_mean", "train/reward_mean", "run/reward_mean"},
+}
+
+
 def main_metrics(names: Collection[str]) -> list[str]:
     """Those that people ask for first, in that order; of unknown ones the first few, so that there are some."""
-    known = [name for name in _MAIN if name in names]
+    known = [name for name in _MAIN if name in names and not _INSTEAD.get(name, set()).intersection(names)]
     return known or sorted(names)[:8]
 
 

@@ -150,8 +150,9 @@ def last_line(
     """The newest whole line of a file of JSON lines, of those that are wanted; nothing where there is none."""
     if not path.exists():
         return {}
+    start = max(os.path.getsize(path) - tail_bytes, 0)
     with open(path, "rb") as file:
-        file.seek(max(os.path.getsize(path) - tail_bytes, 0))
+        file.seek(start)
         lines = file.read().split(b"\n")[:-1]  # what stands behind the last line end was cut off in a crash
     for line in reversed(lines):
         try:
@@ -160,7 +161,7 @@ def last_line(
             continue  # a crash cut this line off
         if is_wanted is None or is_wanted(found):
             return found
-    return {}
+    return last_line(path, is_wanted, tail_bytes=16 * tail_bytes) if start else {}
 
 
 def _came_to_nothing(path: Path) -> bool:

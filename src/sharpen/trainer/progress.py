@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..algorithm.base import is_gateway
-from ..algorithm.rewards import Rewards, why_failed, with_last_attempt
+from ..algorithm.rewards import Rewards, why_failed, with_last_attempt, with_old_names
 from ..errors import StoreError
 from ..runs.files import read_json, write_json
 from ..runs.folder import append_line
@@ -202,14 +202,20 @@ class _Watch:
         return (self._counts[-1][1] - count) / max(self._counts[-1][0] - then, 1e-3)
 
     def _text(self) -> str:
-        mean = self._rewards.all.mean
-        reward = "-" if mean is None else f"{mean:.3f}"
         numbers = self._numbers()
         counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
         lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
         notice = f"  {self._gateway.notice}" if self._gateway.notice else ""
         place = f"{self.place()}  ".lstrip()
-        return f"{place}{counts}{lost}  reward {reward}  {self._rate():.1f} rollouts/s{notice}"
+        return f"{place}{counts}{lost}  {self._reward_text()}  {self._rate():.1f} rollouts/s{notice}"
+
+    def _reward_text(self) -> str:
+        """The mean reward of the run so far: one number, or one of each mode."""
+        by_mode = self._rewards.by_mode if len(self._rewards.by_mode) > 1 else {"": self._rewards.all}
+        means = {mode: tally.mean for mode, tally in by_mode.items()}
+        return "  ".join(
+            f"{mode} reward {'-' if mean is None else f'{mean:.3f}'}".lstrip() for mode, mean in means.items()
+        )
 
     def _numbers(self) -> dict[str, int]:
         statistics, total = self._statistics, self._rewards.all
@@ -235,7 +241,7 @@ class _Watch:
         if self.plan.metrics_path is not None:
             append_line(self.plan.metrics_path, line)
         if self._collector is not None:
-            self._collector.record({name: value for name, value in line.items() if name != "time"})
+            self._collector.record({name: value for name, value in with_old_names(line).items() if name != "time"})
 
     async def _warn_of_stall(self) -> None:
         """Say it when nothing finishes although there is work; again with growing pauses."""

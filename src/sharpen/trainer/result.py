@@ -15,7 +15,9 @@ class RunResult(msgspec.Struct, frozen=True):
 
     status: RunEnd
     metrics: dict[str, Any] = {}
-    """By name, such as `reward_mean` or `val/reward_mean`."""
+    """By name: `train/…` of the last iteration, `val/…` of the last validation, and of the whole run `run/reward_mean`,
+    `run/train/…`, `run/val/…`, `rollouts` and other counts, and `llm/…`. `reward_mean` is an old name of
+    `run/reward_mean`; where an algorithm reports no iterations, `train/…` and `val/…` are those of the whole run."""
     best_resources: NamedResources | None = None
     """The resources that were published last."""
     run_dir: Path | None = None

@@ -12,6 +12,7 @@ import msgspec
 
 from ..algorithm import Algorithm, Baseline
 from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
+from ..algorithm.rewards import with_old_names
 from ..algorithm.sequence import stages_of, title_of
 from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
@@ -228,13 +229,15 @@ class Run:
         return result
 
     def _metrics(self) -> dict[str, Any]:
-        """The counts of all rollouts, and over them the last iteration, less what passes with the run."""
+        """Those of the whole run, of the last iteration and of the last validation, less what passes with the run."""
         if self._folder is None:
             return {}
-        iteration = self._folder.last_metrics(_is_iteration)
-        counts = self._folder.last_metrics(lambda line: "step" not in line)
+        of_the_run = self._folder.last_metrics(lambda line: "step" not in line)
+        iteration = self._folder.last_metrics(lambda line: _is_iteration(line) and not _is_validation(line))
+        validation = self._folder.last_metrics(lambda line: _is_iteration(line) and bool(_validated(line)))
         passing = ("step", "time", "queued", "running", "done")
-        return {name: value for name, value in (counts | iteration).items() if name not in passing}
+        found = with_old_names(of_the_run | iteration | _validated(validation))
+        return {name: value for name, value in found.items() if name not in passing}
 
     def _end(self, error: BaseException | None) -> RunEnd:
         if self._is_stopped and self._algorithm is not None:
@@ -258,6 +261,15 @@ class Run:
 def _is_iteration(line: dict[str, Any]) -> bool:
     """Whether a line holds metrics of a step, and no settings, text or end."""
     return "step" in line and not line.keys() & {"config", "text", "status"}
+
+
+def _validated(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name.startswith("val/")}
+
+
+def _is_validation(line: dict[str, Any]) -> bool:
+    """Whether a line holds a validation between two iterations, and nothing else."""
+    return _validated(line).keys() == line.keys() - {"step", "time"}
 
 
 def _captures_calls(tracer: Any) -> bool:
