@@ -131,12 +131,13 @@ def training_samples(generations: list[Any]) -> list[Any]:
     """Every completion with its advantage in its group."""
     import torch
 
-    from sharpen.llm.policy.advantages import grpo_advantages
+    from sharpen.llm.policy.advantages import turn_advantages
     from sharpen.llm.policy.training_sample import TrainingSample
 
     pairs = [(group, each, sample) for group, each in enumerate(generations) for sample in each.samples]
     rewards = torch.tensor([reward(sample.token_ids) for _, _, sample in pairs])
-    found = grpo_advantages(rewards, torch.tensor([group for group, _, _ in pairs])).advantages.tolist()
+    group_N = torch.tensor([group for group, _, _ in pairs])
+    found = turn_advantages(rewards, torch.arange(len(pairs)), group_N).advantages.tolist()
     return [
         TrainingSample(
             token_ids=[*each.prompt_ids, *sample.token_ids],

@@ -80,6 +80,27 @@ def test_the_check_of_floors_sees_imports_in_functions(tmp_path: Path) -> None:
     assert rooms_imported(PACKAGE / "errors.py") == set()
 
 
+def names_used(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+def test_training_calls_every_function_of_its_mathematics() -> None:
+    """A function that only tests call has hand-worked numbers that say nothing about what training computes."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules()]
+    used = set().union(*map(names_used, trees))
+    defined = {
+        node.name: path.name
+        for folder in (PACKAGE / "llm" / "policy", PACKAGE / "algorithm" / "verl")
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name not in sharpen.__all__
+    }
+    assert {name: file for name, file in defined.items() if name not in used} == {}
+
+
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before), sep='\\n')"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())

@@ -1,26 +1,16 @@
 """Chat messages in the rows of a data set: what they must be, checked before anything heavy begins."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import RowError
-from .sources import value_of
-
-
-def check_messages(
-    dataset: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str = "the data set"
-) -> None:
-    """Every row has a text or chat messages in these columns, or an error names the first row and column that has not.
-
-    A message is a dict with `role` and `content`: a text or a list of parts, or None where it only calls tools.
-    """
-    for number, row in enumerate(dataset):
-        for column in columns:
-            check_prompt(value_of(row, number, column, source=source), number, column, source=source)
 
 
 def check_prompt(value: Any, row: int, column: str, *, source: str = "the data set") -> None:
-    """A text or chat messages, or an error that names row and column."""
+    """A text or chat messages, or an error that names row and column.
+
+    A message is a dict with `role` and `content`: a text or a list of parts, or None where it only calls tools.
+    """
     problem = _problem(value)
     if problem:
         raise RowError.of(row, column, problem, source=source)

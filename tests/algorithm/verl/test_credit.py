@@ -1,5 +1,6 @@
 """Rewards into advantages on tokens, with numbers worked by hand."""
 
+import math
 from typing import Any, get_args
 
 import pytest
@@ -288,6 +289,28 @@ def test_kl_is_taken_from_the_reward_of_a_token() -> None:
     )
 
     assert credit.samples[0].returns == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_kl_counts_only_sampled_tokens_and_is_discounted_with_the_rewards() -> None:
+    # The KL of the sampled tokens is 1 and 2 in the first rollout, and 0 in the second. Rewards: -1 and 5 - 2, and 5.5.
+    # Returns with a discount of 0.5: -1 + 0.5 * 3 = 0.5 and 3, and 5.5. Their mean is 3, their standard deviation 2.5.
+    rollouts = [
+        collected("a-0", 5.0, call([1], [2], [-1.0]), call([1, 2, 9], [3], [-1.0])),
+        collected("b-0", 5.5, call([1], [2], [-1.0])),
+    ]
+    ref = [[math.nan, -2.0, 99.0, -3.0], [7.0, -1.0]]
+
+    credit = assign_credit(
+        rollouts,
+        estimator="reinforce_plus_plus",
+        gamma=0.5,
+        kl_in_reward_coef=1.0,
+        kl_kind="k1",
+        ref_logprobs=ref,
+    )
+
+    assert advantages(credit) == [pytest.approx([-1.0, 0.0], abs=1e-6), pytest.approx([1.0])]
+    assert credit.metrics["reward_kl"] == pytest.approx(1.0)
 
 
 def test_kl_is_that_of_the_trainer_where_sampler_and_trainer_are_told_apart() -> None:

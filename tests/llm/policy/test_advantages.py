@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import get_args
 
 import pytest
 import torch
@@ -9,17 +10,13 @@ from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.llm.policy.advantages import (
+    GroupAdvantages,
     Scale,
     gae_advantages,
-    grpo_advantages,
-    on_tokens,
     reinforce_plus_plus_advantages,
-    rewards_on_last_tokens,
-    rloo_advantages,
     turn_advantages,
     whiten,
 )
-from sharpen.llm.policy.losses import kl_in_reward
 
 F64 = torch.float64
 
@@ -32,12 +29,19 @@ def assert_near(found: torch.Tensor, wanted: list[float] | list[list[float]], to
     torch.testing.assert_close(found, torch.tensor(wanted, dtype=found.dtype), rtol=tolerance, atol=tolerance)
 
 
+def of_rollouts(
+    rewards_N: torch.Tensor, group_N: torch.Tensor, scale: Scale = "std", eps: float = 1e-6
+) -> GroupAdvantages:
+    """The advantages of whole rollouts, of one turn each: as training asks for those of GRPO and RLOO."""
+    return turn_advantages(rewards_N, torch.arange(len(rewards_N)), group_N, scale=scale, eps=eps)
+
+
 # -- groups, by hand ---------------------------------------------------------------------------------
 
 
 def test_grpo_by_hand() -> None:
     # Group 7: mean 1, deviations -1 0 1, unbiased std 1. Group 3: mean 3, std sqrt(2).
-    found = grpo_advantages(numbers(0, 2, 1, 4, 2), torch.tensor([7, 3, 7, 3, 7]), eps=0.0)
+    found = of_rollouts(numbers(0, 2, 1, 4, 2), torch.tensor([7, 3, 7, 3, 7]), eps=0.0)
 
     assert_near(found.advantages, [-1, -1 / math.sqrt(2), 0, 1 / math.sqrt(2), 1])
     assert found.is_used.all()
@@ -45,14 +49,14 @@ def test_grpo_by_hand() -> None:
 
 
 def test_grpo_without_std_is_the_distance_to_the_mean() -> None:
-    found = grpo_advantages(numbers(0, 2, 1, 4, 2), torch.tensor([7, 3, 7, 3, 7]), norm_by_std=False)
+    found = of_rollouts(numbers(0, 2, 1, 4, 2), torch.tensor([7, 3, 7, 3, 7]), "none")
 
     assert_near(found.advantages, [-1, -1, 0, 1, 1])
 
 
 def test_rloo_by_hand() -> None:
     # Each against the mean of the others: 0 - 1.5, 1 - 1, 2 - 0.5; and 2 - 4, 4 - 2.
-    found = rloo_advantages(numbers(0, 2, 1, 4, 2), torch.tensor([0, 1, 0, 1, 0]))
+    found = of_rollouts(numbers(0, 2, 1, 4, 2), torch.tensor([0, 1, 0, 1, 0]), "leave-one-out")
 
     assert_near(found.advantages, [-1.5, -2, 0, 2, 1.5])
 
@@ -62,7 +66,8 @@ def test_a_flat_group_gives_exact_zeros_in_float32() -> None:
     rewards = torch.full((7,), 0.1)
     assert rewards.sum() / 7 != rewards[0]
 
-    for found in (grpo_advantages(rewards, torch.zeros(7)), rloo_advantages(rewards, torch.zeros(7))):
+    for scale in get_args(Scale):
+        found = of_rollouts(rewards, torch.zeros(7), scale)
         assert found.advantages.eq(0).all()
         assert found.is_flat.all()
         assert found.is_used.all()
@@ -80,7 +85,7 @@ def test_turn_rewards_of_the_same_sum_in_another_order_give_no_signal() -> None:
 
 
 def test_a_group_of_one_is_left_out() -> None:
-    found = grpo_advantages(numbers(5, 0, 1), torch.tensor([4, 9, 9]))
+    found = of_rollouts(numbers(5, 0, 1), torch.tensor([4, 9, 9]))
 
     assert found.is_used.tolist() == [False, True, True]
     assert found.is_flat.tolist() == [False, False, False]
@@ -88,12 +93,12 @@ def test_a_group_of_one_is_left_out() -> None:
 
 
 def test_no_rollouts_have_no_advantages() -> None:
-    assert grpo_advantages(torch.zeros(0), torch.zeros(0, dtype=torch.long)).advantages.shape == (0,)
+    assert of_rollouts(torch.zeros(0), torch.zeros(0, dtype=torch.long)).advantages.shape == (0,)
 
 
 def test_whole_numbers_and_half_precision_are_counted_in_float32() -> None:
     for rewards in (torch.tensor([0, 1]), torch.tensor([0, 1], dtype=torch.bfloat16)):
-        assert rloo_advantages(rewards, torch.zeros(2)).advantages.tolist() == [-1.0, 1.0]
+        assert of_rollouts(rewards, torch.zeros(2), "leave-one-out").advantages.tolist() == [-1.0, 1.0]
 
 
 # -- turns, by hand ----------------------------------------------------------------------------------
@@ -156,10 +161,10 @@ def test_with_only_a_final_reward_every_turn_has_the_advantage_of_its_rollout(da
     rollout = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
 
     turns = turn_advantages(rewards, rollout, group)
-    rollouts = grpo_advantages(numbers(*finals), group)
+    rollouts = of_rollouts(numbers(*finals), group)
 
-    for of_turns, of_rollouts in zip(turns, rollouts, strict=True):
-        torch.testing.assert_close(of_turns, of_rollouts[rollout])
+    for per_turn, per_rollout in zip(turns, rollouts, strict=True):
+        torch.testing.assert_close(per_turn, per_rollout[rollout])
 
 
 # -- groups and turns, against loops -----------------------------------------------------------------
@@ -185,14 +190,10 @@ def test_groups_agree_with_a_loop(rows: list[tuple[int, int]]) -> None:
     rewards, group = numbers(*[row[0] / 2 for row in rows]), torch.tensor([row[1] for row in rows], dtype=torch.long)
     members = [[r / 2 for r, g in rows if g == mine] for _, mine in rows]
 
-    cases: list[tuple[torch.Tensor, Scale]] = [
-        (grpo_advantages(rewards, group).advantages, "std"),
-        (grpo_advantages(rewards, group, norm_by_std=False).advantages, "none"),
-        (rloo_advantages(rewards, group).advantages, "leave-one-out"),
-    ]
-    for found, scale in cases:
-        assert_near(found, [relative(r / 2, members[i], scale, 1e-6) for i, (r, _) in enumerate(rows)])
-    assert grpo_advantages(rewards, group).is_used.tolist() == [len(each) >= 2 for each in members]
+    for scale in get_args(Scale):
+        found = of_rollouts(rewards, group, scale)
+        assert_near(found.advantages, [relative(r / 2, members[i], scale, 1e-6) for i, (r, _) in enumerate(rows)])
+        assert found.is_used.tolist() == [len(each) >= 2 for each in members]
 
 
 def turn_loop(
@@ -267,17 +268,13 @@ def test_equal_values_one_value_and_none_are_whitened_to_zero(mask: list[list[in
 
 
 def test_reinforce_plus_plus_by_hand() -> None:
-    # KL penalties of 1 and 2 before a reward of 5, with a tool token between. Returns: -1 + 0.5 * (3) = 0.5 and 3; in
-    # the second row 5.5. Mean 3, unbiased std 2.5.
+    # With a tool token between the two of the first row. Returns: -1 + 0.5 * 3 = 0.5 and 3; in the second row 5.5.
+    # Mean 3, unbiased std 2.5.
     mask = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]])
-    rewards = torch.tensor([[0, 0, 0, 5], [0, 0, 5.5, 0]], dtype=F64)
-    logprobs = torch.tensor([[math.nan, -1, 99, -1], [0, 0, -1, 0]], dtype=F64)
-    ref = torch.tensor([[0, -2, 0, -3], [0, 0, -1, 0]], dtype=F64)
+    rewards = torch.tensor([[math.nan, -1, 99, 3], [0, 0, 5.5, 0]], dtype=F64)
 
-    penalised, _ = kl_in_reward(rewards, logprobs, ref, mask, coef=1.0, kind="k1")
-    found = reinforce_plus_plus_advantages(penalised, mask, gamma=0.5)
+    found = reinforce_plus_plus_advantages(rewards, mask, gamma=0.5)
 
-    assert_near(penalised, [[0, -1, 0, 3], [0, 0, 5.5, 0]])
     assert_near(found, [[0, -1, 0, 0], [0, 0, 1, 0]], 1e-7)
 
 
@@ -339,49 +336,17 @@ def test_rows_without_positions_have_no_advantages() -> None:
     assert gae_advantages(empty, empty, empty)[0].shape == (2, 0)
 
 
-# -- between entries and tokens ----------------------------------------------------------------------
-
-
-def test_values_are_laid_on_the_tokens_of_their_turn() -> None:
-    index = torch.tensor([[-1, 0, 0, -1, 1], [-1, -1, 2, -1, -1]])
-
-    assert on_tokens(numbers(5, 6, 7), index).tolist() == [[0, 5, 5, 0, 6], [0, 0, 7, 0, 0]]
-
-
-def test_rewards_are_laid_on_the_last_token_of_their_turn() -> None:
-    index = torch.tensor([[-1, 0, 0, -1, 1], [-1, -1, 2, 2, -1]])
-
-    assert rewards_on_last_tokens(numbers(5, 6, 7), index).tolist() == [[0, 0, 5, 0, 6], [0, 0, 0, 7, 0]]
-
-
-def test_a_reward_of_several_rows_is_laid_on_the_last_token_of_the_last_row() -> None:
-    assert rewards_on_last_tokens(numbers(5), torch.tensor([[0, 0], [0, -1]])).tolist() == [[0, 0], [5, 0]]
-
-
-def test_a_reward_without_a_token_is_not_lost_in_silence() -> None:
-    index = torch.tensor([[-1, 0]])
-    assert rewards_on_last_tokens(numbers(5, 0), index).tolist() == [[0, 5]]
-    with pytest.raises(InvalidInputError, match=r"reward 1 is 2\.0, but no token points to it"):
-        rewards_on_last_tokens(numbers(5, 2), index)
-
-
-def test_nothing_is_laid_on_tokens_without_entries() -> None:
-    index = torch.full((2, 3), -1)
-    assert on_tokens(numbers(), index).eq(0).all()
-    assert rewards_on_last_tokens(numbers(), index).eq(0).all()
-
-
 # -- bad input ---------------------------------------------------------------------------------------
 
 
 def test_a_reward_that_is_not_finite_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="reward 1 is nan"):
-        grpo_advantages(numbers(0, math.nan), torch.zeros(2))
+        of_rollouts(numbers(0, math.nan), torch.zeros(2))
 
 
-def test_rewards_and_groups_of_different_lengths_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"shape \(2,\) and group_N \(3,\)"):
-        rloo_advantages(numbers(0, 1), torch.zeros(3))
+def test_rewards_and_rollouts_of_different_lengths_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"shape \(2,\) and rollout_K \(3,\)"):
+        turn_advantages(numbers(0, 1), torch.arange(3), torch.zeros(3))
 
 
 def test_a_turn_of_an_unknown_rollout_is_refused() -> None:
@@ -406,8 +371,3 @@ def test_a_discount_above_one_is_refused() -> None:
 def test_rewards_per_row_are_not_taken_for_rewards_per_token() -> None:
     with pytest.raises(InvalidInputError, match=r"rewards_BT has the shape \(2, 1\)"):
         reinforce_plus_plus_advantages(torch.zeros(2, 1), torch.ones(2, 3))
-
-
-def test_a_token_that_points_nowhere_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="a token points to entry 3"):
-        on_tokens(numbers(1, 2), torch.tensor([[3]]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sharpen.llm.policy.aggregation import merge_metrics
-from sharpen.llm.policy.losses import KLKind, entropy_from_logits, kl_estimate, kl_in_reward, kl_loss, value_loss
+from sharpen.llm.policy.losses import KLKind, entropy_from_logits, kl_estimate, kl_loss, value_loss
 
 from .numbers import noise, random_mask, row
 
@@ -62,15 +62,6 @@ def test_kl_loss_by_hand() -> None:
 def test_the_gradient_of_the_kl_loss_is_the_numerical_one(kind: KLKind) -> None:
     ref, mask = noise(2, 2, 4), random_mask(2, 2, 4)
     assert torch.autograd.gradcheck(lambda x: kl_loss(x, ref, mask, kind=kind)[0], noise(1, 2, 4).requires_grad_())
-
-
-def test_kl_in_reward_by_hand() -> None:
-    rewards, mask = row(0, 1, 9), torch.tensor([[1, 1, 0]])
-
-    found, metrics = kl_in_reward(rewards, row(-1, -2, 0), row(-3, -1, 9), mask, coef=0.5, kind="k1")
-
-    torch.testing.assert_close(found, row(-1, 1.5, 0))
-    assert metrics["kl"].item() == 0.5
 
 
 # -- entropy -----------------------------------------------------------------------------------------

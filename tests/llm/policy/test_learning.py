@@ -11,7 +11,7 @@ import torch
 
 from sharpen.llm.engine import SamplingParams
 from sharpen.llm.models.demo import demo_model
-from sharpen.llm.policy.advantages import grpo_advantages
+from sharpen.llm.policy.advantages import turn_advantages
 from sharpen.llm.policy.local_policy import LocalPolicy
 from sharpen.llm.policy.local_settings import LocalOptions
 from sharpen.llm.policy.loss_settings import LossSettings
@@ -58,7 +58,8 @@ def step(policy: LocalPolicy, rng: random.Random) -> float:
     given = [(each.prompt_ids, one) for each in answers for one in each.samples]
     texts = [(one.text or "").strip() for _, one in given]
     rewards = torch.tensor([float(text == answer) for text, answer in zip(texts, wanted, strict=True)])
-    credit = grpo_advantages(rewards, torch.arange(PROMPTS).repeat_interleave(SAMPLES)).advantages.tolist()
+    group_N = torch.arange(PROMPTS).repeat_interleave(SAMPLES)
+    credit = turn_advantages(rewards, torch.arange(len(rewards)), group_N).advantages.tolist()
     samples: list[TrainingSample] = [
         sample_of(prompt_ids, one.token_ids, one.logprobs, advantage=advantage)
         for (prompt_ids, one), advantage in zip(given, credit, strict=True)

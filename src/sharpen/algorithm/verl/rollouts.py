@@ -127,10 +127,6 @@ class Rollouts:
         )
         return bool(found.items)
 
-    def num_finished(self, batch: Batch) -> int:
-        """How many of a batch that is waited for are finished."""
-        return sum(self._finished.is_done(rollout_id) for rollout_id in batch.ids)
-
     # -- reading -------------------------------------------------------------------------------------
 
     async def _read_one(self, rollout: Rollout) -> CollectedRollout:

@@ -119,11 +119,6 @@ class Engine:
         """Tokens of the cache that running sequences hold, in whole blocks."""
         return self._stepper.pool.num_held * self.sizes.block_size
 
-    @property
-    def num_cached_tokens(self) -> int:
-        """Tokens of the cache that nobody holds and a later request may find again."""
-        return self._stepper.pool.num_idle * self.sizes.block_size
-
     def submit(self, prompt_ids: Many[int], params: SamplingParams | None = None) -> Request:
         """Queue a request and return at once. What cannot ever run is refused here."""
         params = params or SamplingParams()

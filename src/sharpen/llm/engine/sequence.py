@@ -64,11 +64,6 @@ class Sequence:
         return len(self.tokens) + self.in_flight
 
     @property
-    def is_launched_in_full(self) -> bool:
-        """Whether no further token may be launched: with what is in flight the limit is reached."""
-        return self.num_launched >= self.end
-
-    @property
     def is_watched(self) -> bool:
         """Whether each token has more to it than its numbers: someone listens, or its neighbours are asked for."""
         return bool(self.params.logprobs or self.request.listeners)

@@ -33,21 +33,6 @@ class GroupAdvantages(NamedTuple):
 # -- relative to a group -----------------------------------------------------------------------------
 
 
-def grpo_advantages(
-    rewards_N: Tensor, group_N: Tensor, *, norm_by_std: bool = True, eps: float = 1e-6
-) -> GroupAdvantages:
-    """The distance of each reward to the mean of its group, over the group's (unbiased) standard deviation.
-
-    `group_N` holds any number that is the same for the rollouts of one group. Groups may differ in size.
-    """
-    return _of_rollouts(rewards_N, group_N, "std" if norm_by_std else "none", eps)
-
-
-def rloo_advantages(rewards_N: Tensor, group_N: Tensor) -> GroupAdvantages:
-    """The distance of each reward to the mean of the others in its group."""
-    return _of_rollouts(rewards_N, group_N, "leave-one-out", 0.0)
-
-
 def turn_advantages(
     rewards_K: Tensor,
     rollout_K: Tensor,
@@ -58,6 +43,9 @@ def turn_advantages(
     eps: float = 1e-6,
 ) -> GroupAdvantages:
     """Per turn: the discounted rewards from it to the end of its rollout, relative to the group's at the same turn.
+
+    With the scale "std" or "none" this is GRPO, with "leave-one-out" RLOO. To compare whole rollouts, give each of them
+    one turn. `group_N` holds any number that is the same for the rollouts of one group; groups may differ in size.
 
     The turns of one rollout come in the order of time; `rollout_K` says whose they are, and a turn without a reward has
     0. A rollout that ended earlier is compared by its last turn. So with nothing but a final reward and no discount,
@@ -77,12 +65,6 @@ def turn_advantages(
     to_go_RC = _discounted_sums(rewards_RC, gamma).gather(1, compared_RC)
     relative = _group_relative(to_go_RC, group_N.cpu()[rollout_R], scale, eps)
     return _like(rewards_K, *(each_RC[row_K, step_K] for each_RC in relative))
-
-
-def _of_rollouts(rewards_N: Tensor, group_N: Tensor, scale: Scale, eps: float) -> GroupAdvantages:
-    _check_rewards(rewards_N, group_N, "group_N")
-    relative = _group_relative(_exact(rewards_N)[:, None], group_N.cpu(), scale, eps)
-    return _like(rewards_N, *(each_NC[:, 0] for each_NC in relative))
 
 
 def _exact(rewards: Tensor) -> Tensor:
@@ -158,8 +140,7 @@ def gae_advantages(
 def reinforce_plus_plus_advantages(rewards_BT: Tensor, mask_BT: Tensor, *, gamma: float = 1.0) -> Tensor:
     """The discounted rewards from each sampled token on, normalised over all of them in the batch.
 
-    The rewards per token are those of the turns, on their last tokens (`rewards_on_last_tokens`), less the KL penalty
-    of each token (`losses.kl_in_reward`).
+    The rewards per token are those of the turns, on their last tokens, less the KL penalty of each token.
     """
     check_rows(mask_BT, rewards_BT=rewards_BT)
     _check_share("gamma", gamma)
@@ -201,41 +182,6 @@ def _discounted_sums(values_BT: Tensor, decay: float) -> Tensor:
     return sums_BT
 
 
-# -- between entries and tokens ----------------------------------------------------------------------
-
-
-def on_tokens(values_K: Tensor, index_BT: Tensor) -> Tensor:
-    """The value of each token's entry (its turn, its rollout), and 0 where the index is negative."""
-    _check_index(values_K, index_BT)
-    if not len(values_K):
-        return values_K.new_zeros(index_BT.shape)
-    return torch.where(index_BT >= 0, values_K[index_BT.clamp(min=0)], torch.zeros_like(values_K[0]))
-
-
-def rewards_on_last_tokens(rewards_K: Tensor, index_BT: Tensor) -> Tensor:
-    """Each reward on the last token of its entry (its turn, its rollout), and 0 on all other tokens.
-
-    A reward other than 0 whose entry has no token is refused, for it would be lost.
-    """
-    _check_index(rewards_K, index_BT)
-    rewards_K = as_floats(rewards_K)
-    index = index_BT.flatten()
-    is_sampled = index >= 0
-    position = torch.arange(len(index), device=index.device)
-    last_K = torch.full((len(rewards_K),), -1, dtype=position.dtype, device=index.device)
-    last_K = last_K.scatter_reduce(0, index[is_sampled], position[is_sampled], "amax")
-    is_lost_K = (last_K < 0) & (rewards_K != 0)
-    if bool(is_lost_K.any()):
-        lost = int(is_lost_K.nonzero()[0])
-        raise InvalidInputError(
-            f"reward {lost} is {float(rewards_K[lost])}, but no token points to it: add it to the turn before"
-        )
-    has_token_K = last_K >= 0
-    rewards = rewards_K.new_zeros(len(index))
-    rewards[last_K[has_token_K]] = rewards_K[has_token_K]
-    return rewards.view(index_BT.shape)
-
-
 # -- checks ------------------------------------------------------------------------------------------
 
 
@@ -257,12 +203,6 @@ def _check_rollouts(rollout_R: Tensor, group_N: Tensor) -> None:
     first, last = int(rollout_R[0]), int(rollout_R[-1])
     if first < 0 or last >= len(group_N):
         raise InvalidInputError(f"rollout_K goes from {first} to {last}, but group_N has {len(group_N)} rollouts")
-
-
-def _check_index(values_K: Tensor, index_BT: Tensor) -> None:
-    highest = int(index_BT.max()) if index_BT.numel() else -1
-    if values_K.dim() != 1 or highest >= len(values_K):
-        raise InvalidInputError(f"a token points to entry {highest}, but the values are {tuple(values_K.shape)}")
 
 
 def _check_share(name: str, value: float) -> None:

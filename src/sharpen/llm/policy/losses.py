@@ -147,23 +147,6 @@ def kl_loss(
     return loss, {"kl_loss": loss.detach(), "kl": token_share(losses, mask, totals or Totals.of(mask))}
 
 
-def kl_in_reward(
-    rewards: Tensor,
-    logprobs: Tensor,
-    ref_logprobs: Tensor,
-    mask: Tensor,
-    *,
-    coef: float,
-    kind: KLKind = "k3",
-    totals: Totals | None = None,
-) -> tuple[Tensor, Metrics]:
-    """Rewards per token, less the KL of each token times its coefficient. Without gradient, and 0 outside the mask."""
-    check_rows(mask, rewards=rewards)
-    kl = _masked_kl(logprobs.detach(), ref_logprobs.detach(), mask, kind)
-    penalised = only_masked(rewards.detach(), mask) - coef * kl
-    return penalised, {"kl": token_share(kl, mask, totals or Totals.of(mask))}
-
-
 def _masked_kl(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLKind) -> Tensor:
     check_rows(mask, logprobs=logprobs, ref_logprobs=ref_logprobs)
     return kl_estimate(only_masked(logprobs, mask), only_masked(ref_logprobs, mask), kind)
