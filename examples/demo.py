@@ -77,7 +77,7 @@ def train(settings: argparse.Namespace) -> tuple[LightningStore, Path]:
         learning_rate=settings.learning_rate,
         trainable="top:8",  # of 30 layers
         max_response_length=ANSWER_TOKENS,
-        validate_every=settings.steps,
+        validate_by="kind",  # val/plain and val/story, before the first step and after the last
         seed=settings.seed,
         precision="fp32",
         config={"actor_rollout_ref.rollout.val_kwargs": {"n": 1, "temperature": 1.0, "do_sample": True}},
@@ -219,7 +219,7 @@ def introduce(settings: argparse.Namespace) -> None:
     console.print(
         "The model behind an agent, SmolLM2-135M-Instruct, learns to write CALC(73*81) when asked 73 times 81."
     )
-    console.print(f"1. It answers {asked} as it is (below: validation after step 0).")
+    console.print(f"1. It answers {asked} as it is (below: validation after step 0, plain and story).")
     console.print(
         f"2. It learns in {settings.steps} steps, each from {settings.group_size} answers to "
         f"{settings.tasks_per_step} other questions; the reward is the share of right answers."

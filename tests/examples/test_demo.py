@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ from demo import Outcome, Score, last_line, score, scores_table
 from rich.console import Console
 
 from sharpen import SQLiteStore
+from sharpen.archive.catalog import RunEntry
+from sharpen.archive.comparison import summaries
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.stats import wilson_interval
 
@@ -64,6 +67,9 @@ def test_a_short_demo_goes_through_the_whole_stack(tmp_path: Path) -> None:
     assert (run / "checkpoints" / "step_2" / "model" / "model.safetensors").exists()
     shares = asyncio.run(shares_right(run / "store.db", steps=(0, 2)))
     assert [f"{share:.2f}" for share in shares] == [found[1], found[2]]
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert [row["val/plain"] for row in rows if "val/plain" in row] == shares
+    assert summaries(RunEntry.of(run))["val/plain"].final == shares[1]  # what `runs show` and the dashboard show
     shutil.rmtree(tmp_path)  # models take 0.5 GB each
 
 

@@ -212,7 +212,9 @@ _INSTEAD = {
 
 def main_metrics(names: Collection[str]) -> list[str]:
     """Those that people ask for first, in that order; of unknown ones the first few, so that there are some."""
-    known = [name for name in _MAIN if name in names and not _INSTEAD.get(name, set()).intersection(names)]
+    intervals = [name for name in names if name.startswith("val/") and {f"{name}_low", f"{name}_high"} <= set(names)]
+    order = [_MAIN[0], *sorted(intervals), *_MAIN[1:]]  # a mean of a group of validation tasks has an interval
+    known = [name for name in order if name in names and not _INSTEAD.get(name, set()).intersection(names)]
     return known or sorted(names)[:8]
 
 

@@ -43,6 +43,7 @@ def test_every_option_acts(tmp_path: Path) -> None:
         "scale_by_std": False,
         "max_staleness": 1,
         "validate_every": 5,
+        "validate_by": "kind",
         "save_every": 10,
         "output_dir": tmp_path,
         "seed": 3,
@@ -61,6 +62,7 @@ def test_every_option_acts(tmp_path: Path) -> None:
     assert config.trainer.default_local_dir == str(tmp_path)
     assert (config.model.trainable, config.model.lora_alpha, config.model.precision) == ("lora", 32.0, "bf16")
     assert (config.trainer.test_freq, config.trainer.save_freq, config.trainer.total_training_steps) == (5, 10, 20)
+    assert config.trainer.val_group_key == "kind"
     assert not config.data.shuffle
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.reports import in_words, staleness, validation_metrics
+from sharpen.algorithm.verl.reports import group_labels, in_words, staleness, validation_metrics
+from sharpen.errors import ConfigError
 from sharpen.llm.policy.samples import Turn, merge_turns
 from sharpen.stats import mean_interval, wilson_interval
 
@@ -23,6 +24,19 @@ def test_several_answers_to_a_task_are_one_observation() -> None:
     found = validation_metrics([rollout(float(n % 2), group) for group in "abc" for n in range(4)])
     assert found["reward_mean"] == 0.5
     assert (found["reward_low"], found["reward_high"]) == mean_interval([0.5, 0.5, 0.5])
+
+
+def test_groups_of_tasks_have_means_of_their_own() -> None:
+    tasks = [{"kind": "plain"}, {"kind": "plain"}, {"kind": "story"}, {"kind": "failed"}, {}]
+    labels = group_labels(tasks, "kind")
+    assert labels == ["plain", "plain", "story", "kind_failed", None]  # `failed` is a metric already
+    found = validation_metrics([rollout(reward, str(n)) for n, reward in enumerate([1.0, 0.0, 1.0, 0.0, 1.0])], labels)
+    assert (found["plain"], found["story"], found["kind_failed"], found["reward_mean"]) == (0.5, 1.0, 0.0, 0.6)
+    assert (found["plain_low"], found["plain_high"]) == wilson_interval(1, 2)
+    assert found["failed"] == 0
+    assert group_labels(tasks, None) == []
+    with pytest.raises(ConfigError, match="colour"):
+        group_labels(tasks, "colour")
 
 
 def test_without_rewards_there_is_no_mean() -> None:

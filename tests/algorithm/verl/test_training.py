@@ -9,6 +9,8 @@ import torch
 from openai import AsyncOpenAI
 
 from sharpen import LLM, VERL, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
+from sharpen.archive.catalog import RunEntry
+from sharpen.archive.comparison import summaries
 from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
 from sharpen.llm.engine import Engine
@@ -86,6 +88,23 @@ def test_a_validation_set_is_measured_before_and_after_training_by_default(tiny:
     assert validations(tmp_path / "run") == [0, 2]
     assert trainer.result is not None
     assert trainer.result.metrics["val/reward_mean"] == lines(tmp_path / "run")[-1]["val/reward_mean"]
+
+
+def test_validation_is_reported_for_each_value_of_a_field_of_the_tasks(tiny: Path, tmp_path: Path) -> None:
+    @llm_rollout
+    async def by_kind(task: Any, llm: LLM) -> float:
+        answer = await ask(llm, [{"role": "user", "content": "say a token"}], max_tokens=1)
+        even = float(answer["choices"][0]["token_ids"][0] % 2 == 0)
+        return even if isinstance(task, str) else float(task["kind"] == "easy")
+
+    tasks = [{"kind": kind} for kind in ("easy", "hard", "easy")]
+    algorithm = small_grpo(tiny, steps=1, validate_by="kind")
+    trainer = fit(algorithm, tmp_path / "run", by_kind, val_dataset=tasks)
+    assert trainer.result is not None
+    metrics = trainer.result.metrics
+    assert (metrics["val/easy"], metrics["val/hard"]) == (1.0, 0.0)
+    assert metrics["val/reward_mean"] == pytest.approx(2 / 3)
+    assert {"val/easy", "val/hard"} <= summaries(RunEntry.of(tmp_path / "run")).keys()
 
 
 def test_a_run_that_a_callback_ends_is_measured_at_its_end(tiny: Path, tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ class TrainerConfig(_Section, frozen=True):
     test_freq: int
     save_freq: int
     val_before_train: bool
+    val_group_key: str | None
     val_only: bool
     n_gpus_per_node: int | None
     default_local_dir: str

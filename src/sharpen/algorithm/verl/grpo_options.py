@@ -35,6 +35,7 @@ def grpo_config(
     scale_by_std: bool = True,
     max_staleness: int = 0,
     validate_every: int = -1,
+    validate_by: str | None = None,
     save_every: int = -1,
     output_dir: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -44,7 +45,8 @@ def grpo_config(
     """The config of these options, in verl's shape. Keys of `config` count more than the options.
 
     `batch_size` counts tasks, each of which is tried `group_size` times. The run has `steps` steps, or `epochs` passes
-    over the tasks. An option that is None is left to the default of its key.
+    over the tasks. `validate_by` names a field of the tasks: validation also reports the mean of each of its values. An
+    option that is None is left to the default of its key.
     """
     options: list[tuple[str, str, Any]] = [
         ("model", f"{_MODEL}.path", model),
@@ -72,6 +74,7 @@ def grpo_config(
         ("scale_by_std", "algorithm.norm_adv_by_std_in_grpo", scale_by_std),
         ("max_staleness", "algorithm.max_staleness", max_staleness),
         ("validate_every", "trainer.test_freq", validate_every),
+        ("validate_by", "trainer.val_group_key", validate_by),
         ("save_every", "trainer.save_freq", save_every),
         ("output_dir", "trainer.default_local_dir", output_dir),
         ("seed", "trainer.seed", seed),

@@ -180,6 +180,7 @@ _TRAINER_KEYS = _section(
     Key("test_freq", -1, FREQUENCY, "validate every so many steps, and at the end"),
     Key("save_freq", -1, FREQUENCY, "keep a checkpoint every so many steps, and at the end"),
     Key("val_before_train", True, TRUTH, "validate before the first step"),
+    Key("val_group_key", None, TEXT, "field of a task by whose values validation is reported, too", is_optional=True),
     Key("val_only", False, TRUTH, "validate and train nothing"),
     Key("n_gpus_per_node", None, whole(1), "GPUs that sample and train together; None: one", is_optional=True),
     Key("default_local_dir", "checkpoints/", PATH, "the folder of the checkpoints"),

@@ -2,16 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ...errors import ConfigError
 from ...stats import mean_interval, wilson_interval
 from .collected import CollectedRollout
 
 Metrics = dict[str, float]
 
 
-def validation_metrics(rollouts: Sequence[CollectedRollout]) -> Metrics:
-    """What came of a validation. A rollout that was lost says nothing about the policy."""
+def validation_metrics(rollouts: Sequence[CollectedRollout], labels: Sequence[str | None] = ()) -> Metrics:
+    """What came of a validation. A rollout that was lost says nothing about the policy. `labels`, one for each
+    rollout, are names of groups, whose means are reported besides, each with its interval."""
+    found: Metrics = {}
+    for label in dict.fromkeys(filter(None, labels)):
+        group = _all_together([each for each, own in zip(rollouts, labels, strict=True) if own == label])
+        names = {"reward_mean": label, "reward_low": f"{label}_low", "reward_high": f"{label}_high"}
+        found |= {new: group[name] for name, new in names.items() if name in group}
+    return found | _all_together(rollouts)
+
+
+def _all_together(rollouts: Sequence[CollectedRollout]) -> Metrics:
     counted = [each for each in rollouts if not each.is_lost]
     rewards = [each.reward for each in counted if each.reward is not None]
     found: Metrics = {
@@ -67,6 +79,20 @@ _TOLD = (
     ("grad_norm", "gradient"),
     ("seconds/step", "seconds"),
 )
+
+
+def group_labels(tasks: Sequence[Any], key: str | None) -> list[str | None]:
+    """The value of a field in each task, as a name for metrics; None where a task lacks it."""
+    if key is None:
+        return []
+    values = [task.get(key) if isinstance(task, Mapping) else getattr(task, key, None) for task in tasks]
+    if tasks and all(value is None for value in values):
+        raise ConfigError(
+            f"trainer.val_group_key (validate_by) is {key!r}, but no validation task has a field of that name"
+        )
+    taken = _all_together([]).keys() | {"rewarded", "reward_mean", "reward_std", "reward_low", "reward_high", "seconds"}
+    names = [None if value is None else str(value) for value in values]
+    return [f"{key}_{name}" if name in taken else name for name in names]
 
 
 def reward_in_words(metrics: Metrics) -> str:

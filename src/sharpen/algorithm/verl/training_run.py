@@ -33,7 +33,7 @@ from .collected import CollectedRollout, collect
 from .learning import Learner, Metrics, mismatch
 from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
-from .reports import in_words, reward_in_words, staleness, validation_metrics
+from .reports import group_labels, in_words, reward_in_words, staleness, validation_metrics
 from .rollouts import Batch, Rollouts
 from .samplers import make_sampler
 from .sampling import training_sampling, validation_sampling
@@ -68,6 +68,7 @@ class TrainingRun:
         self.step: int = saved["step"] if saved else 0
         self._saved = saved
         self._val_tasks = all_tasks(val)
+        self._val_labels = group_labels(self._val_tasks, self._config.trainer.val_group_key)
         self._tasks = None if train is None else self._task_order(train)
         self._total = self._total_steps()
         self._settings = settings_of(
@@ -385,8 +386,11 @@ class TrainingRun:
             metadata={"step": self.step},
         )
         rollouts = await self._results(batch)
-        metrics = validation_metrics(rollouts) | {"seconds": time.perf_counter() - began}
-        log.info("validation after step %d: reward %s", self.step, reward_in_words(metrics))
+        labels = [label for label in self._val_labels for _ in range(self._config.rollout.val_kwargs.n)]
+        metrics = validation_metrics(rollouts, labels) | {"seconds": time.perf_counter() - began}
+        groups = [f"{label} {metrics[label]:.3f}" for label in dict.fromkeys(labels) if label in metrics]
+        told = f" ({', '.join(groups)})" if groups else ""
+        log.info("validation after step %d: reward %s%s", self.step, reward_in_words(metrics), told)
         self.summary.add_validation(self.step, metrics)
         return metrics
 
