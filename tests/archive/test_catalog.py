@@ -1,6 +1,9 @@
 """The catalogue of runs, told from their files."""
 
+import contextlib
+import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -8,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from sharpen.algorithm import algo
 from sharpen.archive.catalog import RunCatalog, RunEntry, size_of
 from sharpen.archive.opening import open_store
 from sharpen.errors import InvalidInputError, UnknownIdError
 from sharpen.runs import RunFolder
-from sharpen.store import SQLiteStore
+from sharpen.store import LightningStore, SQLiteStore
+from sharpen.trainer import Trainer
 
 from .run_scenes import (
+    always,
     another_writer,
     dev_run,
     failed_run,
@@ -84,14 +90,81 @@ def test_looking_at_a_run_does_not_keep_it_from_going_on(tmp_path: Path) -> None
     again.release()
 
 
+def copied(run: Path, target: Path) -> Path:
+    """The folder as `cp -r` leaves it, with every file time reversed."""
+    shutil.copytree(run, target)
+    oldest_last = sorted(target.iterdir(), key=lambda path: -path.stat().st_mtime_ns)
+    for age, path in enumerate(oldest_last):
+        os.utime(path, (1000 + age, 1000 + age))
+    return target
+
+
+def stumble(folder: Path, *, is_resumed: bool, is_failing: bool) -> None:
+    """Start or resume a run of an algorithm that does one iteration."""
+
+    @algo
+    async def once(store: LightningStore, report_iteration: Any) -> None:
+        rollout = await store.enqueue_rollout(1)
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        report_iteration({"loss": 1.0})
+        if is_failing:
+            raise ValueError("it stumbled")
+
+    trainer = Trainer(strategy="shm", algorithm=once, run_dir=None if is_resumed else folder)
+    with pytest.raises(ValueError, match="stumbled") if is_failing else contextlib.nullcontext():
+        trainer.fit(always, [1], resume=folder if is_resumed else None)
+
+
+def test_the_state_of_a_resumed_run_is_that_of_its_last_start_wherever_it_is_copied(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stumble(run, is_resumed=False, is_failing=True)
+    first = RunEntry.of(run)
+    assert first.state == "failed"
+    stumble(run, is_resumed=True, is_failing=False)
+    entry = RunEntry.of(copied(run, tmp_path / "copy"))
+    assert (entry.state, entry.rollouts, entry.error) == ("succeeded", 2, None)
+    assert first.seconds is not None
+    assert entry.seconds is not None
+    assert entry.seconds > first.seconds
+
+
 def test_a_run_that_was_killed_after_a_resume_is_not_what_its_old_result_says(tmp_path: Path) -> None:
-    write_json(tmp_path / "run" / "result.json", {"status": "interrupted", "seconds": 1, "metrics": {"rollouts": 3}})
+    run = tmp_path / "run"
+    stumble(run, is_resumed=False, is_failing=True)
+    folder = RunFolder.open(run)
+    folder.write_config(folder.resumed_config({**folder.read_config(), "started": "2026-11-15T10:00:10+0000"}))
+    folder.append_metrics({"time": time.mktime((2026, 11, 15, 10, 0, 15, 0, 0, 0)) - time.timezone, "seconds": 5.0})
+    folder.release()
+    before = folder.read_result()
+    assert before is not None
+    for place in (run, copied(run, tmp_path / "copy")):
+        entry = RunEntry.of(place)
+        assert (entry.state, entry.error) == ("killed", None)
+        assert entry.seconds == pytest.approx(before["seconds"] + 5, abs=0.01)
+
+
+def test_folders_of_version_0_1_are_told_by_their_last_lines(tmp_path: Path) -> None:
     moments = ["2026-11-15T10:00:00+0000"]
-    write_json(tmp_path / "run" / "config.json", {"components": {}, "started": moments[0], "resumed": moments})
-    os.utime(tmp_path / "run" / "result.json", (100, 100))
-    assert RunEntry.of(tmp_path / "run").state == "killed"
-    os.utime(tmp_path / "run" / "config.json", (50, 50))
-    assert RunEntry.of(tmp_path / "run").state == "interrupted"
+    config = {"components": {}, "started": moments[0], "resumed": moments}
+    result = {"status": "succeeded", "seconds": 7.5, "metrics": {"rollouts": 3, "seconds": 7.25}}
+    progress = [{"time": 100.0, "seconds": 3.0}, {"step": 1, "time": 107.0, "loss": 1.0}]
+    for name, last, state in (("ended", 7.25, "succeeded"), ("killed", 1.5, "killed")):
+        write_json(tmp_path / name / "result.json", result)
+        write_json(tmp_path / name / "config.json", config)
+        write_lines(tmp_path / name / "metrics.jsonl", [*progress, {"time": 108.0, "seconds": last}])
+        assert RunEntry.of(tmp_path / name).state == state
+    for status, state in (("succeeded", "succeeded"), (None, "killed")):
+        run = simulator_run(tmp_path / f"simulator-{status}", status=status)
+        write_json(run / "config.json", {**config, "kind": "simulator"})
+        write_json(run / "result.json", {"status": "succeeded", "seconds": 7.5, "metrics": {"reward": 1.0}})
+        assert RunEntry.of(run).state == state
+
+
+def test_a_copied_run_without_a_lock_is_not_running(tmp_path: Path) -> None:
+    folder = simulator_run(tmp_path / "run", status=None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    write_lines(folder / "metrics.jsonl", [{**line, "time": line["time"] - 3600} for line in lines])
+    assert RunEntry.of(folder).state == "killed"
 
 
 def test_stages_of_a_sequence_are_found_with_their_prompts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sharpen.runs import RunFolder
 from sharpen.runs.lock import served
 from sharpen.store import SQLiteStore
 
-from .run_scenes import another_writer, dev_run, simulator_run, tuned_run, write_json
+from .run_scenes import another_writer, dev_run, simulator_run, tuned_run, write_json, write_lines
 
 
 def test_a_run_is_removed_with_everything_in_it(runs: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_run_whose_metrics_grow_stays(runs: Path) -> None:
     entry = RunEntry.of(simulator_run(runs / "sim", status=None))
     with pytest.raises(RunError, match="wait a little"):
         remove_run(entry)
-    os.utime(runs / "sim" / "metrics.jsonl", (100, 100))
+    write_lines(runs / "sim" / "metrics.jsonl", [{"step": 1, "time": 100.0, "reward": 1.0}])
     remove_run(entry)
     assert not (runs / "sim").exists()
 

@@ -83,7 +83,7 @@ def test_everything_that_is_written_can_be_read_again(tmp_path: Path) -> None:
     folder.release()
     again = RunFolder.open(folder.path)
     assert again.read_config() == {"seed": 3}
-    assert again.read_result() == {"status": "succeeded"}
+    assert again.read_result() == {"status": "succeeded", "start": 1}
     assert again.load_checkpoint() == {"step": 4}
 
 

@@ -323,3 +323,40 @@ async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monke
             await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
         monkeypatch.setattr("sharpen.trainer.progress.LOOK_SECONDS", 30.0)
     assert lines(path)[-1]["failed"] == 60
+
+
+# -- numbers of a run that was resumed ---------------------------------------------------------------
+
+
+async def test_the_rate_of_a_resumed_run_is_that_of_all_its_starts(tmp_path: Path) -> None:
+    store, path = InMemoryLightningStore(), tmp_path / "metrics.jsonl"
+    (tmp_path / "checkpoints").mkdir()
+    async with Progress(store, ProgressPlan(metrics_path=path, run_dir=str(tmp_path))):
+        await finish(store, *range(30))
+    before = len(lines(path))
+
+    async def has_resumed() -> bool:
+        return len(lines(path)) > before
+
+    async with Progress(
+        store, ProgressPlan(metrics_path=path, run_dir=str(tmp_path), is_resumed=True, earlier_seconds=60.0)
+    ):
+        await until(has_resumed)
+        await finish(store, *range(10))
+    resumed, last = lines(path)[before], lines(path)[-1]
+    assert (resumed["rollouts"], resumed["rollouts_per_second"]) == (30, 0)  # nothing has finished since the resume
+    assert last["rollouts"] == 40
+    assert last["seconds"] > 60
+    assert last["rollouts_per_second"] == 40 / last["seconds"]
+
+
+async def test_a_resumed_run_counts_what_a_store_in_memory_has_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    (tmp_path / "checkpoints").mkdir()
+    for is_resumed in (False, True, True):
+        plan = ProgressPlan(metrics_path=path, run_dir=str(tmp_path), is_resumed=is_resumed)
+        store = InMemoryLightningStore()
+        async with Progress(store, plan):
+            await finish(store, 1, 3)
+    found = lines(path)[-1]
+    assert (found["rollouts"], found["run/train/rollouts"], found["reward_mean"]) == (6, 6, 2)

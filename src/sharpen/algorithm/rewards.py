@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Tally:
+class Tally(msgspec.Struct):
     """Counts and rewards of one split. Its size does not grow with the number of rollouts."""
 
-    def __init__(self) -> None:
-        self.succeeded = self.failed = self.lost = self.cancelled = self.rewarded = 0
-        self.total = 0.0
-        self.low, self.high = math.inf, -math.inf
+    succeeded: int = 0
+    failed: int = 0
+    lost: int = 0
+    cancelled: int = 0
+    rewarded: int = 0
+    total: float = 0.0
+    low: float | None = None
+    high: float | None = None
 
     @property
     def count(self) -> int:
@@ -38,7 +42,7 @@ class Tally:
         """By name. Without any reward there is no mean, and no least and greatest one."""
         found: dict[str, float] = {name: getattr(self, name) for name in ("succeeded", "failed", "lost", "cancelled")}
         found["rollouts"] = self.count
-        if self.rewarded:
+        if self.low is not None and self.high is not None:
             found |= {"reward_mean": self.total / self.rewarded, "reward_min": self.low, "reward_max": self.high}
         return found
 
@@ -58,15 +62,15 @@ class Tally:
     def _add_reward(self, reward: float) -> None:
         self.rewarded += 1
         self.total += reward
-        self.low, self.high = min(self.low, reward), max(self.high, reward)
+        self.low = reward if self.low is None else min(self.low, reward)
+        self.high = reward if self.high is None else max(self.high, reward)
 
 
-class Rewards:
+class Rewards(msgspec.Struct):
     """A tally of all rollouts and one of every split."""
 
-    def __init__(self) -> None:
-        self.all = Tally()
-        self.by_mode: dict[str, Tally] = {}
+    all: Tally = msgspec.field(default_factory=Tally)
+    by_mode: dict[str, Tally] = {}
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout; a failed one is told apart by its last attempt (`with_last_attempt`)."""

@@ -20,6 +20,7 @@ import msgspec
 
 from ..errors import InvalidInputError, UnknownIdError, in_words
 from ..runs import runs_root
+from ..runs.history import seconds_worked
 from .run_files import RunFiles, fields_of, metrics_of, number_in, text_in
 
 RunKind: TypeAlias = Literal["agents", "simulator", "fine-tuning", "store"]
@@ -47,7 +48,7 @@ class RunEntry(msgspec.Struct, frozen=True):
     state: RunState
     started: float | None = None
     seconds: float | None = None
-    """How long it took or has taken; where it was resumed, since then."""
+    """How long it took or has taken; of a run that was resumed, over all its starts."""
     algorithm: str | None = None
     agent: str | None = None
     model: str | None = None
@@ -313,8 +314,7 @@ def _state(files: RunFiles, result: dict[str, Any], settings: dict[str, Any], no
         return "running"
     if files.is_recorded:
         status = result.get("status")
-        is_of_now = not settings.get("resumed") or files.ended_after_its_start()
-        return status if status in _ENDS and is_of_now else "killed"
+        return status if status in _ENDS and files.is_of_last_start(result, settings) else "killed"
     if files.kind == "fine-tuning" and result:
         return "succeeded"
     if files.kind == "store":
@@ -333,11 +333,11 @@ def _seconds(
     started: float | None,
     now: float,
 ) -> float | None:
-    if state in _ENDS and (told := number_in(result, "seconds")) is not None:
-        return told
-    began = files.resumed(settings) or started
     ended = now if state == "running" else files.last_time()
-    return None if began is None or ended is None else max(ended - began, 0.0)
+    if not files.is_recorded:
+        told = number_in(result, "seconds") if state in _ENDS else None
+        return told if told is not None or started is None or ended is None else max(ended - started, 0.0)
+    return seconds_worked(settings, result if state in _ENDS else None, ended)
 
 
 def _algorithm(kind: RunKind, settings: dict[str, Any]) -> str | None:

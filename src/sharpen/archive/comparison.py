@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ..errors import ConfigError, SharpenError
+from ..runs.history import EARLIER
 from ..store import LightningStore
 from .catalog import RunEntry
 from .curves import Series, is_loss, main_metrics, read_curves
@@ -19,7 +20,7 @@ from .scores import MAX_ROLLOUTS, Difference, Estimate, RunRewards, Score, diffe
 StoreOf: TypeAlias = Callable[[RunEntry], AbstractAsyncContextManager[LightningStore]]
 
 # What is different in every run or on every machine, and says nothing.
-_OF_THE_RUN = ("started", "resumed", "name", "run_dir", "output_dir", "environment")
+_OF_THE_RUN = ("started", "resumed", EARLIER, "name", "run_dir", "output_dir", "environment")
 
 
 class MetricSummary(msgspec.Struct, frozen=True):

@@ -4,13 +4,13 @@ import fcntl
 import math
 import os
 import re
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from ..runs.history import is_of_last_start, moment
 from .curves import NOT_JSON, as_number, decode_line, metrics_in
 
 Kind = Literal["agents", "simulator", "fine-tuning", "store"]
@@ -162,15 +162,10 @@ class RunFiles:
     # -- times ---------------------------------------------------------------------------------------
 
     def started(self, settings: dict[str, Any]) -> float | None:
-        told = _moment(settings.get("started"))
+        told = moment(settings.get("started"))
         if told is not None or self.is_recorded:
             return told
         return _finite(self._first_line.get("time"))
-
-    def resumed(self, settings: dict[str, Any]) -> float | None:
-        """When it last went on."""
-        moments = settings.get("resumed")
-        return _moment(moments[-1]) if isinstance(moments, list) and moments else None
 
     def last_time(self) -> float | None:
         """When something was last written down."""
@@ -181,13 +176,17 @@ class RunFiles:
         """For an order among runs that began within one second; of a store alone when it was last written."""
         return _mtime_ns(self.path / (".lock" if ".lock" in self.names else self.store_name))
 
-    def ended_after_its_start(self) -> bool:
-        """Whether the result is of this start of the run: the settings are written at every start."""
-        return _mtime_ns(self.path / "result.json") >= _mtime_ns(self.path / "config.json")
+    def is_of_last_start(self, result: dict[str, Any], settings: dict[str, Any]) -> bool:
+        """Whether the result says how the run ended when it was started or resumed last."""
+        lines = (line for line in map(decode_line, reversed(self._last_lines)) if line is not None)
+        progress = next((line for line in lines if "step" not in line), {})
+        return is_of_last_start(settings, result, progress, self.last_status())
 
     def changed_within(self, now: float, seconds: float) -> bool:
-        """Whether something was written lately."""
-        watched = (self.store_name, f"{self.store_name}-wal") if self.kind == "store" else ("metrics.jsonl",)
+        """Whether something was written lately, as the last line of the metrics says; of a store alone, its files."""
+        if self.kind != "store":
+            return now - (self.last_time() or 0.0) < seconds
+        watched = (self.store_name, f"{self.store_name}-wal")
         return now - max(_mtime_ns(self.path / name) for name in watched) / 1e9 < seconds
 
     def is_locked(self) -> bool:
@@ -242,13 +241,6 @@ def _dict_in(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, *NOT_JSON):
         return {}
-
-
-def _moment(value: Any) -> float | None:
-    try:
-        return datetime.strptime(value, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (TypeError, ValueError):
-        return None
 
 
 def _finite(value: Any) -> float | None:

@@ -21,6 +21,7 @@ import msgspec
 
 from ..errors import ConfigError
 from .files import read_json, write_json
+from .history import EARLIER, START, is_of_last_start, moment, number_of_starts, seconds_worked
 from .lock import FolderLock
 
 VARIABLE = "SHARPEN_RUNS"
@@ -116,8 +117,23 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         return _dict_in(self.path / "config.json")
 
+    def resumed_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration of a run that is resumed now: when it began, every resume, and the seconds before it."""
+        before = self.read_config()
+        resumed = [*before.get("resumed", []), config["started"]]
+        return {**config, "started": before.get("started"), "resumed": resumed, EARLIER: self._seconds_worked(before)}
+
+    def _seconds_worked(self, config: Mapping[str, Any]) -> float:
+        result, last = self.read_result() or {}, self.last_metrics()
+        progress = self.last_metrics(lambda line: "step" not in line)
+        is_ended = bool(result) and is_of_last_start(config, result, progress, last.get("status"))
+        return seconds_worked(config, result if is_ended else None, last.get("time")) or 0.0
+
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_json(self.path / "result.json", result)
+        """How the last start of the run ended."""
+        has_config = (self.path / "config.json").exists()  # it may have failed before it was written
+        start = number_of_starts(self.read_config() if has_config else {})
+        write_json(self.path / "result.json", {**result, START: start})
 
     def read_result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
@@ -174,8 +190,11 @@ def _came_to_nothing(path: Path) -> bool:
     return found.get("status") == "failed" and not (found.get("metrics") or {}).get("rollouts")
 
 
-def _made_at(path: Path) -> int:
-    return (path / _LOCK).stat().st_mtime_ns
+def _made_at(path: Path) -> tuple[float, int]:
+    """When a run began; of several within one second the lock that was made last."""
+    made = (path / _LOCK).stat().st_mtime_ns
+    started = moment(_dict_in(path / "config.json").get("started"))
+    return (made / 1e9 if started is None else started), made
 
 
 def _make_exactly(path: Path) -> Path:

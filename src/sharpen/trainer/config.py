@@ -15,6 +15,7 @@ from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.messages import shown
 from ..components.paths import class_path
 from ..components.secrets import hidden_password, looks_secret, without_secrets
+from ..runs.history import MOMENT
 from ..types import Dataset
 from .component_options import options_of
 
@@ -34,7 +35,7 @@ def resolved_config(
 ) -> dict[str, Any]:
     """Every component with its class and the spec it came from, and all settings."""
     return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": time.strftime(MOMENT),
         "name": trainer.name,
         "agent": {"class": class_path(agent), "name": getattr(agent, "__name__", type(agent).__name__)},
         "components": {"algorithm": describe(algorithm, trainer.spec_of("algorithm"))}

@@ -40,7 +40,8 @@ RATE_SECONDS = 10.0
 LOOK_SECONDS = 10.0
 PAGE = 200
 SKIP_PAGE = 10_000
-BEGINNING = "checkpoints/beginning.json"  # in the folder of a run whose store others have used before
+COUNTED = "checkpoints/progress.json"  # in the folder of a run: what it has counted
+BEGINNING = "checkpoints/beginning.json"  # in folders of version 0.1: from where to count
 
 
 class ProgressPlan(msgspec.Struct, frozen=True):
@@ -50,8 +51,20 @@ class ProgressPlan(msgspec.Struct, frozen=True):
     run_dir: str | None = None
     is_resumed: bool = False
     """Count what the run finished before, too."""
+    earlier_seconds: float = 0.0
+    """How long a run that is resumed has worked before."""
     shows_table: bool = True
     stall_seconds: float = 60.0
+
+
+class _Counted(msgspec.Struct):
+    """What a run has counted by now."""
+
+    after: int = 0
+    """The place in the store's list of finished rollouts up to which they are counted."""
+    last: str | None = None
+    """The rollout that was counted last."""
+    rewards: Rewards = msgspec.field(default_factory=Rewards)
 
 
 class Progress:
@@ -108,8 +121,7 @@ class _Watch:
         self.place: Callable[[], str] = str
         self._store, self._gateway = store, gateway
         self._llm: dict[str, float] = {}
-        self._rewards = Rewards()
-        self._cursor = 0
+        self._counted = _Counted()
         self._began = self._last_finish = time.monotonic()
         self._next_warning = plan.stall_seconds
         self._next_metrics = 0.0
@@ -119,18 +131,39 @@ class _Watch:
         self._collector = open_collector(plan.run_dir)
 
     async def begin(self) -> None:
-        """What earlier runs left in the store is not ours; a run that goes on counts from where it began."""
-        place = None if self.plan.run_dir is None else Path(self.plan.run_dir, BEGINNING)
+        """What earlier runs left in the store is not ours; a run that is resumed goes on from what it has counted."""
         if self.plan.is_resumed:
-            self._cursor = read_json(place)["after"] if place is not None and place.exists() else 0
-            return
+            counted = self._counted = self._read()
+            if counted.last is not None and await self._store.get_rollout_by_id(counted.last) is None:
+                counted.after = 0  # a store in memory is empty after a resume, and counts anew
+            await self._take_finished()
+        else:
+            await self._skip_finished()
+        self._began = self._last_finish = time.monotonic()
+        self._counts.append((self._began, self._rewards.all.count))
+
+    async def _skip_finished(self) -> None:
         while True:
-            page = await self._store.finished_rollouts(after=self._cursor, limit=SKIP_PAGE)
-            self._cursor = page.cursor
+            page = await self._store.finished_rollouts(after=self._counted.after, limit=SKIP_PAGE)
+            self._counted.after = page.cursor
             if len(page.items) < SKIP_PAGE:
                 break
-        if self._cursor and place is not None and place.parent.is_dir():
-            write_json(place, {"after": self._cursor})
+        self._keep()
+
+    def _read(self) -> _Counted:
+        for name in (COUNTED, BEGINNING):
+            if self.plan.run_dir is not None and (path := Path(self.plan.run_dir, name)).exists():
+                return msgspec.convert(read_json(path), _Counted)
+        return _Counted()
+
+    def _keep(self) -> None:
+        place = None if self.plan.run_dir is None else Path(self.plan.run_dir, COUNTED)
+        if place is not None and place.parent.is_dir():
+            write_json(place, self._counted)
+
+    @property
+    def _rewards(self) -> Rewards:
+        return self._counted.rewards
 
     async def follow(self, stop: asyncio.Event, line: "_Line") -> None:
         pause = QUICK_SECONDS
@@ -176,30 +209,32 @@ class _Watch:
     async def _look(self) -> None:
         self._statistics = await self._store.statistics()
         self._llm = await self._gateway.metrics() or self._llm
-        while True:
-            page = await self._store.finished_rollouts(after=self._cursor, limit=PAGE)
-            # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
-            found = [await with_last_attempt(self._store, rollout) for rollout in page.items]
-            for rollout in found:
-                self._rewards.add(rollout)
-                self._last_failure = why_failed(rollout) or self._last_failure
-            self._cursor = page.cursor
-            if page.items:
-                self._last_finish = time.monotonic()
-                self._next_warning = self.plan.stall_seconds
-            if len(page.items) < PAGE:
-                break
+        await self._take_finished()
         now = time.monotonic()
         self._counts.append((now, self._rewards.all.count))
         while len(self._counts) > 2 and self._counts[1][0] < now - RATE_SECONDS:
             self._counts.popleft()
 
+    async def _take_finished(self) -> None:
+        while True:
+            page = await self._store.finished_rollouts(after=self._counted.after, limit=PAGE)
+            # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
+            found = [await with_last_attempt(self._store, rollout) for rollout in page.items]
+            for rollout in found:
+                self._rewards.add(rollout)
+                self._last_failure = why_failed(rollout) or self._last_failure
+            self._counted.after = page.cursor
+            if page.items:
+                self._counted.last = page.items[-1].rollout_id
+                self._last_finish = time.monotonic()
+                self._next_warning = self.plan.stall_seconds
+            if len(page.items) < PAGE:
+                break
+
     def _rate(self) -> float:
         """Rollouts a second over the last ten."""
-        then, count = self._counts[0]
-        if then == self._counts[-1][0]:
-            then, count = self._began, 0
-        return (self._counts[-1][1] - count) / max(self._counts[-1][0] - then, 1e-3)
+        (then, count), (now, count_now) = self._counts[0], self._counts[-1]
+        return (count_now - count) / max(now - then, 1e-3)
 
     def _text(self) -> str:
         numbers = self._numbers()
@@ -234,12 +269,13 @@ class _Watch:
         if now < self._next_metrics and not is_last:
             return
         self._next_metrics = now + METRICS_SECONDS
-        seconds = now - self._began
+        seconds = self.plan.earlier_seconds + now - self._began
         rate = self._rewards.all.count / seconds if is_last else self._rate()
         line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
         line |= self._numbers() | self._rewards.metrics() | self._llm
         if self.plan.metrics_path is not None:
             append_line(self.plan.metrics_path, line)
+        self._keep()
         if self._collector is not None:
             self._collector.record({name: value for name, value in with_old_names(line).items() if name != "time"})
 

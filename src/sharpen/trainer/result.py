@@ -23,6 +23,7 @@ class RunResult(msgspec.Struct, frozen=True):
     run_dir: Path | None = None
     """Where the records are."""
     seconds: float = 0.0
+    """How long it worked; of a run that was resumed, over all its starts."""
     resources_id: str | None = None
     resources_version: int | None = None
     error: str | None = None

@@ -18,6 +18,7 @@ from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
+from ..runs.history import EARLIER
 from ..store.local import LocalStore
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
@@ -55,7 +56,7 @@ class Run:
         self._trainer, self._folder, self._is_resumed = trainer, folder, is_resumed
         self._agent, self._algorithm, self._stages = agent, algorithm, stages_of(algorithm)
         self._datasets = (train_dataset, val_dataset)
-        self._began = time.monotonic()
+        self._began, self._earlier_seconds = time.monotonic(), 0.0
         self._is_stopped = False
         self._bundle: AlgorithmBundle | None = None
         self.result: RunResult | None = None
@@ -163,6 +164,7 @@ class Run:
             metrics_path=None if folder is None else folder.metrics_path,
             run_dir=None if folder is None else str(folder.path),
             is_resumed=self._is_resumed,
+            earlier_seconds=self._earlier_seconds,
             # A Baseline shows its own.
             shows_table=not self._stages or any(not isinstance(each, Baseline) for each in self._stages),
             stall_seconds=trainer.stall_seconds,
@@ -203,9 +205,8 @@ class Run:
             resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
         )
         if self._is_resumed and self._folder is not None:
-            before = self._folder.read_config()
-            resumed = [*before.get("resumed", []), config["started"]]
-            config |= {"started": before.get("started"), "resumed": resumed}
+            config = self._folder.resumed_config(config)
+            self._earlier_seconds = config[EARLIER]
         return config
 
     # -- the end -------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class Run:
             metrics=self._metrics(),
             best_resources=None if latest is None else latest.resources,
             run_dir=None if self._folder is None else self._folder.path,
-            seconds=time.monotonic() - self._began,
+            seconds=self._earlier_seconds + time.monotonic() - self._began,
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
             error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),

@@ -13,6 +13,7 @@ from ..._version import __version__
 from ...errors import ConfigError
 from ...logging import also_to_file, is_set_up, setup_logging
 from ...runs import RunFolder
+from ...runs.history import EARLIER, MOMENT
 from ...trainer.result import RunEnd, RunResult
 from .kept_config import keep_config
 
@@ -25,6 +26,7 @@ class RecordedRun:
 
     def __init__(self, config: "TrainConfig", *, default_name: str, resume: Path | None) -> None:
         self.config, self.is_resumed = config, resume is not None
+        self._earlier_seconds = 0.0
         if resume is None:
             name = config.values.get("name") or default_name
             self.folder = RunFolder.create(str(name), run_dir=config.values.get("run_dir"))
@@ -61,17 +63,16 @@ class RecordedRun:
             self.folder.release()
 
     def _write_config(self, describe: Mapping[str, Any]) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         written = {
             "kind": self.config.kind,
-            "started": now,
+            "started": time.strftime(MOMENT),
             "name": self.config.values.get("name"),
             **describe,
             "versions": {"sharpen": __version__},
         }
         if self.is_resumed:
-            before = self.folder.read_config()
-            written |= {"started": before.get("started"), "resumed": [*before.get("resumed", []), now]}
+            written = self.folder.resumed_config(written)
+            self._earlier_seconds = written[EARLIER]
         self.folder.write_config(self.config.hidden(msgspec.to_builtins(written, enc_hook=str)))
 
     def _last_metrics(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class RecordedRun:
             status=status,
             metrics=dict(metrics),
             run_dir=self.folder.path,
-            seconds=time.monotonic() - began,
+            seconds=self._earlier_seconds + time.monotonic() - began,
             error=told,
         )
         self.folder.write_result(result.record())
