@@ -197,7 +197,7 @@ class Ledger(Queries):
         self.tables.save_body(row)
         attempt = self.tables.latest_attempt(row)
         if "config" in changes and attempt is not None and attempt.status in OPEN:
-            attempt.deadline = deadline_of(row, attempt)
+            attempt.deadline = deadline_of(row, attempt, self.clock)
             self._save(attempt)
 
     def _move_by_hand(self, row: RolloutRow, status: RolloutStatus) -> None:
@@ -242,7 +242,7 @@ class Ledger(Queries):
             if attempt.status in OPEN:
                 self.tables.mark_busy(worker_id, attempt, now)
         if attempt.status in OPEN:
-            attempt.deadline = deadline_of(row, attempt)
+            attempt.deadline = deadline_of(row, attempt, self.clock)
         if status is UNSET:
             self._save(attempt)
         else:
@@ -412,7 +412,7 @@ class Ledger(Queries):
         for row, attempt in self.tables.open_attempts(worker_id):
             if in_hand is None or attempt.attempt_id in in_hand:
                 attempt.last_heartbeat_time = now
-                attempt.deadline = deadline_of(row, attempt)
+                attempt.deadline = deadline_of(row, attempt, self.clock)
                 self._save(attempt)
             elif attempt.deadline is None:
                 attempt.deadline = now + UNNAMED_SECONDS

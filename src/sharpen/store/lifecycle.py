@@ -5,6 +5,7 @@ so that the store can wake those who wait once the transaction is durable.
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -23,6 +24,9 @@ from .transitions import (
     may_attempt_become,
     rollout_status_after,
 )
+
+SHORTEST_PAUSE_SECONDS = 1.0
+MAX_PAUSES = 100
 
 
 class Events(msgspec.Struct):
@@ -44,10 +48,38 @@ class Events(msgspec.Struct):
         del self.finished[mark[1] :]
 
 
+class StoreClock:
+    """The time by which leases and time-outs are measured, and the pauses in which nobody could have renewed one.
+
+    While the process of the store or the whole machine stands still, heartbeats cannot arrive: a pause that its
+    watchdog noticed does not count towards a deadline. A clock that a test moves has no pauses.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._is_real = now is time.time
+        self._pauses: list[tuple[float, float]] = []
+
+    def __call__(self) -> float:
+        return self._now()
+
+    def note_pause(self, begin: float, end: float) -> bool:
+        """Remember that nothing ran between these times; False if there was no pause worth noting."""
+        if not self._is_real or end - begin < SHORTEST_PAUSE_SECONDS:
+            return False
+        earlier = [pause for pause in self._pauses[-MAX_PAUSES:] if pause[0] != begin]  # it may have gone on since
+        self._pauses = [*earlier, (begin, end)]
+        return True
+
+    def paused_since(self, when: float) -> float:
+        """How many seconds since `when` were a pause."""
+        return sum(max(end - max(begin, when), 0.0) for begin, end in self._pauses)
+
+
 class Lifecycle:
     """Moves rollouts and attempts from status to status."""
 
-    def __init__(self, tables: Tables, *, clock: Callable[[], float], name: str, keeps_secrets: bool) -> None:
+    def __init__(self, tables: Tables, *, clock: StoreClock, name: str, keeps_secrets: bool) -> None:
         self.tables = tables
         self.clock = clock
         self.name = name
@@ -125,7 +157,7 @@ class Lifecycle:
             request_id=request_id,
             number=row.number,
         )
-        attempt.deadline = deadline_of(row, attempt)
+        attempt.deadline = deadline_of(row, attempt, self.clock)
         self._note(attempt)
         self.tables.add_attempt(attempt)
         self._move(row, "preparing", now)
@@ -177,7 +209,7 @@ class Lifecycle:
             attempt.last_heartbeat_time, attempt.unwanted = now, False
             if attempt.worker_id is not None:
                 self.tables.mark_busy(attempt.worker_id, attempt, now)
-        attempt.deadline = deadline_of(row, attempt)
+        attempt.deadline = deadline_of(row, attempt, self.clock)
         self._save(attempt)
         if still_counts(row, attempt) and row.status not in ("preparing", "running"):
             self._move(row, "running", now, by_hand=row.status == "queuing")
@@ -232,18 +264,33 @@ class Lifecycle:
 
     def expire(self) -> int:
         """Apply every time-out and lease that is due; how many."""
-        now = self.clock()
-        due = self.tables.due(now)
-        for row, attempt in due:
+        now, applied = self.clock(), 0
+        for row, attempt in self.tables.due(now):
+            moved = self._moved_by_pauses(row, attempt)
+            if moved is not None and moved > now:
+                attempt.deadline = moved
+                self._save(attempt)
+                continue
+            applied += 1
             if attempt.status not in OPEN:
                 self._give_up(row, attempt, now)
-            elif _timeout_at(row.config, attempt) <= now:
+            elif _timeout_at(row.config, attempt, self.clock) <= now:
                 attempt.unwanted = attempt.worker_id is not None
                 self._end(attempt, "timeout", now)
                 self._follow(row, attempt, now)
             else:
                 self._suspend(row, attempt, now)
-        return len(due)
+        return applied
+
+    def _moved_by_pauses(self, row: RolloutRow, attempt: AttemptRow) -> float | None:
+        """The deadline of an attempt that is due, where the store stood still after the deadline was set."""
+        if not self.clock.paused_since(attempt.start_time):
+            return None
+        if attempt.status in OPEN:
+            return deadline_of(row, attempt, self.clock)
+        if attempt.end_time is None or row.config.unresponsive_seconds is None:
+            return None
+        return attempt.end_time + row.config.unresponsive_seconds + self.clock.paused_since(attempt.end_time)
 
     def next_deadline(self) -> float | None:
         return self.tables.next_deadline()
@@ -261,16 +308,19 @@ def still_counts(row: RolloutRow, attempt: AttemptRow) -> bool:
     return attempt.sequence_id == row.attempts and row.status not in FINISHED
 
 
-def _timeout_at(config: RolloutConfig, attempt: AttemptRow) -> float:
-    return float("inf") if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+def _timeout_at(config: RolloutConfig, attempt: AttemptRow, clock: StoreClock) -> float:
+    if config.timeout_seconds is None:
+        return math.inf
+    return attempt.start_time + config.timeout_seconds + clock.paused_since(attempt.start_time)
 
 
-def deadline_of(row: RolloutRow, attempt: AttemptRow) -> float | None:
+def deadline_of(row: RolloutRow, attempt: AttemptRow, clock: StoreClock) -> float | None:
     """When the open latest attempt runs out of time or of its lease; of older ones nothing depends any more."""
     config = row.config
     if attempt.sequence_id != row.attempts:
         return None
+    timeout_at = _timeout_at(config, attempt, clock)
     if config.unresponsive_seconds is None:
-        return None if config.timeout_seconds is None else attempt.start_time + config.timeout_seconds
+        return None if timeout_at == math.inf else timeout_at
     renewed = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
-    return min(_timeout_at(config, attempt), renewed + config.unresponsive_seconds)
+    return min(timeout_at, renewed + config.unresponsive_seconds + clock.paused_since(renewed))

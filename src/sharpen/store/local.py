@@ -16,6 +16,7 @@ from . import checks
 from .base import LightningStore
 from .ids import new_id
 from .ledger import Events
+from .lifecycle import StoreClock
 from .methods import Method, forward_methods
 from .waiting import Crowd, Line, Ticket
 
@@ -44,7 +45,7 @@ class LocalStore(LightningStore):
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.store_id = new_id("st")
-        self._clock = clock
+        self._clock = StoreClock(clock)
         self._workers_waiting = Line()
         self._finish_waiting = Crowd()
         self._watchdog = Watchdog(self)
@@ -173,6 +174,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = math.inf
+        self._expected = math.inf  # when the next look is due: one that comes later follows a pause
         self._is_stopped = False
 
     def look_at(self, deadline: float) -> None:
@@ -195,7 +197,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            self._wake.wait(self._seconds_to_sleep())
+            self._wake.wait(self._plan())
             self._wake.clear()
             store = self._store()
             if store is None or self._is_stopped:
@@ -207,10 +209,17 @@ class Watchdog:
                 self._next = store._clock() + RETRY_SECONDS
             del store
 
-    def _seconds_to_sleep(self) -> float | None:
+    def _plan(self) -> float | None:
+        """How long to sleep. After a look that failed, the pause still lasts."""
         store = self._store()
         if store is None:
             return 0
+        seconds = self._seconds_to_sleep(store)
+        if seconds is not None and self._expected == math.inf:
+            self._expected = store._clock() + seconds
+        return seconds
+
+    def _seconds_to_sleep(self, store: LocalStore) -> float | None:
         poll = store._poll_seconds()
         if self._next == math.inf:
             return poll
@@ -220,7 +229,13 @@ class Watchdog:
 
     def _look(self, store: LocalStore) -> None:
         store._look_around()
-        if store._clock() >= self._next:
+        now = store._clock()
+        if store._clock.note_pause(self._expected, now):
+            log.warning(
+                "the store stood still for %.1f s; leases and time-outs are extended by that", now - self._expected
+            )
+        self._expected = math.inf
+        if now >= self._next:
             self._next = math.inf
             store.expire()
             deadline = store._next_deadline()

@@ -32,7 +32,7 @@ class InMemoryLightningStore(LocalStore):
         self._lock = threading.RLock() if thread_safe else nullcontext()
         self._thread_safe = thread_safe
         self._ledger = Ledger(
-            MemoryTables(max_span_bytes), clock=clock, name="InMemoryLightningStore", keeps_secrets=True
+            MemoryTables(max_span_bytes), clock=self._clock, name="InMemoryLightningStore", keeps_secrets=True
         )
 
     async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:

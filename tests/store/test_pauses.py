@@ -1,0 +1,76 @@
+"""A store, or the whole machine, that stands still for longer than the lease: nothing in hand is run again."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from sharpen.store import LightningStoreClient
+from sharpen.types import RolloutConfig
+
+from .processes import child, eventually, server_process
+from .scenes import PATIENCE_SECONDS, claim_new
+
+LEASE_SECONDS = 1.2
+RETRIED = RolloutConfig(unresponsive_seconds=LEASE_SECONDS, max_attempts=3, retry_condition=["unresponsive"])
+
+RUNNER = """
+import asyncio, pathlib, sys, time
+import sharpen
+from sharpen.runner import Runner
+from sharpen.tracer import DummyTracer
+url, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+
+@sharpen.rollout
+def agent(task):
+    with (folder / "runs").open("a") as lines:
+        lines.write(f"{task}\\n")
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    return 1.0
+
+store = sharpen.LightningStoreClient(url)
+with Runner(tracer=DummyTracer(), concurrency=4).run_context(agent=agent, store=store) as runner:
+    asyncio.run(runner.iter())
+"""
+
+
+@pytest.mark.parametrize("who", ["store", "everything"])
+async def test_a_pause_longer_than_the_lease_runs_nothing_again(tmp_path, who):
+    with server_process(tmp_path / "store.db") as server:
+        await server.start()
+        with child("-c", RUNNER, server.url, tmp_path) as runner:
+            store = LightningStoreClient(server.url)
+            queued = [await store.enqueue_rollout(task, config=RETRIED) for task in "ab"]
+            await eventually(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 4)
+            paused = [server.pid] + ([runner.pid] if who == "everything" else [])
+            for pid in paused:
+                os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(2.5 * LEASE_SECONDS)  # what is tested is a pause of this length
+            for pid in paused:
+                os.kill(pid, signal.SIGCONT)
+            # Long enough for the watchdog's look and for a second attempt to begin.
+            await asyncio.sleep(1.5 * LEASE_SECONDS)
+            (tmp_path / "go").touch()
+            ids = [each.rollout_id for each in queued]
+            done = await store.wait_for_rollouts(rollout_ids=ids, timeout=PATIENCE_SECONDS)
+            attempts = [len(await store.query_attempts(rollout_id)) for rollout_id in ids]
+            await store.close()
+    assert [each.status for each in done] == ["succeeded"] * 2
+    assert sorted((tmp_path / "runs").read_text().split()) == ["a", "b"]
+    assert attempts == [1, 1]
+
+
+async def test_a_lost_worker_is_noticed_after_a_pause_all_the_same(tmp_path):
+    with server_process(tmp_path / "store.db") as server:
+        await server.start()
+        store = LightningStoreClient(server.url)
+        config = {"unresponsive_seconds": 1.0, "max_attempts": 2, "retry_condition": ["unresponsive"]}
+        claimed = await claim_new(store, worker_id="w-1", **config)
+        os.kill(server.pid, signal.SIGSTOP)
+        await asyncio.sleep(2)
+        os.kill(server.pid, signal.SIGCONT)
+        again = await store.dequeue_rollout(wait_seconds=PATIENCE_SECONDS)
+        await store.close()
+    assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
