@@ -1,8 +1,8 @@
 """The program of a child process: `python -m sharpen.execution.child FD ROLE`.
 
 It imports what its role needs, waits for one job, does it and ends. It never runs the user's script. What it tells
-its parent is one JSON object a line: `taken`, `ready`, `finished`, `done`, `error`. When the parent has gone, the
-child stops, and after a short grace it is killed together with everything that it has started.
+its parent is one JSON object a line: `taken`, `ready`, `alive`, `finished`, `done`, `error`. When the parent has gone,
+a runner finishes what it has in hand, and the parent's watcher ends who is left (`watcher.py`).
 """
 
 import contextlib
@@ -22,7 +22,8 @@ from sharpen.execution import jobs
 from sharpen.execution.events import ThreadingEvent
 
 IDLE_SECONDS = 300.0  # then a child that nobody needs ends
-ORPHAN_SECONDS = 2.0  # for each step of the end, once the parent has gone
+UNWATCHED_SECONDS = 30.0  # then the watcher was killed too, and an orphan ends itself
+TERMINATE_SECONDS = 5.0
 EXIT_SECONDS = 3.0
 
 
@@ -63,12 +64,11 @@ class Parent:
         while self._hear():
             self._stop()
         self.is_gone = True
-        if self.role == "store":
-            time.sleep(2 * ORPHAN_SECONDS)  # runners have lost their parent too, and report to the store
-        self._stop()
-        time.sleep(ORPHAN_SECONDS)
+        if self.role != "store":  # runners have lost their parent too, and report to the store
+            self._stop()
+        time.sleep(UNWATCHED_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(ORPHAN_SECONDS)
+        time.sleep(TERMINATE_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
     def is_telling_to_stop(self) -> bool:

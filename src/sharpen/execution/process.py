@@ -2,7 +2,8 @@
 
 A child is a fresh interpreter in a session of its own: Ctrl-C in the terminal reaches only the parent, and everything
 that an agent started over there can be killed with it. Parent and child share one socket. When it closes, the other
-side has gone, however it went.
+side has gone, however it went. A child that cannot notice it is ended by a watcher: one small process for all
+children of this one.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from . import jobs
 READ_BYTES = 65536
 POLL_SECONDS = 0.05
 READ_PAUSE_SECONDS = 0.05  # reports of a busy runner are read together
+# What runners are given once this process was killed: to finish what they have in hand, and until they are killed.
+ORPHAN_TERM_SECONDS, ORPHAN_KILL_SECONDS = 5.0, 10.0
 
 
 class ChildProcess:
@@ -45,6 +48,7 @@ class ChildProcess:
                     start_new_session=True,
                     env=_environment(),
                 )
+                _watcher.add(self.pid, role)
             except BaseException:
                 ours.close()
                 raise
@@ -137,6 +141,7 @@ class ChildProcess:
         self._wait_for_end()
         with self._lock:
             self._kill_group()
+            _watcher.remove(self.pid)
             code = self._process.wait()
             self._is_gone = True
         return code
@@ -161,11 +166,80 @@ class ChildProcess:
         self._link.close()
 
 
+class _Watcher:
+    """The process that ends the children of this one if it is killed. It lives while there are children."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._children: dict[int, jobs.Role] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    def add(self, pid: int, role: jobs.Role) -> None:
+        with self._lock:
+            self._children[pid] = role
+            self._tell(f"+{pid} {role}\n")
+
+    def remove(self, pid: int) -> None:
+        with self._lock:
+            if self._children.pop(pid, None) is not None:
+                self._tell(f"-{pid}\n")
+
+    def _tell(self, line: str) -> None:
+        """A watcher that has died, or does not read, is replaced."""
+        if not self._children:
+            self._stop()
+            return
+        try:
+            if self._process is not None:
+                os.write(self._pipe, line.encode())
+                return
+        except OSError:
+            self._stop()
+        self._start()
+
+    def _start(self) -> None:
+        theirs, self._pipe = os.pipe()
+        try:
+            seconds = map(str, (ORPHAN_TERM_SECONDS, ORPHAN_KILL_SECONDS))
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("watcher.py")), str(theirs), *seconds],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs],
+                start_new_session=True,  # whoever kills the group of this process does not kill it
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(theirs)
+        os.set_blocking(self._pipe, False)
+        for pid, role in self._children.items():
+            os.write(self._pipe, f"+{pid} {role}\n".encode())
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._pipe)
+            self._process = None
+
+    def forget(self) -> None:
+        """In a fork of this process: the watcher belongs to the other one."""
+        if self._process is not None:
+            os.close(self._pipe)
+        self._lock, self._children, self._process = threading.Lock(), {}, None
+
+
 _ours: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
+_watcher = _Watcher()
 
 
 def _let_go_after_fork() -> None:
     """A fork of this process holds no child: otherwise its children would not notice when this process has gone."""
+    _watcher.forget()
     for child in list(_ours):
         child._close()
 

@@ -1,10 +1,17 @@
-"""A life of a runner in a process of its own."""
+"""A life of a runner in a process of its own.
+
+Time limits, heartbeats and stops all need the interpreter of the runner. An agent that holds its lock for good (a
+backtracking regular expression, native code) stops them all, so the parent listens for a sign of life and kills a
+process that gives none.
+"""
 
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from . import jobs
@@ -13,6 +20,8 @@ from .pool import pool
 from .process import ChildProcess
 
 log = logging.getLogger(__name__)
+HUNG_SECONDS = 60.0  # a runner that gave no sign for so long, and for three of its leases, is killed
+LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class RunnerProcess:
         self._gone = asyncio.Event()
         self._is_asked = False
         self._said: dict[str, Any] = {}
+        self._has_signed = False
+        self._hung = ""
 
     @property
     def pid(self) -> int:
@@ -56,23 +67,51 @@ class RunnerProcess:
         return self._end(code)
 
     async def _work(self) -> int:
-        self._said = {"finished": 0}
+        self._said, self._hung = {"finished": 0}, ""
         header = jobs.encode(jobs.Surroundings.of_this_process(), self._job)
         giving = asyncio.create_task(self._child.give(header, self._payload))
+        watching = asyncio.create_task(self._watch_signs())
         try:
             return await self._child.listen(self._hear)
         finally:
             giving.cancel()
+            watching.cancel()
 
     def _hear(self, message: dict[str, Any]) -> None:
         self._said.update(message)
+        self._has_signed = self._has_signed or "alive" in message
         if "ready" in message:
             log.debug("runner %d is ready: process %d", self._job.worker_id, self.pid)
             self._on_ready(message["ready"])
 
+    async def _watch_signs(self) -> None:
+        """Kill a process that is silent for too long. Only time in which this loop ran counts: a supervisor that was
+        paused, or a machine that was suspended, says nothing about the runner."""
+        silent, before = 0.0, time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            silent, before = silent + min(now - before, 2 * LOOK_SECONDS), now
+            if self._has_signed or not self._said.get("alive"):
+                silent, self._has_signed = 0.0, False
+            limit = max(HUNG_SECONDS, 3 * (self._said.get("lease") or 0.0))
+            if silent < limit or self._said["debugged"] or _is_traced(self.pid):
+                continue
+            self._hung = f"it did not respond for {limit:g} s"
+            log.warning(
+                "runner %d (process %d) did not respond for %g s: killing it. Its agent holds the interpreter lock, as "
+                "backtracking regular expressions and native code do; work that needs longer needs a longer lease "
+                "(unresponsive_seconds)",
+                self._job.worker_id,
+                self.pid,
+                limit,
+            )
+            self._child.kill()
+            return
+
     def _end(self, code: int) -> End:
         said = self._said
-        words = said["error"].strip().splitlines()[-1] if "error" in said else exit_in_words(code)
+        words = said["error"].strip().splitlines()[-1] if "error" in said else self._hung or exit_in_words(code)
         how = self._how(code)
         return End(
             how=how,
@@ -128,3 +167,12 @@ class RunnerProcess:
     def kill(self) -> None:
         self._is_asked = True
         self._child.kill()
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether a debugger such as gdb has the process; False where the system does not say."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in status.splitlines())

@@ -141,7 +141,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
     async def iter(self, *, event: StopEvent | None = None, **kwargs: Any) -> None:
         """Claim and run rollouts until the event is set or `max_rollouts` is reached."""
-        self._courier.start()
+        self._courier.start(getattr(event, "alive", None))
         with counted_output():
             await Shift(self, event).work()
 

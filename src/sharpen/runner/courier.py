@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 _jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 TICK_SECONDS = 0.5
 SHORT_LEASE_SECONDS = 3.0
+SIGN_SECONDS = 1.0  # how often a supervisor hears that this process still runs Python
 MAX_SPANS = 2_000
 
 
@@ -45,11 +46,14 @@ class Courier:
         self._beating: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._thread: threading.Thread | None = None
+        self._sign: Callable[[float | None], None] | None = None
+        self._signed_lease = 0.0
 
-    def start(self) -> None:
+    def start(self, sign: Callable[[float | None], None] | None = None) -> None:
+        """Start the thread. It calls `sign` every second with the longest lease in hand, and with None at its end."""
         if self._thread is None:
             ready: Future[None] = Future()
-            self._is_stopping = False
+            self._is_stopping, self._sign = False, sign
             self._thread = threading.Thread(target=self._run, args=(ready,), name="sharpen-courier", daemon=True)
             self._thread.start()
             ready.result()
@@ -67,6 +71,8 @@ class Courier:
     def take(self, box: Outbox) -> None:
         """From now on look after this attempt."""
         self._boxes[box.attempt_id] = box
+        if (box.lease_seconds or 0.0) > self._signed_lease:
+            self._send_sign()  # the agent that starts now may keep this thread from running
         if box.lease_seconds is not None and box.lease_seconds < SHORT_LEASE_SECONDS:
             self._hurry()
 
@@ -93,6 +99,7 @@ class Courier:
     async def _rounds(self, ready: "Future[None]") -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         ready.set_result(None)
+        signing = asyncio.create_task(self._keep_signing())
         last_beat, interval = -math.inf, 0.0
         while not self._is_stopping:
             if self._loop.time() >= self._next_beat(last_beat, interval):
@@ -104,6 +111,20 @@ class Courier:
             await self._pause(self._next_beat(last_beat, interval) - self._loop.time())
         await self._upload()
         await self._release()
+        signing.cancel()
+        if self._sign is not None:
+            self._sign(None)
+
+    async def _keep_signing(self) -> None:
+        """A task of its own, as a heartbeat waits for a store that does not answer."""
+        while True:
+            self._send_sign()
+            await asyncio.sleep(SIGN_SECONDS)
+
+    def _send_sign(self) -> None:
+        if self._sign is not None:
+            self._signed_lease = max((box.lease_seconds or 0.0 for box in list(self._boxes.values())), default=0.0)
+            self._sign(self._signed_lease)
 
     async def _pause(self, until_beat: float) -> None:
         assert self._wake is not None

@@ -24,8 +24,8 @@ MAX_REPORTS = 64  # outcomes on their way; a store that is slower than this hold
 
 
 class StopEvent(Protocol):
-    """What asks a runner to stop. It may also offer `finished(count)`, `finished_before`, and `is_told_off()`: whether
-    the stop is on its way."""
+    """What asks a runner to stop. It may also offer `finished(count)`, `finished_before`, `is_told_off()` (whether the
+    stop is on its way) and `alive(lease_seconds)`, which the heartbeat thread calls every second."""
 
     def is_set(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> object: ...

@@ -1,0 +1,165 @@
+"""Runners whose agent holds the interpreter lock: nothing inside the process can act any more."""
+
+import asyncio
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sharpen.execution import ClientServerExecutionStrategy, runner_process
+from sharpen.runner import Runner
+from sharpen.store import SQLiteStore
+from sharpen.types import RolloutConfig
+
+from .bundles import Enqueue
+from .processes import eventually, is_running, notes, program, wait_for_note
+
+pytestmark = pytest.mark.usefixtures("no_spares")
+PTRACE_SEIZE = 0x4206
+
+
+def rule(**settings):
+    return RolloutConfig(**{"max_attempts": 2, "retry_condition": ["unresponsive"], **settings})
+
+
+def hold_the_lock_for_ever():
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def hold_the_lock(seconds):
+    """A call into C that keeps the lock."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def agent(task, rollout):
+    if task == "hang" or (task == "hang once" and rollout.attempt.sequence_id == 1):
+        hold_the_lock_for_ever()
+    if task == "debug":
+        threading.settrace(lambda *_: None)
+        time.sleep(1.5)  # until the next sign
+    if isinstance(task, float):
+        hold_the_lock(task)
+    return 1.0
+
+
+async def run_agents(store, worker_id, event):
+    own = Runner()
+    with own.run_context(agent=agent, store=store, worker_id=worker_id):
+        await own.iter(event=event)
+
+
+@pytest.fixture
+def store(store_path):
+    opened = SQLiteStore(store_path)
+    yield opened
+    asyncio.run(opened.close())
+
+
+@pytest.fixture
+def hung_after(monkeypatch):
+    return lambda seconds: monkeypatch.setattr(runner_process, "HUNG_SECONDS", seconds)
+
+
+def execute(algorithm, store, **settings):
+    ClientServerExecutionStrategy(**settings).execute(algorithm, run_agents, store)
+
+
+def attempts(store, algorithm, number=0):
+    return asyncio.run(store.query_attempts(algorithm.rollouts[number].rollout_id))
+
+
+def test_a_hung_runner_is_killed_and_replaced_and_its_rollout_is_retried(store, hung_after):
+    hung_after(2.5)
+    algorithm = Enqueue("hang once", "after", config=rule(unresponsive_seconds=0.5))
+    execute(algorithm, store)
+    assert algorithm.statuses == ["succeeded"] * 2
+    assert [each.status for each in attempts(store, algorithm)] == ["unresponsive", "succeeded"]
+
+
+def test_a_time_limit_ends_the_rollout_of_a_hung_runner_and_the_run_goes_on(store, hung_after):
+    hung_after(2.5)
+    algorithm = Enqueue("hang", "after", config=RolloutConfig(timeout_seconds=0.5))
+    execute(algorithm, store)
+    assert algorithm.statuses == ["failed", "succeeded"]
+    assert [each.status for each in attempts(store, algorithm)] == ["timeout"]
+
+
+def test_the_attempt_of_a_hung_runner_says_why_it_was_lost(store, hung_after):
+    hung_after(2.5)
+    algorithm = Enqueue("hang", config=rule(max_attempts=1))
+    execute(algorithm, store)
+    (attempt,) = attempts(store, algorithm)
+    assert (attempt.status, attempt.metadata["error_type"]) == ("unresponsive", "RunnerDied")
+    assert "2.5 s" in attempt.metadata["error"]
+
+
+def test_a_long_lease_gives_an_agent_three_times_as_long(store, hung_after):
+    hung_after(0.5)
+    algorithm = Enqueue(2.5, config=rule(unresponsive_seconds=60))
+    execute(algorithm, store)
+    assert [each.status for each in attempts(store, algorithm)] == ["succeeded"]
+
+
+def test_a_runner_in_a_python_debugger_is_left_alone(store, hung_after):
+    hung_after(1.25)
+    algorithm = Enqueue("debug", 3.0, config=rule())
+    execute(algorithm, store)
+    assert [each.status for each in attempts(store, algorithm, 1)] == ["succeeded"]
+
+
+class Trace(threading.Thread):
+    """Has a process as gdb would, without stopping it, until the block ends."""
+
+    def __init__(self, pid):
+        super().__init__()
+        self._pid, self._is_over, self.error = pid, threading.Event(), None
+
+    def run(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        arguments = map(ctypes.c_long, (PTRACE_SEIZE, self._pid, 0, 0))
+        self.error = ctypes.get_errno() if libc.ptrace(*arguments) else 0
+        self._is_over.wait()
+
+    def __enter__(self):
+        self.start()
+        eventually(lambda: self.error is not None)
+        if self.error:
+            self.__exit__()
+            pytest.skip("this machine allows no ptrace")
+
+    def __exit__(self, *error):
+        self._is_over.set()
+        self.join()
+
+
+def test_a_process_in_a_debugger_counts_as_traced_until_it_is_let_go():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as run:
+        assert not runner_process._is_traced(run.pid)
+        with Trace(run.pid):
+            assert runner_process._is_traced(run.pid)
+        eventually(lambda: not runner_process._is_traced(run.pid))
+
+
+def test_a_supervisor_that_was_paused_kills_nobody(tmp_path):
+    with program("one_task.py", tmp_path, "1.5", '{"sleep": 4}') as run:
+        wait_for_note(tmp_path, "working")
+        run.send(signal.SIGSTOP)
+        time.sleep(2.5)
+        run.send(signal.SIGCONT)
+        assert run.wait() == 0, run.errors
+        assert run.output.splitlines() == ["succeeded"]
+    assert len(notes(tmp_path, "working")) == 1
+
+
+def test_a_hung_runner_does_not_outlive_a_killed_parent(tmp_path):
+    with program("one_task.py", tmp_path, "60", '"hang"') as run:
+        (pid,) = wait_for_note(tmp_path, "working")
+        time.sleep(0.5)  # the agent is in its expression by now
+        run.send(signal.SIGKILL)
+        eventually(lambda: not is_running(int(pid)), "the runner ends", 30)
+        eventually(run.is_gone, "nobody is left", 30)
