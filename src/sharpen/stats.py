@@ -6,9 +6,9 @@ independent: several answers to one question tell less than as many questions.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .errors import ConfigError, InvalidInputError
 
@@ -59,7 +59,7 @@ def _mean_and_squared_error(values: Sequence[float]) -> tuple[float, float]:
 
 # -- comparisons -------------------------------------------------------------------------------------
 
-Observations: TypeAlias = Sequence[float] | Mapping[Hashable, float]
+Observations: TypeAlias = Sequence[float] | Mapping[Any, float]
 """Values alone, or by what was observed (a task, an episode), so that two measurements can be paired."""
 
 

@@ -23,9 +23,9 @@ from sharpen.execution import (
     SharedMemoryExecutionStrategy,
     ThreadingEvent,
 )
-from sharpen.litagent import LitAgent, rollout
+from sharpen.litagent import LitAgent, prompt_rollout, rollout
 from sharpen.runner import LitAgentRunner
-from sharpen.store import InMemoryLightningStore, SQLiteStore
+from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.tracer import OtelTracer
 from sharpen.trainer import RunResult, Trainer, TrainerLegacy
 from sharpen.types import Hook, PromptTemplate, RolloutConfig
@@ -77,6 +77,37 @@ def test_every_metric_of_a_result_has_one_meaning() -> None:
     assert result.run_dir is not None
     entry = RunEntry.of(result.run_dir)
     assert (entry.reward_name, entry.reward) == ("val/reward_mean", 10.0)
+
+
+def search_of(*prompts: str) -> Any:
+    """An algorithm that measures one prompt after another, and publishes the last."""
+
+    @algo
+    async def search(store: LightningStore, val_dataset: Any) -> None:
+        for prompt in prompts:
+            resources = await store.add_resources({"prompt": PromptTemplate(prompt)})
+            asked = [await store.enqueue_rollout(task, "val", resources.resources_id) for task in val_dataset]
+            await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in asked])
+
+    return search
+
+
+@prompt_rollout
+def length_of_prompt(task: int, prompt_template: PromptTemplate) -> float:
+    return len(prompt_template.template) + task % 3 / 10
+
+
+@pytest.mark.parametrize(("prompts", "is_worse"), [(("long", "short prompt", "a"), True), (("a", "b", "long"), False)])
+def test_a_run_that_ends_worse_than_it_began_says_so(prompts: tuple[str, ...], is_worse: bool) -> None:
+    trainer = small_trainer(algorithm=search_of(*prompts))
+    result = trainer.fit(length_of_prompt, [1], range(6))
+    assert result.status == "succeeded"
+    assert result.run_dir is not None
+    told = (result.run_dir / "run.log").read_text("utf-8")
+    assert len(result.warnings) == int(is_worse)
+    assert json.loads((result.run_dir / "result.json").read_text("utf-8"))["warnings"] == result.warnings
+    assert ("val/reward_mean ended worse" in told) is is_worse
+    assert all("4.1 -> 1.1" in each and each in told for each in result.warnings)
 
 
 def test_old_names_stay_where_no_iteration_is_reported() -> None:

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ..stats import mean_interval, wilson_interval
+from ..stats import Decline, ended_worse, mean_interval, wilson_interval
 from ..store import LightningStore
-from ..types import AttemptedRollout, Rollout
+from ..types import AttemptedRollout, Rollout, RolloutMode
 from .published import Prompts, Version, prompts_of, versions_with
 
 Interval: TypeAlias = Literal["wilson", "t"]
@@ -75,10 +75,11 @@ class Evaluation:
 
     def __init__(self) -> None:
         self.rewards: dict[bytes, list[float]] = defaultdict(list)
-        self.latest = -math.inf
+        self.earliest, self.latest = math.inf, -math.inf
 
     def add(self, rollout: Rollout, reward: float) -> None:
         self.rewards[_key(rollout)].append(reward)
+        self.earliest = min(self.earliest, rollout.start_time)
         self.latest = max(self.latest, rollout.start_time)
 
     def means(self) -> dict[bytes, float]:
@@ -149,11 +150,13 @@ async def read_rewards(
     published: Version = (None, None),
     best_prompts: Prompts | None = None,
     max_rollouts: int = MAX_ROLLOUTS,
+    mode: RolloutMode | None = None,
+    started_after: float | None = None,
 ) -> RunRewards:
     """The rewards in a store, of its newest rollouts. `best_prompts` are what counts where nothing is published yet."""
     found = RunRewards({}, published)
     count = 0
-    async for rollout in _finished(store):
+    async for rollout in _finished(store, mode, started_after):
         count += 1
         if count > max_rollouts:
             found.is_partial = True
@@ -166,6 +169,19 @@ async def read_rewards(
     prompts = await prompts_of(store, published) or best_prompts or {}
     found.same_prompts = await versions_with(store, prompts, found.versions())
     return found
+
+
+async def validation_decline(
+    store: LightningStore, published: Version, *, started_after: float | None
+) -> Decline | None:
+    """How much worse the validation rewards of what a run published last are than those of what it tried first, paired
+    by task; None where they are not clearly worse, or where there are not two measurements."""
+    found = await read_rewards(store, published=published, mode="val", started_after=started_after)
+    split = found.splits.get("val", {})
+    if len(split) < 2 or found.is_partial:
+        return None
+    first = min(split.values(), key=lambda each: each.earliest)
+    return ended_worse(first.means(), found.final("val").means())
 
 
 def difference(names: tuple[str, str], mode: str, first: Evaluation, second: Evaluation) -> Difference | None:
@@ -209,10 +225,14 @@ def _order(mode: str) -> tuple[int, str]:
     return (known.index(mode) if mode in known else len(known), mode)
 
 
-async def _finished(store: LightningStore) -> AsyncIterator[Rollout]:
+async def _finished(
+    store: LightningStore, mode: RolloutMode | None, started_after: float | None
+) -> AsyncIterator[Rollout]:
     cursor: str | None = None
     while True:
-        page = await store.search_rollouts(status_in=["succeeded", "failed"], cursor=cursor, limit=_PAGE)
+        page = await store.search_rollouts(
+            status_in=["succeeded", "failed"], mode=mode, started_after=started_after, cursor=cursor, limit=_PAGE
+        )
         for rollout in page.items:
             yield rollout
         cursor = page.next_cursor

@@ -6,7 +6,8 @@ import inspect
 import logging
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,7 +19,8 @@ from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
-from ..runs.history import EARLIER
+from ..runs.history import EARLIER, moment
+from ..store import LightningStore
 from ..store.local import LocalStore
 from ..types import Dataset, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
@@ -35,6 +37,7 @@ from .waiting import call_sync
 if TYPE_CHECKING:
     from .trainer import Trainer
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 ASYNC_AGENTS = 32  # side by side in a runner
 
@@ -57,6 +60,7 @@ class Run:
         self._agent, self._algorithm, self._stages = agent, algorithm, stages_of(algorithm)
         self._datasets = (train_dataset, val_dataset)
         self._began, self._earlier_seconds = time.monotonic(), 0.0
+        self._started = ""
         self._is_stopped = False
         self._bundle: AlgorithmBundle | None = None
         self.result: RunResult | None = None
@@ -207,14 +211,15 @@ class Run:
         if self._is_resumed and self._folder is not None:
             config = self._folder.resumed_config(config)
             self._earlier_seconds = config[EARLIER]
+        self._started = config["started"]
         return config
 
     # -- the end -------------------------------------------------------------------------------------
 
     def _conclude(self, error: BaseException | None) -> RunResult:
-        latest = self._latest_resources()
+        latest, status = self._ask(lambda store: store.get_latest_resources()), self._end(error)
         result = RunResult(
-            status=self._end(error),
+            status=status,
             metrics=self._metrics(),
             best_resources=None if latest is None else latest.resources,
             run_dir=None if self._folder is None else self._folder.path,
@@ -222,6 +227,7 @@ class Run:
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
             error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),
+            warnings=[] if status == "failed" else self._warnings(latest),
         )
         if self._folder is not None:
             self._folder.write_result(result.record())
@@ -248,14 +254,29 @@ class Run:
         is_interrupt = isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError)
         return "interrupted" if is_interrupt else "failed"
 
-    def _latest_resources(self) -> ResourcesUpdate | None:
+    def _warnings(self, latest: ResourcesUpdate | None) -> list[str]:
+        """What a run that came to its end should not hide, also in the log."""
+        if self._algorithm is None or latest is None:
+            return []
+        from ..archive.scores import validation_decline
+
+        published = latest.resources_id, latest.version
+        began = moment(self._started) or 0.0
+        decline = self._ask(lambda store: validation_decline(store, published, started_after=began))
+        found = [] if decline is None else [decline.describe("val/reward_mean")]
+        for warning in found:
+            log.warning("%s", warning)
+        return found
+
+    def _ask(self, question: Callable[[LightningStore], Coroutine[Any, Any, T]]) -> T | None:
+        """An answer of the store, after the run; None where it does not answer any more."""
         store = self._trainer.made_store
         if store is None:
             return None
         try:
-            return asyncio.run(asyncio.wait_for(store.get_latest_resources(), 10))
+            return asyncio.run(asyncio.wait_for(question(store), 10))
         except (SharpenError, RuntimeError, TimeoutError) as error:
-            log.debug("the latest resources could not be read: %s", error)
+            log.debug("the store could not be read after the run: %s", error)
             return None
 
 
