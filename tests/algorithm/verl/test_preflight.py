@@ -101,6 +101,7 @@ def test_missing_rewards_are_caught() -> None:
 def test_groups_without_spread_are_told() -> None:
     flat = [rollout(reward=0.0), rollout(reward=0.0), rollout(reward=1.0, group="h"), rollout(reward=1.0, group="h")]
     assert check_spread(flat).level == "warning"
+    assert "SFT" in check_spread([rollout(reward=0.0), rollout(reward=0.0)]).message  # what is right was never seen
     assert check_spread([*flat, rollout(reward=0.5)]).level == "passed"
 
 

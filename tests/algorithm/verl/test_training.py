@@ -179,8 +179,22 @@ def test_an_agent_that_gives_no_reward_ends_the_run_in_the_preflight(tiny: Path,
         fit(small_grpo(tiny), tmp_path / "run", silent)
 
 
+def test_a_run_that_changed_no_weight_says_so_at_its_end(tiny: Path, tmp_path: Path) -> None:
+    @llm_rollout
+    async def never(task: str, llm: LLM) -> float:
+        await ask(llm, [{"role": "user", "content": task}], max_tokens=1)
+        return 0.0
+
+    trainer = fit(small_grpo(tiny, steps=1), tmp_path / "run", never)
+    assert trainer.result is not None
+    assert trainer.result.status == "succeeded"
+    warnings = [line for line in (tmp_path / "run" / "run.log").read_text().splitlines() if " WARNING " in line]
+    assert "no weight" in warnings[-1]
+    assert "always 0" in warnings[-1]
+
+
 def test_a_learning_rate_of_one_ends_in_a_clear_message(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"the run has diverged. Lower actor_rollout_ref.actor.optim.lr"):
+    with pytest.raises(TrainingError, match=r"the run has diverged. Lower learning_rate="):
         fit(small_grpo(tiny, learning_rate=1.0, steps=10), tmp_path / "run")
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from .grpo_options import grpo_config
+from .grpo_options import OPTIONS, grpo_config
 from .verl import VERL
 
 
@@ -17,3 +17,6 @@ class GRPO(VERL):
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(grpo_config(os.fspath(model), **options))
+
+    def spelled(self, key: str) -> str:
+        return next((f"{option}=" for option, own in OPTIONS.items() if own == key), super().spelled(key))

@@ -11,6 +11,36 @@ from .values import read_value
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
+OPTIONS = {
+    "model": f"{_MODEL}.path",
+    "group_size": f"{_ROLLOUT}.n",
+    "batch_size": "data.train_batch_size",
+    "learning_rate": f"{_ACTOR}.optim.lr",
+    "steps": "trainer.total_training_steps",
+    "epochs": "trainer.total_epochs",
+    "lora_rank": f"{_MODEL}.lora_rank",
+    "lora_alpha": f"{_MODEL}.lora_alpha",
+    "trainable": f"{_MODEL}.trainable",
+    "temperature": f"{_ROLLOUT}.temperature",
+    "max_prompt_length": "data.max_prompt_length",
+    "max_response_length": "data.max_response_length",
+    "clip": f"{_ACTOR}.clip_ratio",
+    "clip_high": f"{_ACTOR}.clip_ratio_high",
+    "kl_coef": f"{_ACTOR}.kl_loss_coef",
+    "entropy_coef": f"{_ACTOR}.entropy_coeff",
+    "mini_batch_size": f"{_ACTOR}.ppo_mini_batch_size",
+    "ppo_epochs": f"{_ACTOR}.ppo_epochs",
+    "scale_by_std": "algorithm.norm_adv_by_std_in_grpo",
+    "max_staleness": "algorithm.max_staleness",
+    "validate_every": "trainer.test_freq",
+    "validate_by": "trainer.val_group_key",
+    "save_every": "trainer.save_freq",
+    "output_dir": "trainer.default_local_dir",
+    "seed": "trainer.seed",
+    "precision": f"{_MODEL}.precision",
+}
+"""The key that each option sets."""
+
 
 def grpo_config(
     model: str | os.PathLike[str],
@@ -48,38 +78,35 @@ def grpo_config(
     over the tasks. `validate_by` names a field of the tasks: validation also reports the mean of each of its values. An
     option that is None is left to the default of its key.
     """
-    options: list[tuple[str, str, Any]] = [
-        ("model", f"{_MODEL}.path", model),
-        ("group_size", f"{_ROLLOUT}.n", group_size),
-        ("batch_size", "data.train_batch_size", batch_size),
-        ("learning_rate", f"{_ACTOR}.optim.lr", learning_rate),
-        ("steps", "trainer.total_training_steps", steps),
-        ("epochs", "trainer.total_epochs", epochs),
-        ("lora_rank", f"{_MODEL}.lora_rank", lora_rank),
-        ("lora_alpha", f"{_MODEL}.lora_alpha", lora_alpha),
-        ("trainable", f"{_MODEL}.trainable", trainable),
-        ("temperature", f"{_ROLLOUT}.temperature", temperature),
-        ("max_prompt_length", "data.max_prompt_length", max_prompt_length),
-        ("max_response_length", "data.max_response_length", max_response_length),
-        ("clip", f"{_ACTOR}.clip_ratio", clip),
-        ("clip_high", f"{_ACTOR}.clip_ratio_high", clip_high),
-        ("kl_coef", f"{_ACTOR}.kl_loss_coef", kl_coef),
-        ("entropy_coef", f"{_ACTOR}.entropy_coeff", entropy_coef),
-        (
-            "mini_batch_size",
-            f"{_ACTOR}.ppo_mini_batch_size",
-            batch_size if mini_batch_size is None else mini_batch_size,
-        ),
-        ("ppo_epochs", f"{_ACTOR}.ppo_epochs", ppo_epochs),
-        ("scale_by_std", "algorithm.norm_adv_by_std_in_grpo", scale_by_std),
-        ("max_staleness", "algorithm.max_staleness", max_staleness),
-        ("validate_every", "trainer.test_freq", validate_every),
-        ("validate_by", "trainer.val_group_key", validate_by),
-        ("save_every", "trainer.save_freq", save_every),
-        ("output_dir", "trainer.default_local_dir", output_dir),
-        ("seed", "trainer.seed", seed),
-        ("precision", f"{_MODEL}.precision", precision),
-    ]
+    given: dict[str, Any] = {
+        "model": model,
+        "group_size": group_size,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "steps": steps,
+        "epochs": epochs,
+        "lora_rank": lora_rank,
+        "lora_alpha": lora_alpha,
+        "trainable": trainable,
+        "temperature": temperature,
+        "max_prompt_length": max_prompt_length,
+        "max_response_length": max_response_length,
+        "clip": clip,
+        "clip_high": clip_high,
+        "kl_coef": kl_coef,
+        "entropy_coef": entropy_coef,
+        "mini_batch_size": batch_size if mini_batch_size is None else mini_batch_size,
+        "ppo_epochs": ppo_epochs,
+        "scale_by_std": scale_by_std,
+        "max_staleness": max_staleness,
+        "validate_every": validate_every,
+        "validate_by": validate_by,
+        "save_every": save_every,
+        "output_dir": output_dir,
+        "seed": seed,
+        "precision": precision,
+    }
+    options = [(name, OPTIONS[name], value) for name, value in given.items()]
     # Read here too, so that a message names the option and not the key behind it.
     chosen = {key: read_value(name, KEYS[key].kind, value) for name, key, value in options if value is not None}
     if chosen[f"{_ROLLOUT}.n"] < 2:

@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...llm.errors import TrainingError
@@ -68,7 +68,16 @@ class Groups:
 class Learner:
     """Holds what learns. `corrects` says whether sampler and trainer are told apart."""
 
-    def __init__(self, config: VERLConfig, policy: "LocalPolicy", critic: "LocalCritic | None", *, seed: int) -> None:
+    def __init__(
+        self,
+        config: VERLConfig,
+        policy: "LocalPolicy",
+        critic: "LocalCritic | None",
+        *,
+        seed: int,
+        spell: Callable[[str], str] = str,
+    ) -> None:
+        self._lr = spell("actor_rollout_ref.actor.optim.lr")
         self._config, self.policy, self.critic = config, policy, critic
         self._seed = seed
         self.corrects = _corrects(config)
@@ -153,7 +162,7 @@ class Learner:
         for samples, totals in self._mini_batches(groups, credit, self._config.actor, step=step):
             metrics = self.policy.forward_backward(samples, loss, totals=totals)
             metrics |= self.policy.optim_step()
-            _check_finite(metrics, step=step)
+            self._check_finite(metrics, step=step)
             parts.append(metrics)
         found = _merged(parts)
         found["updates"] = float(len(parts))
@@ -169,7 +178,7 @@ class Learner:
         for samples, totals in self._mini_batches(groups, credit, critic, step=step):
             metrics = self.critic.forward_backward(samples, loss, totals=totals)
             metrics |= self.critic.optim_step()
-            _check_finite(metrics, step=step)
+            self._check_finite(metrics, step=step)
             parts.append(metrics)
         return {f"critic/{name}": value for name, value in _merged(parts).items()}
 
@@ -229,10 +238,17 @@ class Learner:
         if self._config.trainer.stop_when_diverged and not nats <= DIVERGED_NATS:
             raise TrainingError(
                 f"the update of step {step + 1} moved the log-probability of sampled tokens by {nats:.3g} nats on "
-                f"average: the run has diverged. Lower actor_rollout_ref.actor.optim.lr, which is "
-                f"{self._config.actor.optim.lr:g}, and resume from the last checkpoint or start anew; "
-                "trainer.stop_when_diverged=False goes on regardless"
+                f"average: the run has diverged. Lower {self._lr}, which is {self._config.actor.optim.lr:g}, and "
+                "resume from the last checkpoint or start again; trainer.stop_when_diverged=False continues regardless"
             )
+
+    def _check_finite(self, metrics: Metrics, *, step: int) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} is {value} in step {step + 1}: the run has diverged. Lower {self._lr}, and resume from "
+                    "the last checkpoint or start again"
+                )
 
 
 def mismatch(policy: "LocalPolicy", rollouts: Sequence[CollectedRollout], *, temperature: float) -> float | None:
@@ -275,15 +291,6 @@ def _watched(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
             break
         kept.append(sample)
     return kept
-
-
-def _check_finite(metrics: Metrics, *, step: int) -> None:
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"{name} is {value} in step {step + 1}: the run has diverged. Lower actor_rollout_ref.actor.optim.lr, "
-                "and resume from the last checkpoint or start anew"
-            )
 
 
 def _merged(parts: Sequence[Metrics]) -> Metrics:

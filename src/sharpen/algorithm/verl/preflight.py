@@ -5,7 +5,7 @@ what to change. An error ends the run before a weight has changed; a warning is 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from .collected import CollectedRollout
 
 log = logging.getLogger(__name__)
 
+Spelling = Callable[[str], str]
 Level = Literal["passed", "warning", "error"]
 NUM_GROUPS = 2
 AGREES_NATS = 0.05
@@ -41,10 +42,11 @@ def run_checks(
     corrects: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
     compares_batch: bool = False,
+    spell: Spelling = str,
 ) -> list[Check]:
     """All checks. `nats` is how far sampler and trainer disagree about a token on average; `corrects` says that the
     loss makes up for it. `template_kwargs` go to the chat template. `compares_batch` says that a rollout is compared
-    with the whole batch, not with its group."""
+    with the whole batch, not with its group. `spell` gives a key as the user writes it."""
     return [
         check_template(tokenizer, template_kwargs),
         check_outcomes(rollouts),
@@ -53,8 +55,8 @@ def run_checks(
         check_answers(rollouts),
         check_agreement(nats, corrects=corrects),
         check_rewards(rollouts),
-        check_spread(rollouts, compares_batch=compares_batch),
-        check_length(rollouts),
+        check_spread(rollouts, compares_batch=compares_batch, spell=spell),
+        check_length(rollouts, spell=spell),
     ]
 
 
@@ -212,15 +214,15 @@ def check_rewards(rollouts: Sequence[CollectedRollout]) -> Check:
     return Check(name, "passed", f"{len(running)} rollouts have one")
 
 
-def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool = False) -> Check:
+def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool = False, spell: Spelling = str) -> Check:
     """Of final rewards, and of those of calls. Where no group has two members, the batch is compared."""
     name = "spread"
     groups = _groups([each for each in rollouts if each.counts])
     if compares_batch or all(len(members) == 1 for members in groups.values()):
         groups = {"": [each for members in groups.values() for each in members]} if groups else {}
-        whole, more = "the batch", "larger batches (data.train_batch_size)"
+        whole, more = "the batch", spell("data.train_batch_size")
     else:
-        whole, more = "a group", "more samples a group (rollout.n)"
+        whole, more = "a group", spell("actor_rollout_ref.rollout.n")
     flat = sum(len({(each.reward, each.turn_rewards) for each in members}) < 2 for members in groups.values())
     if groups and flat == len(groups):
         values = sorted({each.reward for each in rollouts if each.counts and each.reward is not None})
@@ -228,12 +230,23 @@ def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool =
             name,
             "warning",
             f"all rollouts of {whole} have the same reward (seen: {', '.join(f'{v:g}' for v in values[:4])}), so there "
-            f"is nothing to learn yet: use easier or harder tasks, a reward with steps in between, {more}, or a higher "
-            "temperature",
+            f"is nothing to learn yet: {advice_for_flat(values[:1] + values[-1:], more=more)}",
         )
     if whole == "the batch":
         return Check(name, "passed", "the rewards of the batch differ")
     return Check(name, "passed", f"{len(groups) - flat} of {len(groups)} groups have rewards that differ")
+
+
+def advice_for_flat(values: Sequence[float], *, more: str) -> str:
+    """What to do where rewards do not differ within groups, by the least and the greatest of them. A reward for half an
+    answer is not advised: what is learned from it tends to end there."""
+    unseen = (
+        "if a right answer earns more, the model never gave one: show an example of a right answer in the prompt, or "
+        "fine-tune the model on a few (SFT) first"
+    )
+    if len(set(values)) > 1:
+        return f"raise {more} or the temperature, or use tasks that the model solves now and then"
+    return unseen if not values or values[0] <= 0 else f"{unseen}; if none does, the tasks are too easy"
 
 
 def _groups(rollouts: Sequence[CollectedRollout]) -> dict[str, list[CollectedRollout]]:
@@ -243,13 +256,14 @@ def _groups(rollouts: Sequence[CollectedRollout]) -> dict[str, list[CollectedRol
     return groups
 
 
-def check_length(rollouts: Sequence[CollectedRollout]) -> Check:
+def check_length(rollouts: Sequence[CollectedRollout], *, spell: Spelling = str) -> Check:
     name = "length"
     cut = sum(each.truncated for each in rollouts)
     if rollouts and cut > len(rollouts) / 2:
         return Check(
             name,
             "warning",
-            f"{cut} of {len(rollouts)} rollouts were cut: raise data.max_response_length, or the agent's max_tokens",
+            f"{cut} of {len(rollouts)} rollouts were cut: raise {spell('data.max_response_length')}, or the agent's "
+            "max_tokens",
         )
     return Check(name, "passed", f"{cut} of {len(rollouts)} rollouts were cut")

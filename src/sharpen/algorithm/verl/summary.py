@@ -26,6 +26,10 @@ CURVES = (
     "train/seconds/step",
 )
 MOST_ROWS = 12
+_OF_A_STEP = (
+    *("reward_mean", "reward_min", "reward_max", "flat_groups", "entropy", "seconds/step"),
+    *("updates", "update_nats", "rollouts", "truncated", "response_length_mean"),
+)
 
 
 class Summary:
@@ -52,8 +56,7 @@ class Summary:
         }
 
     def add_step(self, step: int, metrics: Metrics) -> None:
-        names = ("reward_mean", "flat_groups", "entropy", "seconds/step")
-        self.steps.append({"step": step} | {name: metrics[name] for name in names if name in metrics})
+        self.steps.append({"step": step} | {name: metrics[name] for name in _OF_A_STEP if name in metrics})
 
     def add_validation(self, step: int, metrics: Metrics) -> None:
         self.validations.append({"step": step} | dict(metrics))

@@ -41,6 +41,7 @@ from .scoring import Conversation, RewardModel, conversation_of
 from .step_folders import MODEL, read_state
 from .still_heap import still_heap
 from .summary import Summary
+from .trends import final_warning, step_warnings
 
 if TYPE_CHECKING:
     from .verl import VERL
@@ -80,6 +81,7 @@ class TrainingRun:
         self._first: list[CollectedRollout] = []
         self._num_barren = 0
         self._has_gone_back = False
+        self._warned: set[str] = set()
         self._scorer: RewardModel | None = None
         self._conversations: dict[str, Conversation | None] = {}
         self.summary = Summary.of(saved["summary"] if saved else None)
@@ -141,13 +143,15 @@ class TrainingRun:
             stack.push_async_callback(asyncio.to_thread, policy.close)
             await self._run_with(policy, critic, stack)
         self.summary.show(self._verl.records_dir)
+        if (warning := final_warning(self.summary.steps, spell=self._verl.spelled)) is not None:
+            log.warning("%s", warning)
 
     async def _run_with(
         self, policy: LocalPolicy, critic: LocalCritic | None, stack: contextlib.AsyncExitStack
     ) -> None:
         self._make_place()
         self._policy, self._critic = policy, critic
-        self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed)
+        self._learner = Learner(self._config, policy, critic, seed=self._config.trainer.seed, spell=self._verl.spelled)
         name = model_name(self._config.model.path)
         self._sampler = make_sampler(self._config, policy, name=name, rollout_prefix=self._rollouts.prefix)
         stack.push_async_callback(asyncio.to_thread, self._sampler.stop)
@@ -223,6 +227,7 @@ class TrainingRun:
             is_due = is_last or (trainer.test_freq > 0 and self.step % trainer.test_freq == 0)
             val = await self._validate() if is_due and self._val_tasks else None
             self.summary.add_step(self.step, metrics)
+            self._warn_of_trends()
             await self._keep(is_last)
             self._verl.report_iteration(metrics, val_metrics=val)
             self._checkpoint()
@@ -233,6 +238,13 @@ class TrainingRun:
         if self.step and (not is_kept or self._has_gone_back):  # a callback ended the run
             await finish(self._write, True)
             self._checkpoint()
+
+    def _warn_of_trends(self) -> None:
+        """Each kind of warning once."""
+        found = step_warnings(self.summary.steps, spell=self._verl.spelled)
+        for kind in found.keys() - self._warned:
+            log.warning("%s", found[kind])
+        self._warned |= found.keys()
 
     async def _validate_the_end(self) -> None:
         """A run that a callback ended before its last step has an "after", too. Weights that were taken back were
@@ -343,6 +355,7 @@ class TrainingRun:
             corrects=self._learner.corrects,
             template_kwargs=self._config.data.apply_chat_template_kwargs,
             compares_batch=self._config.algorithm.adv_estimator in ("reinforce_plus_plus", "gae"),
+            spell=self._verl.spelled,
         )
         self.summary.checks = [str(check) for check in checks if check.level != "passed"]
         conclude(checks, is_strict=self._config.trainer.preflight == "strict")

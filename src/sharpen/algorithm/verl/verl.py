@@ -45,6 +45,10 @@ class VERL(Algorithm[Any]):
         """Everything that is set, defaults included, in verl's shape."""
         return self.settings.as_dict()
 
+    def spelled(self, key: str) -> str:
+        """A key as the user writes it, for messages that say what to change."""
+        return key
+
     @property
     def default_loggers(self) -> tuple[str, ...]:
         """What the trainer logs to where it was given no loggers. To the console goes one line a step anyway."""

@@ -1,0 +1,79 @@
+"""Warnings about a run that goes on, or ends well, although its numbers say that something is wrong.
+
+They are read from what the summary keeps of every step, so a resumed run is judged as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from .preflight import Spelling, advice_for_flat
+
+Steps = Sequence[Mapping[str, float]]
+
+LARGE_NATS = 0.5  # by which one update may move the log-probability of a sampled token on average
+WINDOW = 3  # steps at the beginning and at the end that are compared
+
+
+def step_warnings(steps: Steps, *, spell: Spelling = str) -> dict[str, str]:
+    """What is wrong after the newest step, by its kind."""
+    found = {}
+    nats = steps[-1].get("update_nats", 0.0) if steps else 0.0
+    rate = spell("actor_rollout_ref.actor.optim.lr")
+    if nats > LARGE_NATS:
+        found["update"] = (
+            f"the update of step {steps[-1]['step']:.0f} moved the log-probability of sampled tokens by {nats:.2g} "
+            f"nats on average, where up to 0.3 is usual: lower {rate} if the reward falls or train/update_nats stays "
+            "above 0.5"
+        )
+    if len(steps) >= 2 * WINDOW and _rises(steps):
+        found |= _runaways(steps, spell)
+    return found
+
+
+def final_warning(steps: Steps, *, spell: Spelling = str) -> str | None:
+    """Why no weight of the model has changed, where that is so."""
+    if not steps or any(step.get("updates", 1.0) > 0 for step in steps):
+        return None
+    told = f"no weight of the model was changed in {len(steps)} steps: "
+    rewarded = [step for step in steps if "reward_min" in step and "reward_max" in step]
+    if not rewarded:
+        return f"{told}no rollout that counts had a reward; run.log in the folder of the run says what became of them"
+    low, high = min(step["reward_min"] for step in rewarded), max(step["reward_max"] for step in rewarded)
+    seen = f"always {low:g}" if low == high else f"between {low:g} and {high:g}"
+    advice = advice_for_flat([low, high], more=spell("actor_rollout_ref.rollout.n"))
+    return f"{told}all rollouts of a group had the same reward ({seen}), so there was nothing to learn: {advice}"
+
+
+def _rises(steps: Steps) -> bool:
+    before, now = _ends(steps, "reward_mean")
+    return before is not None and now is not None and now > before
+
+
+def _runaways(steps: Steps, spell: Spelling) -> dict[str, str]:
+    found = {}
+    read = "The reward may favour it: read some answers (sharpen rollouts show), and limit it in the reward"
+    limit, rate = spell("data.max_response_length"), spell("actor_rollout_ref.actor.optim.lr")
+    length, now = _ends(steps, "response_length_mean")
+    if length and now and now > 2 * length and now > length + 16:
+        found["length"] = f"answers grew from {length:.0f} to {now:.0f} tokens while the reward rose. {read}"
+    shares = [{"share": step["truncated"] / step["rollouts"]} for step in steps if step.get("rollouts")]
+    cut, now = _ends(shares, "share")
+    if cut is not None and now is not None and now > cut + 0.2:
+        found["truncated"] = (
+            f"{now:.0%} of the rollouts run into the limit of tokens, {cut:.0%} at the beginning, while the reward "
+            f"rose. {read}, or raise {limit}"
+        )
+    entropy, now = _ends(steps, "entropy")
+    if entropy is not None and now is not None and now > 2 * entropy and now > entropy + 0.5:
+        found["entropy"] = (
+            f"the entropy grew from {entropy:.2g} to {now:.2g} nats a token while the reward rose: answers become "
+            f"random. Lower {rate} or {spell('actor_rollout_ref.actor.entropy_coeff')}"
+        )
+    return found
+
+
+def _ends(steps: Steps, name: str) -> tuple[float | None, float | None]:
+    """The mean of the first and of the last few steps that have this metric."""
+    values = [step[name] for step in steps if name in step]
+    if len(values) < 2 * WINDOW:
+        return None, None
+    return sum(values[:WINDOW]) / WINDOW, sum(values[-WINDOW:]) / WINDOW
