@@ -10,6 +10,7 @@ import pytest
 
 from sharpen.store import SQLiteStore
 
+from ..store.servers import redis_server
 from .processes import eventually, is_running, notes, program, wait_for_note
 
 SLEEP = json.dumps({"sleep": 600})
@@ -85,6 +86,32 @@ def test_a_killed_parent_leaves_no_process(tmp_path, task):
     if task == SLEEP:
         assert len(notes(tmp_path, "cancelled")) == 1
         assert sorted(asyncio.run(statuses(tmp_path / "store.db"))) == ["queuing", "requeuing"]
+
+
+def test_work_that_ends_after_the_parent_was_killed_is_spooled(tmp_path):
+    spool = tmp_path / "spool"
+    with program("one_task.py", tmp_path, "60", '{"sleep": 2.5}', "memory", SHARPEN_SPOOL=str(spool)) as run:
+        wait_for_note(tmp_path, "working")
+        run.send(signal.SIGKILL)
+        eventually(run.is_gone, "nobody is left", 30)
+    (file,) = spool.glob("*.spool")
+    *_, last = map(json.loads, file.read_text().splitlines())
+    assert json.loads(last["body"])["status"] == "succeeded"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("seconds", [1.0, 2.5])
+def test_work_that_ends_after_the_parent_was_killed_is_not_run_again_by_the_next_run(tmp_path, seconds):
+    with redis_server() as redis:
+        arguments = (tmp_path, "60", json.dumps({"sleep": seconds}), redis.url())
+        with program("one_task.py", *arguments, SHARPEN_SPOOL=str(tmp_path)) as run:
+            wait_for_note(tmp_path, "working")
+            run.send(signal.SIGKILL)
+            eventually(run.is_gone, "nobody is left", 30)
+        with program("one_task.py", *arguments, SHARPEN_SPOOL=str(tmp_path)) as run:
+            assert run.wait() == 0, run.errors
+            assert run.output.splitlines() == ["succeeded"]
+    assert len(notes(tmp_path, "working")) == 1
 
 
 def test_a_signal_in_the_terminal_reaches_only_the_parent(tmp_path):

@@ -35,6 +35,7 @@ class Parent:
         self._lock = threading.Lock()
         self.stop = ThreadingEvent()
         self.is_gone = False
+        self.on_gone: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
 
     def tell(self, *, surely: bool = True, **message: Any) -> None:
@@ -64,6 +65,7 @@ class Parent:
         while self._hear():
             self._stop()
         self.is_gone = True
+        self.on_gone()
         if self.role != "store":  # runners have lost their parent too, and report to the store
             self._stop()
         time.sleep(UNWATCHED_SECONDS)

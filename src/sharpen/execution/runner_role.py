@@ -36,7 +36,7 @@ def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[in
     )
     signals = _Signals()
     try:
-        run_to_end(_work(bundle, job, event, signals))
+        run_to_end(_work(parent, bundle, job, event, signals))
     except RunnerWornOut:
         return EXIT_WORN_OUT
     except asyncio.CancelledError:
@@ -73,11 +73,15 @@ class _Signals:
         task.cancel()
 
 
-async def _work(bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signals) -> None:
+async def _work(parent: "Parent", bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signals) -> None:
     task = asyncio.current_task()
     assert task is not None
     signals.cancel(task)
     store = _client(job)
+    # Its server may have been in the parent: what is finished goes to the spool while there is time.
+    parent.on_gone = store.stop_waiting
+    if parent.is_gone:
+        store.stop_waiting()
     try:
         await bundle(store, job.worker_id, event)
     finally:

@@ -44,6 +44,7 @@ from .transitions import ENDED
 log = logging.getLogger(__name__)
 _jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 
+LOOK_SECONDS = 0.25  # how soon a call that waits for the server notices that it should not
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
 MAX_BATCH = 2_000
 MAX_BATCH_BYTES = 16 * 2**20
@@ -98,11 +99,17 @@ class LightningStoreClient(LightningStore):
         """The id of the store behind the server, known after the first answer."""
         self.is_away = False
         """Whether the server did not answer when it was last asked."""
+        self._is_waiting = True
 
     @property
     def spooled(self) -> int:
         """How many pieces of finished work wait for the server."""
         return self._spooler.count
+
+    def stop_waiting(self) -> None:
+        """A server that does not answer is not coming back: calls fail after one try from now on, also those that wait
+        already, and finished work is spooled at once. May be called from any thread."""
+        self._is_waiting = False
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -121,16 +128,21 @@ class LightningStoreClient(LightningStore):
             except Away as error:
                 self.is_away = True
                 left = end - time.monotonic()
-                if left <= 0:
+                if left <= 0 or not self._is_waiting:
                     raise StoreUnavailableError(
                         f"the store at {self.url} did not answer within {seconds:g} s; last error: {error}"
                     ) from error
-                await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
+                await self._rest(min(pause * _jitter.uniform(0.5, 1.0), left))
                 pause = min(pause * 2, 5.0)
             else:
                 self.is_away = False
                 self._spooler.server_is_there()
                 return answer
+
+    async def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._is_waiting and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110 - any thread may end it
+            await asyncio.sleep(min(left, LOOK_SECONDS))
 
     async def send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
         """Send once; to no other store than the one named. A claim `travels` with writes that wait for it."""
