@@ -38,6 +38,11 @@ def replacing(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """An opener for `open`: a file that it makes can be read by its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
 def sync(path: Path) -> None:
     """Have the disk keep a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)

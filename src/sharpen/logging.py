@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO, TypedDict
 
 from .errors import ConfigError
+from .files import open_private
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
@@ -135,6 +137,9 @@ class _ExtraFile(_File):
     """A file that comes and goes with `also_to_file`, whatever is set up meanwhile."""
 
     hide: Callable[[str], str] | None = None
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_private)  # type: ignore[return-value]
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

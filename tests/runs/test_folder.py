@@ -1,5 +1,6 @@
 """A folder for every run: never shared, whole after a crash, worked on by one process at a time."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import ConfigError
+from sharpen.logging import also_to_file
 from sharpen.runs import RunFolder, runs_root
 from sharpen.runs.files import read_json, write_json
+from sharpen.trainer import Trainer
 
 
 def made(root: Path, name: str = "run", at: float = 0.0) -> RunFolder:
@@ -215,3 +218,51 @@ def test_a_process_killed_while_writing_leaves_a_whole_file(tmp_path: Path, afte
         time.sleep(after_seconds)  # a random point in the middle
         child.kill()
     assert len(read_json(path)["filling"]) == 20_000
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_that_was_given_is_for_its_owner_alone(tmp_path: Path, is_there: bool) -> None:
+    if is_there:
+        (tmp_path / "mine").mkdir(mode=0o755)
+    old = os.umask(0o022)
+    try:
+        folder = RunFolder.create(run_dir=tmp_path / "mine")
+        folder.write_config({"started": None})
+        folder.write_result({"status": "succeeded"})
+        folder.append_metrics({"rollouts": 1})
+        folder.save_checkpoint({"step": 4})
+        with also_to_file(folder.log_path):
+            logging.getLogger("sharpen.runs").warning("a line")
+    finally:
+        os.umask(old)
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"config.json", "result.json", "metrics.jsonl", "run.log", "algorithm.json"}
+    assert {path.stat().st_mode & 0o077 for path in files} == {0}
+
+
+def test_a_run_that_was_killed_before_it_began_can_be_started_again_in_its_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    program = (
+        "import os, signal, sys\n"
+        "from sharpen.runs import RunFolder\n"
+        "from sharpen.trainer import Trainer\n"
+        "RunFolder.write_config = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Trainer(strategy='shm', run_dir=sys.argv[1]).dev(lambda task: 1.0, [1])\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(run)], check=False, timeout=120, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert (run / "store.db").exists()
+    with pytest.raises(ConfigError, match="run_dir="):
+        RunFolder.open(run)
+    result = Trainer(strategy="shm", run_dir=run).dev(lambda task: 1.0, [1])
+    assert (result.status, result.run_dir, result.metrics["rollouts"]) == ("succeeded", run, 1)
+    with pytest.raises(ConfigError, match="not empty"):
+        RunFolder.create(run_dir=run)
+
+
+def test_a_folder_that_another_start_has_just_made_is_in_use(tmp_path: Path) -> None:
+    first = RunFolder.create(run_dir=tmp_path / "run")
+    with pytest.raises(ConfigError, match="in use"):
+        RunFolder.create(run_dir=tmp_path / "run")
+    first.release()

@@ -6,14 +6,17 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError
-from ..files import replacing
+from ..files import open_private, replacing
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by the JSON of a value. A crash at any moment leaves the old file or the new one."""
+    """Replace a file by the JSON of a value, for its owner alone.
+
+    A crash at any moment leaves the old file or the new one.
+    """
     data = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    with replacing(path) as temporary:
-        temporary.write_bytes(data + b"\n")
+    with replacing(path) as temporary, open(temporary, "wb", opener=open_private) as file:
+        file.write(data + b"\n")
 
 
 def read_json(path: Path) -> Any:

@@ -10,6 +10,7 @@ A new run never shares a folder with another, and a folder is worked on by one p
     result.json      how it ended
 """
 
+import contextlib
 import os
 import re
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError
+from ..files import open_private
 from .files import read_json, write_json
 from .history import EARLIER, START, is_of_last_start, moment, number_of_starts, seconds_worked
 from .lock import FolderLock
@@ -27,6 +29,8 @@ from .lock import FolderLock
 VARIABLE = "SHARPEN_RUNS"
 _NAME = re.compile(r"[\w][\w.+-]{0,99}")
 _LOCK = ".lock"
+# What a start leaves that ended before it wrote config.json: no rollout has run by then.
+_FIRST_FILES = re.compile(r"\.lock|checkpoints|run\.log|train\.yaml|store\.db(-wal|-shm)?|\..+\.tmp")
 
 
 def runs_root() -> Path:
@@ -69,7 +73,9 @@ class RunFolder:
         if not folder.is_dir():
             raise ConfigError(f"there is no run to resume at {str(path)!r}: no such folder")
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"{str(path)!r} is not the folder of a run: it has no config.json")
+            is_unused = _is_unused(folder, {each.name for each in folder.iterdir()})
+            hint = f": start it again with run_dir={str(path)!r} and without resume" if is_unused else ""
+            raise ConfigError(f"{str(path)!r} is not the folder of a run: it has no config.json{hint}")
         return cls._locked(folder)
 
     @classmethod
@@ -155,7 +161,7 @@ class RunFolder:
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add one line of JSON, in one write. A line that a crash cut off before it stays alone."""
-    with open(path, "ab+") as file:
+    with open(path, "ab+", opener=open_private) as file:
         is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
         file.write(b"\n" * is_cut + msgspec.json.encode(value) + b"\n")
 
@@ -201,14 +207,23 @@ def _make_exactly(path: Path) -> Path:
     path = path.absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
+        found = {each.name for each in path.iterdir()}
+        if found and not _is_unused(path, found):
+            raise ConfigError(
+                f"run_dir={str(path)!r} is not empty: give a new folder, or fit(..., resume={str(path)!r}) to resume "
+                "the run that is in it"
+            )
+        with contextlib.suppress(PermissionError):  # a mounted folder of somebody else: its files are private
+            path.chmod(0o700)  # prompts and answers are nobody else's business
     except OSError as error:
         raise ConfigError(f"run_dir={str(path)!r} cannot be made: {error.strerror}") from error
-    if any(path.iterdir()):
-        raise ConfigError(
-            f"run_dir={str(path)!r} is not empty: give a new folder, or fit(..., resume={str(path)!r}) to go on with "
-            "the run that is in it"
-        )
     return path
+
+
+def _is_unused(path: Path, names: set[str]) -> bool:
+    """Whether a start of a run made the folder and ended before anything happened in it."""
+    is_ours = _LOCK in names and all(map(_FIRST_FILES.fullmatch, names))
+    return is_ours and not any((path / "checkpoints").glob("[!.]*"))
 
 
 def _make_next(root: Path, name: str) -> Path:

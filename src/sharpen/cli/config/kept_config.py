@@ -5,14 +5,13 @@ that its first lines name.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from ...components.messages import shown
-from ...files import replacing
+from ...files import open_private, replacing
 from .document import IMPLICIT
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def keep_config(config: "TrainConfig", folder: Path) -> Path:
         text += f"# Secrets are not kept: to repeat the run, set {names} in the environment.\n"
     text += yaml.dump(config.kept(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     path = folder / FILE
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", opener=_open_private) as file:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", opener=open_private) as file:
         file.write(text)
     config.found_in(folder)
     return path
@@ -91,7 +90,3 @@ def _flat(value: object, place: str = "") -> dict[str, object]:
 
 def _shown(values: dict[str, object], key: str) -> str:
     return shown(values[key]) if key in values else "nothing"
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
