@@ -244,8 +244,7 @@ def test_a_step_that_fails_ends_its_requests_with_the_reason_and_the_engine_goes
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._runner, "decode", broken)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            engine.step()
+        engine.step()
     with pytest.raises(EngineError, match="out of memory"):
         running.result()
     assert waiting.result().samples[0].token_ids == greedy_of(shared(), PROMPTS[1], 5)

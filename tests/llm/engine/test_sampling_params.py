@@ -24,6 +24,13 @@ from sharpen.llm.engine import SamplingParams
         ({"logprobs": 100}, "logprobs is 100: use a whole number of 0 to 64"),
         ({"seed": "a"}, "seed is 'a'"),
         ({"stop": ("",)}, "at least one character"),
+        ({"top_k": 2**63}, f"top_k is {2**63}: use a whole number of 0 to"),
+        ({"temperature": math.inf}, "temperature is inf"),
+        ({"temperature": 10**400}, "temperature is 1000"),
+        ({"n": 10**6}, "n is 1000000"),
+        ({"seed": 2**64}, f"seed is {2**64}"),
+        ({"stop": ("x",) * 100}, "stop holds 100 strings"),
+        ({"stop": ("x" * 5_000,)}, "stop holds a string of 5000 characters"),
         ({"stop_token_ids": (-3,)}, "stop_token_ids is -3"),
     ],
 )

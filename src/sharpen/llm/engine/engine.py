@@ -156,15 +156,14 @@ class Engine:
     def step(self) -> bool:
         """Advance every running sequence by one token; return whether there is more to do.
 
-        An error in the model ends all requests that were running, with that error, and is raised.
+        An error ends the request that it belongs to, whose result raises it; the others go on.
         """
         with self._lock, torch.no_grad(), self.sizes.device_context():
             try:
                 self._take_news()
                 self._stepper.advance()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the requests have it
                 self._stepper.fail(error)
-                raise
             return self._has_work()
 
     @contextmanager
@@ -254,7 +253,7 @@ class Engine:
                     return
             try:
                 self.step()
-            except Exception as error:  # noqa: BLE001 - the requests have it; the others go on
+            except Exception as error:  # noqa: BLE001 - it belongs to no request
                 log.error("a step of the engine failed: %s", in_words(error))
 
     def _has_work(self) -> bool:

@@ -27,6 +27,7 @@ class Request:
         self.sequences: list[Sequence] = []
         self.future: Future[Generation] = Future()
         self.listeners: list[Listener] = []
+        self.has_run_alone = False  # after a step failed in which it took part
         self.future.add_done_callback(self._on_done)
 
     def done(self) -> bool:

@@ -3,10 +3,15 @@
 Called by one thread at a time. Where steps overlap, a step is launched before the one before was read, prefills and
 all: the device does not wait for the host. A sequence that ended meanwhile is then computed once too often; its surplus
 token is dropped, and its blocks are written by nobody before that step is over, because the device works in order.
+
+An error ends the request that it belongs to, and no other. Where a step of several requests fails as a whole, each of
+them is computed alone once: those that can go on lose nothing, because their tokens and seeds are kept.
 """
 
+import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Iterable
 
 from ...errors import in_words
@@ -19,6 +24,8 @@ from .runners import Runner
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .sizes import Sizes
+
+log = logging.getLogger(__name__)
 
 _NO_NUMBER = float("nan")
 _NOT_FINITE = (
@@ -44,6 +51,7 @@ class Stepper:
         self.version = version
         self._runner, self._overlaps, self._guard = runner, overlaps and runner.shares_prefixes, guard
         self._in_flight: list[Ticket] = []
+        self._suspects: deque[Request] = deque()  # of a step that failed, not yet computed alone
 
     @property
     def is_idle(self) -> bool:
@@ -65,14 +73,24 @@ class Stepper:
         if request.future.done() and not request.future.cancelled():
             return
         left = [each for each in request.sequences if each.finish_reason is None]
-        with self._guard:
-            events = [self._ended(each, "cancelled") for each in left]
-            _tell(request, events)
-        if left:
-            self._resolve([request])
+        try:
+            with self._guard:
+                events = [self._ended(each, "cancelled") for each in left]
+                _tell(request, events)
+        except Exception as error:  # noqa: BLE001 - the request has it
+            self._give_up(request, _failure(error))
+        else:
+            self._resolve([request] if left else [])
 
     def advance(self) -> None:
-        """One step: launch it, then read the one before."""
+        """Compute the next tokens: of all requests, or of one that may have broken a step."""
+        if self._suspects:
+            self._advance_alone(self._suspects.popleft())
+        else:
+            self._step()
+
+    def _step(self) -> None:
+        """Launch one step, then read the one before."""
         launched = self._prefill()
         short = self.scheduler.short()
         if len(short) > self.pool.num_available:
@@ -95,26 +113,64 @@ class Stepper:
         """The weights are others now. Nothing may be in flight."""
         self.pool.forget_all()
         if recompute:
-            held = [each for each in self.sequences if each.slot is not None]
-            self.scheduler.preempt_all()
-            self._release(held)
+            self._step_back()
         for sequence in self.sequences:
             sequence.is_stale = sequence.slot is not None
         self.version = version
 
     def fail(self, error: Exception) -> None:
-        """A step broke: end the requests that took part (all, if none did), and trust nothing in the cache."""
-        self._in_flight = []
+        """A step failed as a whole: find the request at fault among those that took part (all, if none did).
+
+        If each of them has worked alone before, none of them can be told from the others: all end.
+        """
         held = [each for each in self.sequences if each.slot is not None] or self.sequences
-        requests = dict.fromkeys(each.request for each in held)
+        requests = list(dict.fromkeys(each.request for each in held))
+        if not requests:
+            raise error
+        self._step_back()
+        self.pool.forget_all()  # nothing in the cache can be trusted
+        suspects = [each for each in requests if not each.has_run_alone]
+        if suspects and len(requests) > 1:
+            log.warning(
+                "a step of the engine failed (%s); %d of its %d requests are computed alone to find the one at fault",
+                in_words(error),
+                len(suspects),
+                len(requests),
+            )
+            self._suspects.extend(suspects)
+            return
+        log.error("a step of the engine failed: %s", in_words(error))
         for request in requests:
-            for sequence in request.sequences:
-                self._remove(sequence)
-        self.pool.forget_all()
-        for request in requests:
-            failure = EngineError(f"the engine's step failed ({in_words(error)})")
-            failure.__cause__ = error
-            self._give_up(request, failure)
+            self._give_up(request, _failure(error))
+
+    def _advance_alone(self, request: Request) -> None:
+        """Compute one more token of each sample of a request, with no other request in the batch."""
+        scheduler = self.scheduler
+        request.has_run_alone = True
+        lengths = {each: len(each.tokens) for each in request.sequences if each.finish_reason is None}
+        others = [each for each in scheduler.waiting if each not in lengths]
+        scheduler.waiting = deque(lengths)
+        try:
+            while any(len(each.tokens) == length and each.finish_reason is None for each, length in lengths.items()):
+                self._step()
+                self.settle()
+        except Exception as error:  # noqa: BLE001 - the request has it
+            log.error("a request failed in the engine: %s", in_words(error))
+            self._step_back()
+            self.pool.forget_all()
+            self._give_up(request, _failure(error))
+        finally:
+            self._step_back()
+            scheduler.waiting = deque(sorted([*scheduler.waiting, *others], key=lambda each: each.order))
+
+    def _step_back(self) -> None:
+        """Everything waits, as it was before it was computed; only what was read is kept."""
+        self._in_flight = []
+        held = [each for each in self.sequences if each.slot is not None]
+        self.scheduler.preempt_all()
+        for sequence in held:
+            sequence.in_flight = 0
+        self._release(held)
 
     def _give_up(self, request: Request, failure: EngineError) -> None:
         """End a request with an error."""
@@ -155,13 +211,25 @@ class Stepper:
             if drawn.is_broken:
                 self._give_up_broken(ticket, drawn)
             events: dict[Request, list[Token]] = {}
+            failures: dict[Request, Exception] = {}
             with self._guard:
-                finished = self._append_all(ticket.sequences, drawn, events)
+                finished = self._append_all(ticket.sequences, drawn, events, failures)
                 for request, tokens in events.items():
-                    _tell(request, tokens)
-            self._resolve(finished)
+                    try:
+                        _tell(request, tokens)
+                    except Exception as error:  # noqa: BLE001 - the request has it
+                        failures.setdefault(request, error)
+            for request, cause in failures.items():
+                self._give_up(request, _failure(cause))
+            self._resolve([request for request in finished if request not in failures])
 
-    def _append_all(self, sequences: list[Sequence], drawn: Drawn, events: dict[Request, list[Token]]) -> list[Request]:
+    def _append_all(
+        self,
+        sequences: list[Sequence],
+        drawn: Drawn,
+        events: dict[Request, list[Token]],
+        failures: dict[Request, Exception],
+    ) -> list[Request]:
         """Give each sequence its token; return the requests of those that ended."""
         finished: list[Request] = []
         for row, sequence in enumerate(sequences):
@@ -170,10 +238,14 @@ class Stepper:
             if sequence.finish_reason is not None:
                 continue
             numbers = drawn.ids[row], drawn.logprobs[row], drawn.model_logprobs[row]
-            if sequence.is_watched:
-                self._append_watched(sequence, *numbers, drawn.tops[row], events)
-            else:
-                sequence.append(*numbers, self.version, ())
+            try:
+                if sequence.is_watched:
+                    self._append_watched(sequence, *numbers, drawn.tops[row], events)
+                else:
+                    sequence.append(*numbers, self.version, ())
+            except Exception as error:  # noqa: BLE001 - the request has it
+                failures.setdefault(sequence.request, error)
+                continue
             self._after_append(sequence)
             if sequence.finish_reason is not None:
                 finished.append(sequence.request)
@@ -232,6 +304,12 @@ class Stepper:
                 cached = request.sequences[0].cached_tokens or 0
                 samples = [each.sample() for each in request.sequences]
                 request.future.set_result(Generation(request.prompt_ids, samples, cached))
+
+
+def _failure(error: Exception) -> EngineError:
+    failure = EngineError(f"the engine's step failed ({in_words(error)})")
+    failure.__cause__ = error
+    return failure
 
 
 def _tell(request: Request, tokens: list[Token]) -> None:

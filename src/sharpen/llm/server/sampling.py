@@ -6,7 +6,6 @@ from .fields import Fields
 from .refusals import Refusal, wrong
 
 MAX_TOP_LOGPROBS = 20
-MAX_STOPS = 64
 MAX_SAMPLES = 1024
 MAX_TEMPERATURE = 100.0
 
@@ -22,8 +21,6 @@ def check_sampling(fields: Fields) -> None:
         raise wrong(name, f"{name} is {fields.num_top}: use a whole number of 0 to {MAX_TOP_LOGPROBS}")
     if fields.temperature is not None and fields.temperature > MAX_TEMPERATURE:
         raise wrong("temperature", f"temperature is {fields.temperature}: use a number of 0 to {MAX_TEMPERATURE:g}")
-    if isinstance(fields.stop, list) and len(fields.stop) > MAX_STOPS:
-        raise wrong("stop", f"stop holds {len(fields.stop)} strings: use at most {MAX_STOPS}")
 
 
 def sampling_params(fields: Fields, *, limit: int, seed: int | None, end_id: int | None) -> SamplingParams:
