@@ -69,9 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     out = Output.of(arguments)
     from ..dashboard import app  # noqa: F401 - a missing package is said before anything is opened
+    from ..http.serving import new_loop
 
-    with contextlib.closing(_listen(arguments.host, arguments.port, out)) as bound:
-        return asyncio.run(_serve(arguments, bound, out))
+    bound = _listen(arguments.host, arguments.port, out)
+    with contextlib.closing(bound), asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_serve(arguments, bound, out))
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from ..http.listening import address, listen
+from ..http.serving import new_loop
 from .serving import serve_dashboard, source_of
 
 
@@ -25,7 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     def ready() -> None:
         sys.stderr.write(f"{url}/\n")
 
-    asyncio.run(serve_dashboard(source, bound, ready=ready, edit_token=given.edit_token))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve_dashboard(source, bound, ready=ready, edit_token=given.edit_token))
 
 
 if __name__ == "__main__":

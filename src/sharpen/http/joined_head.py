@@ -35,6 +35,10 @@ class JoinedHead:
         self._flush()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
     def _flush(self) -> None:
         if self._held:
             held, self._held = self._held, b""

@@ -1,15 +1,26 @@
-"""Serving an ASGI application: in the loop of the caller, or in a thread of its own that nobody else keeps busy."""
+"""Serving an ASGI application: in the loop of the caller, or in a thread of its own that nobody else keeps busy.
+
+A connection is bounded before any application looks at it: the size and the time of a request's head, the pace of its
+body, the time it may be idle. An answer is never cut: long polls and event streams last as long as they need.
+"""
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal, cast
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from .asgi import App
 from .joined_head import JoinedHead
@@ -17,7 +28,27 @@ from .joined_head import JoinedHead
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5
-KEEP_ALIVE_SECONDS = 75
+LINGER_SECONDS = 1.0  # a refused client may still be sending; closing at once could destroy the refusal on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may take before, between and during its requests."""
+
+    head_bytes: int = 64 * 1024
+    """The largest request head, and the largest trailer of a body."""
+    head_seconds: float = 30.0
+    """From the first byte of a head to its last."""
+    body_seconds: float = 60.0
+    """In every such period a body ends, or at least `body_bytes` of it arrive."""
+    body_bytes: int = 64 * 1024
+    idle_seconds: int = 75
+    """Without any byte of a request."""
+    check_seconds: float = 2.0
+    """How often connections are compared with these times."""
+
+
+LIMITS = Limits()
 
 
 async def serve_here(
@@ -27,6 +58,7 @@ async def serve_here(
     stopping: asyncio.Event,
     *,
     grace_seconds: int = GRACE_SECONDS,
+    limits: Limits = LIMITS,
 ) -> None:
     """Serve on a listening socket until `stopping` is set; `ready` is called once connections are taken.
 
@@ -34,7 +66,7 @@ async def serve_here(
     is closed. Signals are left to the caller.
     """
     try:
-        await _Server(_config(app, grace_seconds), ready, stopping).serve(sockets=[bound])
+        await _Server(_config(app, grace_seconds, limits), limits, ready, stopping).serve(sockets=[bound])
     finally:
         bound.close()
 
@@ -52,8 +84,9 @@ class AppServer:
         *,
         name: str = "sharpen-server",
         grace_seconds: int = GRACE_SECONDS,
+        limits: Limits = LIMITS,
     ) -> None:
-        self._make_app, self._bound, self._grace_seconds = make_app, bound, grace_seconds
+        self._make_app, self._bound, self._grace_seconds, self._limits = make_app, bound, grace_seconds, limits
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -96,7 +129,14 @@ class AppServer:
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         app = self._make_app(self._stopping)
-        await serve_here(app, self._bound, self._ready.set, self._stopping, grace_seconds=self._grace_seconds)
+        await serve_here(
+            app,
+            self._bound,
+            self._ready.set,
+            self._stopping,
+            grace_seconds=self._grace_seconds,
+            limits=self._limits,
+        )
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -109,12 +149,14 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, sleeps until it is to stop instead of looking ten times a second, and leaves signals
-    alone."""
+    """Says when it is ready, sleeps between its checks of the connections, and leaves signals alone."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], object], stopping: asyncio.Event) -> None:
+    def __init__(
+        self, config: uvicorn.Config, limits: Limits, ready: Callable[[], object], stopping: asyncio.Event
+    ) -> None:
         super().__init__(config)
-        self._say_ready, self._stopping = ready, stopping
+        self._limits, self._say_ready, self._stopping = limits, ready, stopping
+        self.server_state = self._connections = Connections(limits)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -122,46 +164,209 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)  # sets the headers of every answer
-        await self._stopping.wait()
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.check_seconds):
+                    await self._stopping.wait()
+            self._connections.check()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-class _Protocol(HttpToolsProtocol):
-    """Sends an answer's head with its body.
+class Connections(ServerState):
+    """The connections of one server, compared with its limits now and then."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        super().__init__()
+        self.limits = limits
+        self.idle: dict[BoundedProtocol, None] = {}
+        """Those without a request under way, the longest idle first."""
+        self._closed = 0
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._open_files = 2**31 if open_files == resource.RLIM_INFINITY else open_files
+        # The rest is for what the process opens besides: its database, its log.
+        self._scarce_from = self._open_files - min(64, self._open_files // 4)
+
+    def check(self) -> None:
+        """Close what is too slow or idle for too long, and make room where no more files can be opened."""
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            cast(BoundedProtocol, connection).check(now)
+        lowest = self._lowest_unused()
+        for _ in range(self._scarce_from, lowest + 1):
+            self._close_oldest()
+        if self._closed:
+            log.warning(
+                "closed the %d connections that were idle for longest: the limit of %d open files is near; "
+                "raise it with `ulimit -n`",
+                self._closed,
+                self._open_files,
+            )
+            self._closed = 0
+
+    def make_room(self, newest: "BoundedProtocol", descriptor: int) -> None:
+        """Close the longest idle connection if the newest one took one of the last descriptors."""
+        # The system always gives the lowest unused number, so a number says how many are in use.
+        if descriptor >= self._scarce_from and next(iter(self.idle)) is not newest:
+            self._close_oldest()
+
+    def _lowest_unused(self) -> int:
+        """The descriptor that the next file would get."""
+        try:
+            descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return self._open_files
+        os.close(descriptor)
+        return descriptor
+
+    def _close_oldest(self) -> None:
+        if self.idle:
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]
+            oldest.transport.close()
+            self._closed += 1
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, within the limits of its `Connections`; sends an answer's head with its body.
 
     It logs under our name, and not that an answer was cut: whoever cuts it tells why.
     """
 
+    server_state: Connections
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.logger = _log_of_server
+        self._limits, self._idle = self.server_state.limits, self.server_state.idle
+        self._phase: Literal["idle", "head", "body", "answer"] = "idle"
+        self._since = self.loop.time()  # when the phase began, or the period of a body
+        self._held_bytes = 0  # received since the parser last gave something whole; it may be holding them
+        self._piece_bytes = 0  # of what was received last
+        self._body_bytes = 0  # in this period
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, JoinedHead(transport, self.loop)))
+        self._idle[self] = None
+        self.server_state.make_room(self, transport.get_extra_info("socket").fileno())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.pop(self, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._piece_bytes = len(data)
+        self._held_bytes += self._piece_bytes
+        if self._phase == "idle":
+            self._phase, self._since = "head", self.loop.time()
+        super().data_received(data)
+        if self._held_bytes > self._limits.head_bytes:
+            self._refuse(431)
+
+    def on_headers_complete(self) -> None:
+        limit = self._limits.head_bytes
+        if max(self._held_bytes, self._piece_bytes) > limit and self._head_bytes() > limit:
+            raise httptools.HttpParserError  # the parser stops, and `send_400_response` is called
+        self._idle.pop(self, None)
+        self._phase, self._since, self._held_bytes, self._body_bytes = "body", self.loop.time(), 0, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._held_bytes = 0
+        super().on_message_complete()
+        self._phase = "answer"
+        if self.cycle.response_complete:
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():  # not so if the next one has begun
+            self._rest()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(431 if self._head_bytes() > self._limits.head_bytes else 400)
+
+    def check(self, now: float) -> None:
+        """Close a connection that is idle for too long; refuse a request that comes too slowly."""
+        limits, seconds = self._limits, now - self._since
+        if self._phase == "idle" and seconds > limits.idle_seconds:
+            self.transport.close()
+        elif self._phase == "head" and seconds > limits.head_seconds:
+            self._refuse(408)
+        elif self._phase == "body" and seconds > limits.body_seconds:
+            # A body that the application does not take yet is not the client's fault.
+            if self._body_bytes < limits.body_bytes and not self.flow.read_paused:
+                return self._refuse(408)
+            self._since, self._body_bytes = now, 0
+        return None
+
+    def _rest(self) -> None:
+        self._idle[self] = None
+        if self._phase == "answer":
+            self._phase, self._since = "idle", self.loop.time()
+
+    def _head_bytes(self) -> int:
+        if self.headers is None:  # nothing has begun
+            return 0
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _refuse(self, status: Literal[400, 408, 431]) -> None:
+        if self._is_refused or self.transport.is_closing():
+            return None
+        self._is_refused = True
+        kind, message = _REFUSALS[status]
+        log.warning("refused a request with HTTP %d: %s", status, message)
+        if self._phase in ("body", "answer"):
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self._phase == "answer" or self.cycle.response_started:  # the refusal would be read as a part of it
+                return self.transport.abort()
+        body = json.dumps({"error": {"type": kind, "message": message}}).encode()
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        return None
+
+
+_REFUSALS = {
+    400: ("InvalidInputError", "the request is not HTTP"),
+    408: ("InvalidInputError", "the request came too slowly"),
+    431: ("TooLargeError", "the head of the request is too large: send less in its URL and headers"),
+}
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return record.msg != "ASGI callable returned without completing response."
+    said_elsewhere = ("ASGI callable returned without completing response.", "Invalid HTTP request received.")
+    return record.msg not in said_elsewhere
 
 
 _log_of_server = log.getChild("server")
 _log_of_server.addFilter(_is_news)
 
 
-def _config(app: App, grace_seconds: int) -> uvicorn.Config:
+def _config(app: App, grace_seconds: int, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=_Protocol,
+        http=BoundedProtocol,
         proxy_headers=False,  # whoever calls is told by nobody else
         ws="none",
         server_header=False,
         date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=grace_seconds,
     )

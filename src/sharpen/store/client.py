@@ -48,6 +48,7 @@ LOOK_SECONDS = 0.25  # how soon a call that waits for the server notices that it
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
 MAX_BATCH = 2_000
 MAX_BATCH_BYTES = 16 * 2**20
+MAX_QUERY_CHARACTERS = 8 * 1024  # longer arguments of a read travel in a body: servers bound the head of a request
 _encode = msgspec.json.Encoder().encode
 _decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in METHODS.items()}
 
@@ -164,12 +165,12 @@ class LightningStoreClient(LightningStore):
 
     async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
         """One request and its answer."""
-        headers = () if store_id is None else (("sharpen-store", store_id),)
+        verb, headers = request.verb, [] if store_id is None else [("sharpen-store", store_id)]
+        if verb == "GET" and request.body:
+            verb, headers = "POST", [*headers, ("x-http-method-override", "GET")]
         body, seconds = request.body.encode(), self._request_seconds
         try:
-            answer = await self._connections().exchange(
-                request.verb, request.path, headers=headers, body=body, seconds=seconds
-            )
+            answer = await self._connections().exchange(verb, request.path, headers=headers, body=body, seconds=seconds)
         except (OSError, TimeoutError) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
         self.store_id = answer.header("sharpen-store") or self.store_id
@@ -378,6 +379,8 @@ def _to_request(method: Method, arguments: dict[str, Any]) -> Entry:
     # An empty list says "none of them", which a query writes as an empty value.
     given = {name: value if value != [] else "" for name, value in rest.items() if value is not None}
     query = urlencode(given, doseq=True)
+    if len(query) > MAX_QUERY_CHARACTERS:
+        return Entry("GET", path, _encode({name: value for name, value in rest.items() if value is not None}).decode())
     return Entry("GET", f"{path}?{query}" if query else path, "")
 
 

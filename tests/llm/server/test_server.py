@@ -1,5 +1,6 @@
 """The server over real HTTP: what is sampled arrives whole, and the server starts and ends in order."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -254,3 +255,10 @@ def test_a_model_that_has_diverged_is_an_error_not_a_hang(tokenizer: Any) -> Non
             with pytest.raises(APIStatusError, match="are not numbers") as caught:
                 list(chat(client, stream=stream))
             assert (caught.value.status_code, caught.value.code) == (500, "engine_failed")
+
+
+def test_a_head_without_end_is_refused(server: EngineServer, client: OpenAI) -> None:
+    with socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=20) as raw:
+        raw.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * 64 * 1024)
+        assert raw.recv(100).startswith(b"HTTP/1.1 431 ")
+    assert client.models.list().data

@@ -26,15 +26,15 @@ async def listening(reports: Reports) -> AsyncIterator[str]:
     """Take reports inside the block; gives the URL below which they are sent."""
     # The parts of a server without its own loop of checks, which would make every rollout wait for the next one.
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    from uvicorn.server import ServerState
 
-    secret, state = secrets.token_urlsafe(16), ServerState()
+    from ...http.serving import BoundedProtocol, Connections
+
+    secret, state = secrets.token_urlsafe(16), Connections()
     app = _Application(secret, reports)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False)
     bound = listen(HOST, 0)
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), sock=bound
+        lambda: BoundedProtocol(config=config, server_state=state, app_state={}), sock=bound
     )
     try:
         yield f"{address(HOST, bound.getsockname()[1])}/{secret}"
