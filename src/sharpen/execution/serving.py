@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import secrets
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -241,4 +240,4 @@ def _is_a(store: LightningStore, name: str) -> bool:
 def _is_plain_file(store: LightningStore) -> bool:
     """Whether another process that opens the same file serves the same store."""
     of_store: Any = store
-    return f"{type(store).__module__}.{type(store).__qualname__}" == SQLITE and of_store._clock is time.time
+    return f"{type(store).__module__}.{type(store).__qualname__}" == SQLITE and of_store._clock.is_real

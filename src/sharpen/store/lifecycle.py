@@ -57,7 +57,7 @@ class StoreClock:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._is_real = now is time.time
+        self.is_real = now is time.time
         self._pauses: list[tuple[float, float]] = []
 
     def __call__(self) -> float:
@@ -65,7 +65,7 @@ class StoreClock:
 
     def note_pause(self, begin: float, end: float) -> bool:
         """Remember that nothing ran between these times; False if there was no pause worth noting."""
-        if not self._is_real or end - begin < SHORTEST_PAUSE_SECONDS:
+        if not self.is_real or end - begin < SHORTEST_PAUSE_SECONDS:
             return False
         earlier = [pause for pause in self._pauses[-MAX_PAUSES:] if pause[0] != begin]  # it may have gone on since
         self._pauses = [*earlier, (begin, end)]
