@@ -140,6 +140,25 @@ def test_an_async_agent_and_the_default_algorithm_work_too(vllm: ScriptedUpstrea
     assert result.metrics["llm/calls"] == 2
 
 
+def test_agents_that_wait_for_their_model_are_said_to(vllm: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="sharpen")
+
+    def warnings() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "nothing has finished" in each.getMessage()]
+
+    @algo
+    async def hold(store: Any, llm_proxy: Any) -> None:
+        await llm_proxy.pause()
+        await store.enqueue_rollout("one", rollout_id="ro-one")
+        await asyncio.to_thread(until, lambda: any("1 calls are held" in each for each in warnings()))
+        await llm_proxy.resume()
+        await store.wait_for_rollouts(rollout_ids=["ro-one"])
+
+    trainer = small_trainer(algorithm=hold, llm_proxy={"model_list": models(vllm)}, stall_seconds=0.2)
+    assert trainer.fit(ask).metrics["succeeded"] == 1
+    assert not any("preparing" in each for each in warnings())
+
+
 # -- resources ---------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(caplog: pyte
         await until(has_warned)
     (message, *_) = [record.getMessage() for record in caplog.records]
     assert re.match(r"nothing has finished for \d+ s: 1 rollouts wait, 2 run; ", message)
-    assert re.search(r"ro-stuck: preparing for \d+\.\d s, attempt 1 at worker-7", message)
+    assert re.search(r"ro-stuck: running, without a span yet, for \d+\.\d s, attempt 1 at worker-7", message)
 
 
 async def test_work_that_no_runner_takes_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -371,6 +371,13 @@ class LLMProxy:
         """What was called, refused and spent; after its end, as it stood then."""
         return (await self._ask(Look())).totals if self.is_running() else self._last_totals()
 
+    async def open_calls(self) -> tuple[int, int]:
+        """How many calls a model works on, and how many are held back because the gateway is paused."""
+        if not self.is_running():
+            return 0, 0
+        found = await self._ask(Look())
+        return found.in_flight, found.waiting
+
     def pause_sync(self) -> int:
         """Let no new call through; how many are under way."""
         return self._ask_sync(Pause()).in_flight

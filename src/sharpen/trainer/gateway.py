@@ -245,6 +245,17 @@ class RunGateway:
             del found["cost"]  # nobody knows the prices: that is not the same as nothing
         return {PREFIX + name: value for name, value in found.items()}
 
+    async def open_calls(self) -> tuple[int, int]:
+        """How many calls of agents a model works on, and how many are held until it is ready."""
+        if not hasattr(self._gateway, "open_calls"):
+            return 0, 0
+        try:
+            found: tuple[int, int] = await self._gateway.open_calls()
+        except RunError as error:
+            log.debug("the gateway does not say which calls are open: %s", error)
+            return 0, 0
+        return found
+
     async def _counts(self) -> dict[str, float]:
         if not hasattr(self._gateway, "totals"):
             return {}

@@ -289,7 +289,10 @@ class _Watch:
             log.warning("nothing has finished for %.0f s: %s", quiet, await self._what_is_in_hand(numbers))
 
     async def _what_is_in_hand(self, numbers: dict[str, int]) -> str:
+        in_flight, held = await self._gateway.open_calls()
         counts = f"{numbers['queued']} rollouts wait, {numbers['running']} run"
+        counts += f"; {in_flight} calls wait for an answer of the model" if in_flight else ""
+        counts += f"; {held} calls are held until the model is ready" if held else ""
         in_hand = await open_rollouts(self._store, time.time(), limit=5)
         if in_hand:
             return f"{counts}; {'; '.join(map(str, in_hand))}"

@@ -27,8 +27,10 @@ class OpenRollout(msgspec.Struct, frozen=True):
     """Since the attempt began."""
 
     def __str__(self) -> str:
+        # Until its first span an attempt is "preparing" for the store, though its agent may long wait for a model.
+        phase = "running, without a span yet," if self.status == "preparing" else self.status
         where = f"attempt {self.attempt} at {self.worker_id or 'nobody'}"
-        return f"{self.rollout_id}: {self.status} for {self.seconds:.1f} s, {where}"
+        return f"{self.rollout_id}: {phase} for {self.seconds:.1f} s, {where}"
 
 
 class WorkerView(msgspec.Struct, frozen=True):

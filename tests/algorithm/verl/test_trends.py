@@ -3,7 +3,8 @@
 from typing import Any
 
 from sharpen import GRPO, VERL
-from sharpen.algorithm.verl.trends import final_warning, step_warnings
+from sharpen.algorithm.verl.collected import CollectedRollout
+from sharpen.algorithm.verl.trends import final_warning, limit_warning, step_warnings
 
 GRPO_NAMES = GRPO("none").spelled
 
@@ -44,6 +45,27 @@ def test_what_runs_away_while_the_reward_rises_is_warned_about() -> None:
         assert step_warnings(run_of(8, **rising, **(healthy | wrong))).keys() == {kind}
         assert step_warnings(run_of(4, **rising, **(healthy | wrong))) == {}  # too early to tell
         assert step_warnings(run_of(8, **(healthy | wrong), reward_mean=(0.6, 0.1))) == {}
+
+
+def rollout(length: int, *, is_cut: bool = False) -> CollectedRollout:
+    return CollectedRollout(
+        rollout_id="r", group="g", reward=1.0, truncated=is_cut, response_lengths=(length,), num_calls=1
+    )
+
+
+def test_rollouts_that_run_to_the_limit_are_counted_with_what_to_set() -> None:
+    short = [rollout(40), rollout(60)] * 10
+    assert limit_warning(short, limit=512) is None
+    few = limit_warning([*short, rollout(512, is_cut=True)], limit=512, spell=GRPO_NAMES)
+    assert few is not None
+    for word in ("1 of 21", "max_response_length= (512)", "at most 60", "lower"):
+        assert word in few
+    most = limit_warning([rollout(512, is_cut=True)] * 3, limit=512, spell=VERL().spelled)
+    assert most is not None
+    assert "data.max_response_length (512)" in most
+    by_the_agent = limit_warning([*short, rollout(100, is_cut=True)], limit=512)
+    assert by_the_agent is not None
+    assert "max_tokens (100)" in by_the_agent
 
 
 def test_a_run_in_which_no_weight_changed_ends_with_the_reason() -> None:

@@ -68,6 +68,8 @@ def in_words(metrics: Metrics) -> str:
     """A step in one line."""
     shown = [f"reward {reward_in_words(metrics)}"]
     shown += [f"{label} {metrics[name]:.3g}" for name, label in _TOLD if name in metrics]
+    if metrics.get("truncated"):
+        shown.append(f"cut {metrics['truncated']:.0f} of {metrics['rollouts']:.0f}")
     return ", ".join(shown)
 
 

@@ -11,7 +11,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from .scoring import Conversation, RewardModel, conversation_of
 from .step_folders import MODEL, read_state
 from .still_heap import still_heap
 from .summary import Summary
-from .trends import final_warning, step_warnings
+from .trends import final_warning, limit_warning, step_warnings
 
 if TYPE_CHECKING:
     from .verl import VERL
@@ -227,7 +227,7 @@ class TrainingRun:
             is_due = is_last or (trainer.test_freq > 0 and self.step % trainer.test_freq == 0)
             val = await self._validate() if is_due and self._val_tasks else None
             self.summary.add_step(self.step, metrics)
-            self._warn_of_trends()
+            self._warn_once(step_warnings(self.summary.steps, spell=self._verl.spelled))
             await self._keep(is_last)
             self._verl.report_iteration(metrics, val_metrics=val)
             self._checkpoint()
@@ -239,12 +239,12 @@ class TrainingRun:
             await finish(self._write, True)
             self._checkpoint()
 
-    def _warn_of_trends(self) -> None:
-        """Each kind of warning once."""
-        found = step_warnings(self.summary.steps, spell=self._verl.spelled)
-        for kind in found.keys() - self._warned:
-            log.warning("%s", found[kind])
-        self._warned |= found.keys()
+    def _warn_once(self, warnings: Mapping[str, str | None]) -> None:
+        """Each kind of warning is given once in a run."""
+        for kind, warning in warnings.items():
+            if warning is not None and kind not in self._warned:
+                self._warned.add(kind)
+                log.warning("%s", warning)
 
     async def _validate_the_end(self) -> None:
         """A run that a callback ended before its last step has an "after", too. Weights that were taken back were
@@ -275,6 +275,8 @@ class TrainingRun:
             "staleness": behind,
         } | self.summary.selection.metrics()
         log.info("step %d of %d: %s", step + 1, self._total, in_words(metrics))
+        limit = self._config.data.max_response_length
+        self._warn_once({"limit": limit_warning(rollouts, limit=limit, spell=self._verl.spelled)})
         return metrics
 
     def _check_outcomes(self, rollouts: Sequence[CollectedRollout], step: int) -> None:

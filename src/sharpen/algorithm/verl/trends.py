@@ -5,6 +5,7 @@ They are read from what the summary keeps of every step, so a resumed run is jud
 
 from collections.abc import Mapping, Sequence
 
+from .collected import CollectedRollout
 from .preflight import Spelling, advice_for_flat
 
 Steps = Sequence[Mapping[str, float]]
@@ -27,6 +28,24 @@ def step_warnings(steps: Steps, *, spell: Spelling = str) -> dict[str, str]:
     if len(steps) >= 2 * WINDOW and _rises(steps):
         found |= _runaways(steps, spell)
     return found
+
+
+def limit_warning(rollouts: Sequence[CollectedRollout], *, limit: int, spell: Spelling = str) -> str | None:
+    """How many rollouts of a step ran to the limit of tokens, for which all others wait, and what to set."""
+    cut = [each for each in rollouts if each.truncated and not each.num_too_long and not each.is_lost]
+    if not cut:
+        return None
+    option = spell("data.max_response_length")
+    longest = max((length for each in cut for length in each.response_lengths), default=0)
+    ended = [length for each in rollouts if not each.truncated for length in each.response_lengths]
+    told = f"{len(cut)} of {len(rollouts)} rollouts ran to the limit of tokens"
+    if longest < limit:
+        return f"{told}, the agent's own max_tokens ({longest}): raise it if right answers are cut off"
+    if len(cut) > len(rollouts) / 2:
+        return f"{told}, {option} ({limit}): raise it, or ask for shorter answers"
+    others = f"; answers that ended by themselves have at most {max(ended)}" if ended else ""
+    advice = "A step waits for the longest: lower it if right answers are shorter, raise it if they are cut off"
+    return f"{told}, {option} ({limit}){others}. {advice}"
 
 
 def final_warning(steps: Steps, *, spell: Spelling = str) -> str | None:

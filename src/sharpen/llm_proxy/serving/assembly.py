@@ -66,7 +66,7 @@ class Service:
 
     def look(self) -> Answer:
         """How things stand."""
-        return Answer(self.gateway.gate.in_flight, self.gateway.totals())
+        return Answer(self.gateway.gate.in_flight, self.gateway.totals(), self.gateway.gate.waiting)
 
     def _set_models(self, model_list: list[dict[str, object]]) -> None:
         choice = self.gateway.choice

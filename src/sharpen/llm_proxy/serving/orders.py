@@ -46,3 +46,5 @@ class Answer(msgspec.Struct, frozen=True):
 
     in_flight: int
     totals: Totals
+    waiting: int = 0
+    """Calls that are held back while it is paused."""
