@@ -2,17 +2,33 @@
 
 import asyncio
 import pickle
+import subprocess
+import sys
 from collections.abc import Awaitable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 import pytest
 
 from sharpen.adapter import TraceAdapter, TracerTraceToTriplet
-from sharpen.algorithm import Algorithm, with_llm_proxy, with_store
+from sharpen.algorithm import (
+    APO,
+    GEPA,
+    GRPO,
+    VERL,
+    Algorithm,
+    Baseline,
+    FastAlgorithm,
+    FewShot,
+    with_llm_proxy,
+    with_store,
+)
 from sharpen.algorithm.base import Gateway
 from sharpen.errors import ConfigError
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import LLM, PromptTemplate, ProxyLLM
+
+ROOT = Path(__file__).parents[2]
 
 
 class Sync(Algorithm[Any]):
@@ -216,3 +232,34 @@ def test_run_may_return_something_to_wait_for() -> None:
             return asyncio.sleep(0)
 
     assert not Lazy().is_async()
+
+
+class Question(TypedDict):
+    text: str
+
+
+def test_algorithms_name_the_kind_of_their_tasks_or_leave_it_out() -> None:
+    bare: list[APO | FewShot | GEPA | Baseline | VERL | GRPO | FastAlgorithm | Algorithm] = [
+        APO[Question](beam_rounds=2),
+        FewShot[Question](),
+        GEPA[Question](),
+        Baseline[Question](n_epochs=2),
+        VERL[Question]({"actor_rollout_ref.model.path": "some/model"}),
+        GRPO[Question]("some/model"),
+    ]
+    assert [type(each) for each in bare] == [APO, FewShot, GEPA, Baseline, VERL, GRPO]
+    assert isinstance(bare[0], APO)
+    assert bare[0].beam_rounds == 2
+
+
+@pytest.mark.slow
+def test_type_checkers_take_algorithms_with_and_without_a_kind_of_task(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(
+        "from sharpen import APO, GRPO, VERL, Algorithm, Baseline, FewShot, GEPA\n"
+        "def use(first: APO, second: VERL | GRPO | Baseline | FewShot | GEPA | Algorithm) -> APO[dict[str, str]]:\n"
+        "    return APO[dict[str, str]](beam_rounds=2)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache")]
+    command.append(str(tmp_path / "snippet.py"))
+    checked = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout

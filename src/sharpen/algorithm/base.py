@@ -9,11 +9,11 @@ import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import ConfigError, MissingExtraError
 from ..store import LightningStore
-from ..types import LLM, Dataset, NamedResources, PromptTemplate, Worker
+from ..types import LLM, Dataset, NamedResources, PromptTemplate, TaskT, Worker
 from .bounds import UpperBound
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ..adapter import TraceAdapter
 
-T = TypeVar("T")
 State = dict[str, Any]
 
 
@@ -50,7 +49,7 @@ class IterationLoop(Protocol):
     def report_iteration(self, metrics: Mapping[str, float], val_metrics: Mapping[str, float] | None, /) -> bool: ...
 
 
-class Algorithm(Generic[T]):
+class Algorithm(Generic[TaskT]):
     """Override `run`, sync or async."""
 
     needs_gateway: bool = False
@@ -90,7 +89,7 @@ class Algorithm(Generic[T]):
     _loop: IterationLoop | None = None
 
     def run(
-        self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
+        self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None
     ) -> None | Awaitable[None]:
         """The whole training. It ends the run by returning."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs: override run()")

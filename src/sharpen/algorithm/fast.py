@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigError
 from ..runs.screen import show
-from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
+from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span, TaskT
 from .base import Algorithm, State, is_gateway
 from .bounds import UpperBound, counted, product, sum_of
 from .datasets import Tasks
@@ -34,11 +34,11 @@ CHECKPOINT_SECONDS = 10.0
 HARVESTS_AT_ONCE = 32
 
 
-class FastAlgorithm(Algorithm[Any]):
+class FastAlgorithm(Algorithm[TaskT]):
     """An algorithm for trying things out: quick, and without anything to learn. `Trainer.dev` takes only these."""
 
 
-class Baseline(FastAlgorithm):
+class Baseline(FastAlgorithm[TaskT]):
     """Runs the data through the agent, shows what happened, and ends with a table of rewards.
 
     An epoch is an iteration for callbacks and loggers.
@@ -69,7 +69,7 @@ class Baseline(FastAlgorithm):
 
     # -- the run -------------------------------------------------------------------------------------
 
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+    async def run(self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None) -> None:
         self._check_datasets(train_dataset, val_dataset)
         self._begin()
         resources_id = await self._publish_resources()

@@ -12,6 +12,7 @@ from .results import (
     RolloutRawResult,
     SizedDataset,
     StoredSpans,
+    TaskT,
     Triplet,
 )
 from .rollouts import (
@@ -78,6 +79,7 @@ __all__ = [
     "SpanCoreFields",
     "StoredSpans",
     "TaskInput",
+    "TaskT",
     "TraceStatus",
     "Triplet",
     "UnsetType",

@@ -10,10 +10,14 @@ from .spans import Span, SpanCoreFields
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     RolloutRawResult = None | float | int | list[ReadableSpan] | list[Span] | list[SpanCoreFields]
+    TaskT = TypeVarWithDefault("TaskT", default=Any)
 else:
     RolloutRawResult = None | float | int | list[Any] | list[Span] | list[SpanCoreFields]
+    TaskT = TypeVar("TaskT")
+    """The kind of task that a generic class works on; type checkers take `Any` where none is named."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import ConfigError, InvalidInputError, RunError
-from ...types import PromptTemplate, Rollout
+from ...types import PromptTemplate, Rollout, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, least, product, split_sizes, sum_of
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
@@ -54,7 +54,7 @@ class _Temperature(float):
     """A default that can be told from the same number given."""
 
 
-class APO(PromptOptimiser):
+class APO(PromptOptimiser[TaskT]):
     """Automatic prompt optimisation by textual gradients.
 
     `gradient_model` writes the critiques, `apply_edit_model` the new prompts, both asked through `async_openai_client`,

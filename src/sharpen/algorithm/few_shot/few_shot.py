@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from ...errors import ConfigError
-from ...types import LLM, PromptTemplate
+from ...types import LLM, PromptTemplate, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
@@ -37,7 +37,7 @@ CHANGES = 3
 """Of the candidates of a round, once there is a best set; the rest is chosen at random."""
 
 
-class FewShot(PromptOptimiser):
+class FewShot(PromptOptimiser[TaskT]):
     """Shows the model what went well.
 
     What it shows is what the model was asked and answered, so the agent's calls must be recorded: let it call its model

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...errors import ConfigError, MissingExtraError
+from ...types import TaskT
 from ..bounds import UpperBound
 from ..prompts.assistant import Assistant, choose_client
 from ..prompts.optimiser import SEED, PromptOptimiser
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-class GEPA(PromptOptimiser):
+class GEPA(PromptOptimiser[TaskT]):
     """Improves all prompts of the resources together, or the one called `resource_name`.
 
     `reflection_model` is asked through `reflection_client`, or the gateway of the trainer where that lists it, or a

@@ -25,7 +25,7 @@ from ...adapter import TraceToMessages
 from ...errors import ConfigError, RunError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
-from ...types import Dataset, NamedResources, PromptTemplate
+from ...types import Dataset, NamedResources, PromptTemplate, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound
 from ..held_calls import HeldCalls
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 SEED = "v0"
 
 
-class PromptOptimiser(Algorithm[Any]):
+class PromptOptimiser(Algorithm[TaskT]):
     """Override `search`, and `search_state` with `load_search_state` where it has a state of its own.
 
     - `val_batch_size`: how many validation tasks the candidates of a round are compared on; the leader meets all.
@@ -129,7 +129,7 @@ class PromptOptimiser(Algorithm[Any]):
 
     # -- the run -------------------------------------------------------------------------------------
 
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+    async def run(self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None) -> None:
         calls = HeldCalls(self.get_llm_proxy(), is_ours=self.model is not None and self.own_gateway_address is not None)
         await calls.hold()  # first of all: runners are at work already
         self._reset(self._loaded or {"key": secrets.token_hex(6), "seed": self._first_seed()})

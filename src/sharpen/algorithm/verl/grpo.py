@@ -3,11 +3,12 @@
 import os
 from typing import Any
 
+from ...types import TaskT
 from .grpo_options import OPTIONS, grpo_config
 from .verl import VERL
 
 
-class GRPO(VERL):
+class GRPO(VERL[TaskT]):
     """Trains the model behind an agent: each task is tried `group_size` times, and what did better than the others of
     its group becomes likelier.
 

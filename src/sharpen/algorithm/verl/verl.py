@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
 from ...llm.models.loading import check_packages
-from ...types import Dataset
+from ...types import Dataset, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound, counted, product, sum_of
 from ..held_calls import HeldCalls
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .training_run import TrainingRun
 
 
-class VERL(Algorithm[Any]):
+class VERL(Algorithm[TaskT]):
     """Trains the weights, or a LoRA adapter, of the model that agents talk to.
 
     `config` has verl's shape: a mapping, nested or with dotted keys, or the path of a YAML file; see
@@ -54,7 +54,7 @@ class VERL(Algorithm[Any]):
         """What the trainer logs to where it was given no loggers. To the console goes one line a step anyway."""
         return tuple(name for name in self.settings.trainer.logger if name != "console")
 
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+    async def run(self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None) -> None:
         calls = HeldCalls(self.get_llm_proxy(), is_ours=self.own_gateway_address is not None)
         await calls.hold()  # first of all: runners are at work already
         # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
