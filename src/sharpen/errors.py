@@ -31,8 +31,9 @@
     │   └── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
     └── StoreError
         ├── SpansEvictedError (LookupError)    the spans were dropped to stay within the bound
-        ├── StoreFileError (OSError)           a store file that cannot be opened or read
-        ├── StoreWriteError (OSError)          a local store that cannot write now (disk full, locked)
+        ├── StoreFileError (OSError)           a store that is missing, damaged, foreign, or lost its contents
+        ├── StoreWriteError (OSError)          a local store that cannot write now (locked, read only)
+        │   └── StoreFullError                 its disk or memory is full: make room, then it continues
         ├── StoreUnavailableError (ConnectionError)  the store server did not answer in time
         ├── AccessDeniedError (PermissionError)      a missing or wrong token, a foreign host or origin
         └── PortTakenError (OSError)           the address is in use
@@ -178,11 +179,15 @@ class SpansEvictedError(StoreError, LookupError):
 
 
 class StoreFileError(StoreError, OSError):
-    """A store file that cannot be opened or read."""
+    """A store that is missing, damaged or foreign, or that lost its contents while it was in use."""
 
 
 class StoreWriteError(StoreError, OSError):
     """A local store that cannot write at the moment."""
+
+
+class StoreFullError(StoreWriteError):
+    """The disk of a store, or the memory of its server, is full."""
 
 
 class StoreUnavailableError(StoreError, ConnectionError):
@@ -206,8 +211,9 @@ HTTP_STATUS: dict[type[SharpenError], int] = {
     FinishedError: 409,
     TooLargeError: 413,
     SpansEvictedError: 410,
-    StoreFileError: 503,
+    StoreFileError: 500,
     StoreWriteError: 503,
+    StoreFullError: 503,
     StoreUnavailableError: 503,
     AccessDeniedError: 403,
 }

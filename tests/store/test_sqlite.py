@@ -21,15 +21,16 @@ from sharpen.errors import (
     InvalidInputError,
     StoreError,
     StoreFileError,
+    StoreFullError,
     StoreWriteError,
     TaskError,
     UnknownIdError,
 )
-from sharpen.store import SQLiteStore, sqlite_schema
+from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore, sqlite_schema
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 from .disks import small_disk
-from .processes import child, eventually
+from .processes import child, eventually, server_process
 from .scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, reward_span, run_new, within_patience
 from .threads import named_threads
 from .worlds import Clock
@@ -124,7 +125,8 @@ async def test_a_file_whose_pages_are_overwritten_gives_errors_and_no_hang(path,
         asyncio.gather(*calls, *(damaged.enqueue_rollout(n) for n in range(5)), return_exceptions=True)
     )
     assert {type(answer) for answer in answers} == {StoreFileError}
-    await damaged.close()
+    with pytest.raises(StoreFileError):
+        await damaged.close()
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
@@ -611,7 +613,7 @@ async def fill(store, claimed):
     for stored in range(10_000):
         try:
             await store.add_span(make_span(claimed, attributes={"text": os.urandom(2000).hex()}))
-        except StoreWriteError:
+        except StoreFullError:
             return stored
     raise AssertionError("the disk never became full")
 
@@ -647,6 +649,87 @@ async def test_a_full_disk_loses_nothing(tmp_path):
 async def test_a_file_at_its_greatest_size_loses_nothing(store):
     store._connection.execute("PRAGMA max_page_count = 200")
     await survive_a_full_disk(store, lambda: store._connection.execute("PRAGMA max_page_count = 1000000"))
+
+
+async def test_a_full_disk_is_named_as_the_reason_and_logged_once(tmp_path, caplog):
+    with small_disk(tmp_path, 512 * 1024) as grow:
+        store = SQLiteStore(tmp_path / "store.db")
+        claimed = await claim_new(store, worker_id="w-1", unresponsive_seconds=0.05)
+        await fill(store, claimed)
+        waiting = asyncio.ensure_future(store.dequeue_rollout(wait_seconds=PATIENCE_SECONDS))  # polls often
+        await eventually(lambda: warnings_of(caplog))
+        await asyncio.sleep(1.5)  # many polls, and one more try of the watchdog
+        assert len(warnings_of(caplog)) == 1
+        assert "full" in warnings_of(caplog)[0]
+        assert "rollback" not in caplog.text
+        waiting.cancel()
+        grow(64 * 2**20)
+        await eventually(lambda: store.kept_bytes == 0)
+        await store.close()
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "sharpen.store.local"]
+
+
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+async def test_a_file_that_is_lost_while_someone_waits_is_an_error_for_all(path, what):
+    store = SQLiteStore(path)
+    queued = await store.enqueue_rollout("task")
+    waiting = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[queued.rollout_id]))
+    await asyncio.sleep(0)
+    path.unlink()
+    if what == "replaced":
+        path.write_bytes(b"")
+    with pytest.raises(StoreFileError, match="deleted or replaced"):
+        await within_patience(waiting)
+    with pytest.raises(StoreFileError):
+        await store.enqueue_rollout("task")
+    with pytest.raises(StoreFileError):
+        await store.close()
+
+
+async def test_a_file_that_was_overwritten_while_in_use_is_not_closed_without_an_error(path):
+    store = SQLiteStore(path)
+    for number in range(200):
+        await store.enqueue_rollout({"text": f"{number}" * 1000})
+    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(-40_000, os.SEEK_END)
+        file.write(b"\xff" * 40_000)
+    await store.enqueue_rollout("the pages that this needs are kept in memory")
+    with pytest.raises(StoreFileError, match="damaged"):
+        await store.close()
+
+
+async def test_the_loss_of_the_file_reaches_the_clients_of_a_server_at_once(tmp_path):
+    path = tmp_path / "store.db"
+    with server_process(path) as server:
+        await server.start()
+        client = LightningStoreClient(server.url)
+        queued = await client.enqueue_rollout("task")
+        waiting = asyncio.ensure_future(client.wait_for_rollouts(rollout_ids=[queued.rollout_id]))
+        path.unlink()
+        with pytest.raises(StoreFileError, match="deleted"):
+            await within_patience(waiting)
+        await client.close()
+
+
+async def enqueue_without_end(store):
+    while True:
+        await store.enqueue_rollout({"text": os.urandom(2000).hex()})
+
+
+async def test_a_client_gives_a_full_disk_its_name(tmp_path):
+    with small_disk(tmp_path, 512 * 1024):
+        store = SQLiteStore(tmp_path / "store.db")
+        server = LightningStoreServer(store)
+        await server.start()
+        client = LightningStoreClient(server.endpoint, retry_seconds=0.2)
+        with pytest.raises(StoreFullError):
+            await enqueue_without_end(client)
+        await client.close()
+        await server.close()
 
 
 # -- large bodies ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..errors import ConfigError, StoreError, StoreUnavailableError, from_wire
+from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
 from ..types import (
     Attempt,
@@ -130,6 +130,8 @@ class LightningStoreClient(LightningStore):
                 self.is_away = True
                 left = end - time.monotonic()
                 if left <= 0 or not self._is_waiting:
+                    if error.kind == StoreFullError.__name__:
+                        raise StoreFullError(str(error)) from error
                     raise StoreUnavailableError(
                         f"the store at {self.url} did not answer within {seconds:g} s; last error: {error}"
                     ) from error
@@ -404,7 +406,7 @@ def _raise_refusal(status: int, body: bytes, url: str) -> None:
     if status == 421:
         raise OtherStore(message)
     if status in (429, 502, 503, 504):
-        raise Away(f"HTTP {status}: {message or 'without a word of the store'}")
+        raise Away(f"HTTP {status}: {message or 'without a word of the store'}", kind)
     if not kind or (status == 404 and kind != "UnknownIdError"):
         # Nothing of the answer is told: it may be a whole page.
         raise StoreError(f"what answers at {url} is no store server (HTTP {status}): correct the address")

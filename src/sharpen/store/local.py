@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..errors import StoreError
+from ..errors import StoreError, StoreFileError
 from ..types import AttemptedRollout, FinishedRollouts, Rollout
 from . import checks
 from .base import LightningStore
@@ -22,6 +22,7 @@ from .waiting import Crowd, Line, Ticket
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
+REPEAT_SECONDS = 60.0  # between two lines of the log about the same trouble
 
 
 def _run_in_transaction(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -50,6 +51,7 @@ class LocalStore(LightningStore):
         self._finish_waiting = Crowd()
         self._watchdog = Watchdog(self)
         self._is_closing = False
+        self._broken: StoreFileError | None = None
 
     async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -158,10 +160,24 @@ class LocalStore(LightningStore):
     def _look_around(self) -> None:
         """Notice what others wrote."""
 
-    async def close(self) -> None:
-        self._is_closing = True
+    def _break(self, error: StoreFileError) -> None:
+        """What the store holds is lost or damaged: from now on everybody gets this error, also those who wait."""
+        if self._broken is None:
+            log.error("the store cannot be used any more: %s", error)
+            self._broken = error
+            self._wake_everybody()
+
+    def _check_whole(self) -> None:
+        if self._broken is not None:
+            raise StoreFileError(str(self._broken))
+
+    def _wake_everybody(self) -> None:
         self._workers_waiting.wake(len(self._workers_waiting))
         self._finish_waiting.wake_all()
+
+    async def close(self) -> None:
+        self._is_closing = True
+        self._wake_everybody()
         await asyncio.to_thread(self._watchdog.stop)
 
 
@@ -175,7 +191,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._next = math.inf
         self._expected = math.inf  # when the next look is due: one that comes later follows a pause
-        self._is_stopped = False
+        self._stopped = threading.Event()
 
     def look_at(self, deadline: float) -> None:
         """Be awake at this time of the store's clock."""
@@ -191,22 +207,30 @@ class Watchdog:
 
     def start(self) -> None:
         with self._lock:
-            if self._thread is None and not self._is_stopped:
+            if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, name="sharpen-watchdog", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
-        while not self._is_stopped:
+        failing_since: float | None = None
+        while not self._stopped.is_set():
             self._wake.wait(self._plan())
             self._wake.clear()
             store = self._store()
-            if store is None or self._is_stopped:
+            if store is None or self._stopped.is_set():
                 return
             try:
                 self._look(store)
+                failing_since = None
+            except StoreFileError as error:
+                store._break(error)
+                return
             except StoreError as error:
-                log.warning("the watchdog of the store could not act and will try again: %s", error)
-                self._next = store._clock() + RETRY_SECONDS
+                if failing_since is None or time.monotonic() - failing_since >= REPEAT_SECONDS:
+                    failing_since = time.monotonic()
+                    log.warning("the watchdog of the store could not act and tries again every second: %s", error)
+                self._next = min(self._next, store._clock())
+                self._stopped.wait(RETRY_SECONDS)
             del store
 
     def _plan(self) -> float | None:
@@ -243,7 +267,7 @@ class Watchdog:
                 self._next = min(self._next, deadline)
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._stopped.set()
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

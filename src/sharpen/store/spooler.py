@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import AccessDeniedError, SharpenError, StoreError, StoreUnavailableError
+from ..errors import AccessDeniedError, SharpenError, StoreError, StoreFileError, StoreUnavailableError
 from .spool import Entry, Spool, key_of
 
 log = logging.getLogger(__name__)
@@ -15,7 +15,11 @@ _jitter = random.Random()  # apart from the user's own random numbers, which may
 
 
 class Away(Exception):
-    """The server gave no answer, or said that it cannot now."""
+    """The server gave no answer, or said that it cannot now; `kind` is the class of the error that it named."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class OtherStore(Away):
@@ -128,7 +132,7 @@ class Spooler:
             if not entry.verb:
                 raise StoreError("the line cannot be read")
             await self._client.send(entry, spool.store_id)
-        except AccessDeniedError as error:
+        except (AccessDeniedError, StoreFileError) as error:
             raise Away(str(error)) from error
         except SharpenError as error:
             aside = spool.reject(entry, str(error))

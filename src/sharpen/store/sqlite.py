@@ -10,15 +10,17 @@ writer, each on a connection of its own. An answer is given only once its write 
 import asyncio
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import InvalidInputError, StoreError, StoreFileError, StoreWriteError
+from ..errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
 from .base import LightningStoreCapabilities
 from .jobs import Job, KeptWork
 from .ledger import Events, Ledger
@@ -34,6 +36,9 @@ INLINE_READ_ROWS = 200
 INLINE_IN_A_TICK = 20  # then a task that only writes lets others have their turn
 POLL_SECONDS = 0.05  # how often other processes' writes are looked for while someone waits
 IDLE_POLL_SECONDS = 1.0
+FULL_BYTES = 128 * 1024  # less than this is free: no room for the log and its index
+FILE_LOOK_SECONDS = 1.0
+CHECK_SECONDS = 2.0  # how long the file is checked for damage when it is closed
 
 
 class _Busy(Exception):
@@ -85,6 +90,8 @@ class SQLiteStore(LocalStore):
         self._worker_times = WorkerTimes()
         self._is_closed = False
         self._generation = 0
+        self._open_file: tuple[int, int] | None = None
+        self._next_file_look = 0.0
         self._read_only = ReadOnlyFile(self.path, busy_seconds=busy_seconds) if read_only else None
         if self._read_only is None:
             check_file(self.path)
@@ -139,7 +146,8 @@ class SQLiteStore(LocalStore):
             try:
                 with _file_errors(self.path), self._reader() as ledger:
                     answer = getattr(ledger, name)(*args, **kwargs)
-            except StoreError:
+            except StoreError as error:
+                self._notice_damage(error, error.__cause__)
                 if is_last or not self._refresh():
                     raise
             else:
@@ -149,13 +157,13 @@ class SQLiteStore(LocalStore):
 
     @contextmanager
     def _reader(self) -> Iterator[Ledger]:
-        if self._is_closed:
-            raise StoreError(f"the store {str(self.path)!r} is closed")
+        self._check_usable()
         self._refresh()
         generation = self._generation
         try:
             tables, ledger = self._readers.pop()
         except IndexError:
+            self._check_file_is_ours()  # SQLite would make a new file in the place of one that is gone
             tables = SQLiteTables(self._connect(), self._worker_times)
             ledger = self._make_ledger(tables)
         # One consistent view for a method that asks several questions.
@@ -169,6 +177,11 @@ class SQLiteStore(LocalStore):
             self._readers.append((tables, ledger))
             if self._is_closed or generation != self._generation:
                 self._close_readers()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise StoreError(f"the store {str(self.path)!r} is closed")
+        self._check_whole()
 
     def _refresh(self) -> bool:
         """Begin anew where a file that was taken to stand still has changed; whether it has."""
@@ -276,8 +289,7 @@ class SQLiteStore(LocalStore):
         if not self._write_lock.acquire(blocking=wait):
             raise _Busy
         try:
-            if self._is_closed:
-                raise StoreError(f"the store {str(self.path)!r} is closed")
+            self._check_usable()
             if self._kept.jobs:
                 events = self._transact([*self._kept.jobs, *jobs], wait=wait)
                 self._kept.clear()
@@ -314,12 +326,18 @@ class SQLiteStore(LocalStore):
             self._writer.take_events()
             self._tables.forget()
             self._tables.forget_sums()
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
+            self._roll_back()
             if isinstance(error, sqlite3.Error):
-                raise _translated(error, self.path) from error
+                translated = _translated(error, self.path)
+                self._notice_damage(translated, error)
+                raise translated from error
             raise
         return self._writer.take_events()
+
+    def _notice_damage(self, error: StoreError, cause: BaseException | None) -> None:
+        """A file that was found damaged is damaged for everybody, also for those who only wait."""
+        if self._read_only is None and isinstance(error, StoreFileError) and _is_damage(cause):
+            self._break(error)
 
     def _begin(self, *, wait: bool) -> None:
         """Open the transaction. Waiting is done here and not by SQLite, whose waits grow long and are unfair."""
@@ -369,6 +387,9 @@ class SQLiteStore(LocalStore):
         if self._is_closed:
             return
         self._refresh()
+        if time.monotonic() >= self._next_file_look:
+            self._next_file_look = time.monotonic() + FILE_LOOK_SECONDS
+            self._check_file_is_ours()
         if self._kept.jobs:
             self._commit([], wait=True)
         if self._worker_times:
@@ -384,6 +405,17 @@ class SQLiteStore(LocalStore):
             if deadline is not None:
                 self._watchdog.look_at(deadline)
 
+    def _check_file_is_ours(self) -> None:
+        """SQLite goes on writing into a file that was deleted or replaced, and all of it would be lost."""
+        if self._read_only is not None or self._open_file is None:
+            return
+        if not open_files.is_at(self.path, self._open_file):
+            error = StoreFileError(
+                f"the store file {str(self.path)!r} was deleted or replaced while it was in use: what it held is lost"
+            )
+            self._break(error)
+            raise error
+
     async def _woken(self, ticket: Ticket, seconds: float) -> bool:
         self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
         return await super()._woken(ticket, seconds)
@@ -396,8 +428,13 @@ class SQLiteStore(LocalStore):
                 self._connection.execute("COMMIT")
                 self._worker_times.clear()
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        """End the transaction, unless SQLite has done so itself: on a full disk it does."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _data_version(self) -> int:
         """Changes when a connection other than this process's writer has committed."""
@@ -425,6 +462,7 @@ class SQLiteStore(LocalStore):
                 self._commit([], wait=True)
             if self._worker_times:
                 self._write_worker_times()
+            self._check_file_is_ours()
         except StoreError as error:
             log.warning("the store was closed before everything was written: %s", error)
         if self._kept.jobs:
@@ -435,7 +473,25 @@ class SQLiteStore(LocalStore):
             if self._read_only is None:
                 self._write_back_log()
             self._connection.close()
-            open_files.remove(self._open_file)
+            if self._read_only is None and self._broken is None:
+                self._check_for_damage()
+            if self._open_file is not None:
+                open_files.remove(self._open_file)
+        self._check_whole()
+
+    def _check_for_damage(self) -> None:
+        """Look through the file with fresh eyes: a connection keeps pages, and does not see what happened to them."""
+        try:
+            with closing(self._connect()) as connection:
+                end = time.monotonic() + CHECK_SECONDS
+                connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+                found = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                return  # it takes too long, or another process is at it
+            found = [str(error)]
+        if found != ["ok"]:
+            self._break(StoreFileError(f"the store file {str(self.path)!r} is damaged ({found[0]}): restore a backup"))
 
     def _write_back_log(self) -> None:
         """SQLite does it by itself only where nobody else, not even a reader, has the file open."""
@@ -464,13 +520,29 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def _is_damage(error: BaseException | None) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def _translated(error: sqlite3.Error, path: os.PathLike[str]) -> StoreError:
     """The same in our words. A full disk or a lock may pass; a damaged file does not."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
+        return StoreFullError(
+            f"the disk of the store file {os.fspath(path)!r} is full ({error}): make room, and the store continues"
+        )
     passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     if code in (*passing, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return StoreWriteError(f"the store file {os.fspath(path)!r} cannot be written now: {error}")
     return StoreFileError(f"the store file {os.fspath(path)!r} cannot be used: {error}")
+
+
+def _is_disk_full(path: os.PathLike[str]) -> bool:
+    """Whether there is no room for the log of a store: its shared memory then fails as an I/O error."""
+    try:
+        return shutil.disk_usage(Path(path).parent).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -204,6 +204,14 @@ class OpenFiles:
             self._counts[key] += 1
         return key
 
+    def is_at(self, path: Path, key: tuple[int, int]) -> bool:
+        """Whether the path still leads to the file that was opened."""
+        try:
+            found = path.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == key
+
     def remove(self, key: tuple[int, int]) -> None:
         with self._lock:
             self._counts[key] -= 1

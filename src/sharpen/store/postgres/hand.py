@@ -13,7 +13,14 @@ from typing import Any, NamedTuple, Protocol
 import psycopg
 from psycopg import errors
 
-from ...errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
+from ...errors import (
+    InvalidInputError,
+    StoreError,
+    StoreFileError,
+    StoreFullError,
+    StoreUnavailableError,
+    StoreWriteError,
+)
 from ..ledger import Ledger
 from ..lifecycle import Events
 from .address import Address
@@ -244,4 +251,5 @@ class Hand:
         label, words = self._desk.address.label, self._desk.address.words(problem)
         if job.is_read:
             return StoreUnavailableError(f"the database {label} did not answer in time: {words}")
-        return StoreWriteError(f"the database {label} cannot be written now: {words}")
+        kind = StoreFullError if isinstance(problem, errors.DiskFull) else StoreWriteError
+        return kind(f"the database {label} cannot be written now: {words}")

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from ...errors import InvalidInputError, MissingExtraError, StoreError, StoreUnavailableError, StoreWriteError
+from ...errors import (
+    InvalidInputError,
+    MissingExtraError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+    StoreWriteError,
+)
 from .scripts import ALL, SHA
 
 try:
@@ -43,7 +50,8 @@ _UNREADABLE = (
     "the address of a Redis store cannot be read: give redis://user:password@host:6379/0, with a number as the port, "
     "and with signs that have a meaning in URLs (such as / ? # @ [) written as %2F and so on"
 )
-_FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|maxmemory|read only replica)\b")
+_FULL = re.compile(r"\b(OOM|maxmemory)\b")
+_NOT_WRITABLE = re.compile(r"\b(MISCONF|READONLY|NOREPLICAS|read only replica)\b")
 
 
 class _Wire(redis.Connection):
@@ -215,6 +223,8 @@ class Connection:
         if isinstance(error, RedisConnectionError | RedisTimeoutError):
             return StoreUnavailableError(f"{where} does not answer: {words}")
         if _FULL.search(words):
+            return StoreFullError(f"{where} has no memory left: {words}")
+        if _NOT_WRITABLE.search(words):
             return StoreWriteError(f"{where} cannot be written now: {words}")
         return StoreError(f"{where} failed: {words}")
 
