@@ -7,6 +7,7 @@
     ├── MissingExtraError (ImportError)        an optional package is needed; the message holds the command
     ├── InvalidInputError (ValueError)         a value from a caller that is not allowed
     │   ├── TaskError                          a task that does not survive the trip through JSON
+    │   ├── MissingValueError (KeyError)       a template has a field that format() got no value for
     │   ├── SecretError                        a literal secret where only a reference may be written
     │   ├── UnknownIdError                     no such rollout, attempt, resources or worker
     │   ├── FinishedError                      a finished rollout or attempt cannot change any more
@@ -73,6 +74,12 @@ class InvalidInputError(SharpenError, ValueError):
 
 class TaskError(InvalidInputError):
     """A task or metadata that would not come back equal from JSON."""
+
+
+class MissingValueError(InvalidInputError, KeyError):
+    """A template has a field that `format` got no value for."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its message
 
 
 class SecretError(InvalidInputError):

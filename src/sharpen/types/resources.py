@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from ..errors import ConfigError, InvalidInputError, MissingExtraError, SecretError
+from ..errors import ConfigError, InvalidInputError, MissingExtraError, MissingValueError, SecretError
 from .poml import render_poml
 from .rollouts import AttemptedRollout
+from .template_fields import fill_fields, why_missing
 
 ENV_PREFIX = "env:"
 
@@ -100,15 +101,26 @@ class ProxyLLM(LLM, frozen=True, tag="proxy_llm"):
         return msgspec.structs.replace(self, endpoint=f"{base}/role/{quote(name, safe='')}{version}")
 
 
-# A doubled brace around a name is left as it is; so is every brace that encloses anything but a field.
-FIELD = re.compile(r"\{\{[A-Za-z_]\w*\}\}|\{(?P<name>[A-Za-z_]\w*)(?P<access>(?:\.|\[)[^{}]*)?\}")
-
-
 class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
-    """A prompt with places for values.
+    """A prompt with places for values, written for one of three engines.
 
-    f-string replaces plain `{name}` fields that were given values and leaves every other brace alone, since
-    prompts hold JSON. Jinja runs in an immutable sandbox, POML without access to files.
+    **f-string** (the default) replaces `{name}` with the value of that name:
+
+    - A `{name}` without a value is a `MissingValueError`, which is also a `KeyError`.
+    - `{{name}}` is the text `{name}`, and `{{{name}}}` is the value in braces.
+    - `{name:…}`, `{name!r}`, `{name.attribute}` and `{name[item]}` are errors: pass the value as it should read.
+      With doubled braces they are text too.
+    - Where there is no value of that name, these stay as they are: an argument of a LaTeX command, directly behind it
+      or behind another argument (`\\boxed{answer}`, `\\frac{a}{b}`, `\\sqrt[3]{x}`), and what stands in other braces
+      (`{"answer": {number}}`). Where there is one, it is filled in there too.
+    - Every other brace is text: `{"a": 1}`, `{}`, `{0}`, `{ name }`, or one that is never closed.
+
+    Values are shown as they are, whatever braces they hold.
+
+    **jinja** runs in an immutable sandbox. To print or loop over a value that was not given is an error;
+    `{% if name %}`, `name is defined` and `default(…)` may ask for it.
+
+    **poml** has no access to files.
     """
 
     template: str
@@ -123,31 +135,33 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
             return _render_jinja(self.template, values)
         if self.engine == "poml":
             return render_poml(self.template, values)
-        return _fill_fields(self.template, values)
+        return fill_fields(self.template, values)
 
 
-def _fill_fields(template: str, values: dict[str, Any]) -> str:
-    def fill(match: re.Match[str]) -> str:
-        name, access = match.groups()
-        if name not in values:
-            return match.group()
-        if access:
-            raise InvalidInputError(
-                f"the template uses {match.group()!r}: only plain fields such as {{{name}}} are filled; "
-                "pass the inner value under a name of its own"
-            )
-        return str(values[name])
-
-    return FIELD.sub(fill, template)
+_JINJA_NAME = re.compile(r"'(\w+)' is undefined")
 
 
 def _render_jinja(template: str, values: dict[str, Any]) -> str:
     try:
+        from jinja2 import StrictUndefined, UndefinedError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
         raise MissingExtraError.of("jinja2", extra="prompts", feature='PromptTemplate with engine="jinja"') from None
+
+    class Missing(StrictUndefined):
+        """A condition may ask for it."""
+
+        def __bool__(self) -> bool:  # type: ignore[override]
+            return False
+
     try:
-        return ImmutableSandboxedEnvironment().from_string(template).render(values)
+        return ImmutableSandboxedEnvironment(undefined=Missing).from_string(template).render(values)
+    except UndefinedError as error:
+        found = _JINJA_NAME.fullmatch(error.message or "")
+        if found is None:  # an attribute or an item
+            raise InvalidInputError(f"the Jinja template cannot be rendered: {error}") from error
+        words = f"the Jinja template uses {found[1]}, {why_missing(found[1], values)}"
+        raise MissingValueError(f"{words}{{% raw %}}{{{{{found[1]}}}}}{{% endraw %}}") from error
     except Exception as error:  # a template is data: whatever goes wrong in it is a wrong value
         raise InvalidInputError(f"the Jinja template cannot be rendered: {error}") from error
 

@@ -196,6 +196,24 @@ async def test_a_failure_that_will_not_pass_ends_the_run_at_once_and_says_what_t
     assert latest.resources == {"prompt": SEED}
 
 
+@pytest.mark.parametrize("text", ["Reason: {reasoning}. {question}", "{question:.50}", "{question} {question.text}"])
+async def test_a_candidate_that_cannot_be_filled_in_is_discarded_before_any_rollout(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def inventive(request: dict[str, Any]) -> str:
+        return "Say more." if request["model"] == CRITIC else edited(text)
+
+    with ScriptedOpenAI(inventive) as server, caplog.at_level(logging.INFO, logger="sharpen"):
+        apo = make(server, beam_rounds=1)
+        world = await search(apo)
+    assert {each.prompt for each in world.played} == {SEED.template}
+    rejected = [each for each in apo.candidates if each.status == "rejected"]
+    assert [each.template.template for each in rejected] == [text] * 4
+    for each in rejected:
+        assert each.reason is not None
+        assert each.reason in caplog.text
+
+
 async def test_a_critic_without_an_answer_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     refusing = first_of(CRITIC, Reply(None, refusal="I would rather not"))
     with ScriptedOpenAI(refusing) as server, caplog.at_level(logging.INFO, logger="sharpen"):

@@ -270,7 +270,7 @@ def test_a_file_is_read_whatever_its_name_looks_like(tmp_path: Path, monkeypatch
 def test_a_field_in_doubled_braces_is_text() -> None:
     text = "Keep fields such as {{question}} in {prompt}, by {critique}"
     assert load_prompts("edit", [text])[0].format(prompt="P", critique="C") == (
-        "Keep fields such as {{question}} in P, by C"
+        "Keep fields such as {question} in P, by C"
     )
 
 

@@ -292,8 +292,8 @@ async def test_a_prompt_whose_rollouts_are_all_alike_stays(perfect_reward: float
 
 async def test_rollouts_that_cannot_be_shown_are_counted_and_told() -> None:
     few_shot = FewShot(seed=1, max_explore_rollouts=20)
-    with pytest.raises(RunError, match=r"cannot be shown in the prompt.*holds a field of the template"):
-        await search(few_shot, ModelWorld(lambda p, luck: "{question}", reward=lambda a, t: float(t["number"] % 2)))
+    with pytest.raises(RunError, match=r"cannot be shown in the prompt.*has no text"):
+        await search(few_shot, ModelWorld(lambda p, luck: " ", reward=lambda a, t: float(t["number"] % 2)))
 
 
 async def test_an_agent_whose_calls_are_not_recorded_is_told_so() -> None:
@@ -317,7 +317,7 @@ async def test_successes_that_cannot_be_shown_do_not_end_a_search_that_has_other
 
     def some_unfit(prompt: str, luck: random.Random) -> str:
         number = question_of(prompt)
-        return "{question}" if number % 10 == 0 else f"<{2 * number}>" if luck.random() < 0.3 else "no"
+        return " " if number % 10 == 0 else f"<{2 * number}>" if luck.random() < 0.3 else "no"
 
     few_shot = FewShot(seed=1)
     await search(few_shot, ModelWorld(some_unfit, reward=lambda answer, task: float(answer != "no")))

@@ -6,7 +6,7 @@ import pytest
 
 from sharpen import PromptTemplate
 from sharpen.algorithm.few_shot import Demonstration
-from sharpen.algorithm.few_shot.layout import why_broken, why_unshowable, with_demonstrations
+from sharpen.algorithm.few_shot.layout import why_unshowable, with_demonstrations
 from sharpen.algorithm.few_shot.template_parts import without_demos
 
 
@@ -92,6 +92,16 @@ def test_without_demonstrations_their_place_leaves_no_gap(template: str, expecte
 # -- hostile demonstrations --------------------------------------------------------------------------
 
 HARMLESS = ['{"a": {"b": [1, 2]}}', "{ question }", "{{question}}", "{}", "{0}", "{other}", "}{", "\\", "{% raw %}"]
+HARMLESS += [
+    "{question}",
+    "a {question} b",
+    "{question.text}",
+    "{question[0]}",
+    "{demos}",
+    "{x:.2f}",
+    "\\frac{a}{b}",
+    "{",
+]
 
 
 @pytest.mark.parametrize("text", HARMLESS)
@@ -100,25 +110,9 @@ def test_what_is_shown_comes_out_as_it_is(text: str, engine: Any) -> None:
     field = "{question}" if engine == "f-string" else "{{ question }}"
     template = PromptTemplate(f"Add.\n\nQ: {field}\nA:", engine)
     shown = demo(text, question=text)
-    assert why_unshowable(template, shown, {"question": text}) is None
+    assert why_unshowable(template, shown) is None
     filled = with_demonstrations(template, [shown, shown]).format(question="now?")
     assert filled == f"Add.\n\nQ: {text}\nA: {text}\n\nQ: {text}\nA: {text}\n\nQ: now?\nA:"
-
-
-@pytest.mark.parametrize(
-    "text", ["{question}", "a {question} b", "{question.text}", "{question[0]}", "{demos}", "{hint}"]
-)
-def test_a_field_of_an_f_string_cannot_be_shown(text: str) -> None:
-    template, task = PromptTemplate("Q: {question}"), {"question": "?", "hint": "!"}
-    assert "would be filled" in str(why_unshowable(template, demo(text, question="?"), task))
-    assert "would be filled" in str(why_unshowable(template, demo("four", question=text), task))
-
-
-def test_two_halves_of_a_field_are_not_shown_together() -> None:
-    template = PromptTemplate("Q: {question}")
-    halves = [demo("{question.", question="?"), demo("}", question="?")]
-    assert [why_unshowable(template, each, None) for each in halves] == [None, None]
-    assert why_broken(template, halves) == "the template would have other fields with it"
 
 
 @pytest.mark.parametrize(
@@ -127,13 +121,13 @@ def test_two_halves_of_a_field_are_not_shown_together() -> None:
 def test_jinja_takes_what_is_shown_for_text(text: str) -> None:
     template = PromptTemplate("Q: {{ question }}", "jinja")
     shown = demo(text, question=text)
-    assert why_unshowable(template, shown, None) is None
+    assert why_unshowable(template, shown) is None
     assert with_demonstrations(template, [shown]).format(question="now?") == f"Q: {text}\n{text}\n\nQ: now?"
 
 
 @pytest.mark.parametrize("text", ["{% endraw %}", "{%- endraw -%}{{ question }}", "{%endraw%}"])
 def test_the_end_of_raw_text_cannot_be_shown_in_jinja(text: str) -> None:
-    assert "endraw" in str(why_unshowable(PromptTemplate("{{ question }}", "jinja"), demo(text, question="?"), None))
+    assert "endraw" in str(why_unshowable(PromptTemplate("{{ question }}", "jinja"), demo(text, question="?")))
 
 
 # -- Jinja and POML ----------------------------------------------------------------------------------
@@ -143,7 +137,7 @@ def test_jinja_shows_them_wherever_it_uses_their_place() -> None:
     template = PromptTemplate(
         "Add.\n{% if examples %}Like this:\n{{ examples | upper }}\n{% endif %}\nQ: {{ question }}", "jinja"
     )
-    assert without_demos(template) == template
+    assert without_demos(template).format(question="now?") == "Add.\n\nQ: now?"
     found = with_demonstrations(template, [demo("four", question="2+2?")])
     assert found.format(question="now?") == "Add.\nLike this:\nQ: 2+2?\nFOUR\n\nQ: now?"
     assert template.format(question="now?") == "Add.\n\nQ: now?"
@@ -166,7 +160,7 @@ def test_a_block_around_the_task_does_not_hide_them(text: str) -> None:
 def test_poml_shows_them_before_the_task_as_they_are() -> None:
     template = PromptTemplate("<poml>\n<role>Adds ü.</role>\n<p>Q: {{question}}</p>\n</poml>", "poml")
     shown = demo("a < b & {{question}}\n  #lt; </p>", question="2+2?")
-    assert why_unshowable(template, shown, None) is None
+    assert why_unshowable(template, shown) is None
     filled = with_demonstrations(template, [shown, TWO[1]]).format(question="now?")
     assert filled == (
         "# Role\n\nAdds ü.\n\nExamples:\n\nInput: 2+2?\nOutput: a < b & {{question}}\n  #lt; </p>\n\n"

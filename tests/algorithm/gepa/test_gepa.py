@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from pathlib import Path
@@ -103,7 +104,11 @@ def test_not_one_rollout_more_than_the_budget_is_spent(tmp_path: Path, limit: in
     assert limit - len(spent) < 3 + 3 + 8
 
 
-def test_a_text_that_cannot_be_used_is_asked_for_again_before_any_rollout(tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_used_is_asked_for_again_before_any_rollout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="sharpen")
+
     def forgetful(request: dict[str, Any]) -> str:
         if "cannot be used" in text_of(request):
             assert "it lost {question}" in text_of(request)
@@ -117,6 +122,7 @@ def test_a_text_that_cannot_be_used_is_asked_for_again_before_any_rollout(tmp_pa
     unfit = gepa.candidates[1]
     assert (unfit.status, unfit.reason, unfit.critique) == ("rejected", "it lost {question}", "Shorter is better.")
     assert (unfit.cost.rollouts, unfit.cost.calls) == (0, 1)
+    assert "it lost {question}" in caplog.text
     prompts = {each.resources_id for each in rollouts(trainer)}
     resources = [asyncio.run(trainer.store.get_resources_by_id(each)) for each in prompts]
     assert all("{question}" in each.resources["prompt"].template for each in resources)

@@ -271,6 +271,19 @@ async def test_an_agent_that_lacks_a_resource_ends_the_search_before_it_costs_mo
     assert world.count() == 20
 
 
+async def test_a_prompt_that_no_rollout_can_fill_in_ends_the_search_before_it_costs_more() -> None:
+    class MissingValueError(ArithmeticError):
+        """By the name under which the runner records it."""
+
+    def failing(prompt: str, task: int) -> float:
+        raise MissingValueError("the template has {txt}, but ...")
+
+    optimiser, world = Growing(), World(failing)
+    with pytest.raises(ConfigError, match=r"\{txt\}"):
+        await run(optimiser, world)
+    assert world.count() == 20
+
+
 async def test_an_agent_that_always_fails_is_told_and_may_be_mended_by_a_prompt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

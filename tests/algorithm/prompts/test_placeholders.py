@@ -1,5 +1,6 @@
 """The places for values in a prompt, and which rewritten prompts are refused."""
 
+import re
 from typing import Any
 
 import pytest
@@ -17,11 +18,14 @@ PARENT = PromptTemplate('Context: {context}\nQuestion: {question}\nReply as {"an
     [
         ('{b} and {a} and {b}, {"json": 1}, {{c}}, { d }, {e.f}, {g[0]}, {}, {0}', "f-string", ["b", "a"]),
         ("no place", "f-string", []),
+        (r"{question} in \boxed{answer}, \frac{a}{b}", "f-string", ["question"]),
+        ('{"q": "{question}"}, {{{x}}}', "f-string", ["question", "x"]),
         (
             "{{ b }} {{ a|upper }} {% for x in xs %}{{ x }}{% endfor %} {% set y = 1 %}{{ y }}",
             "jinja",
             ["b", "a", "xs"],
         ),
+        ("{% for i in range(n) %}{{ i }}{% endfor %}", "jinja", ["n"]),
         ("{# {{ a }} #}{% raw %}{{ b }}{% endraw %}", "jinja", []),
         ("<p>{{b}} {{ a }} {{b}}</p> {c}", "poml", ["b", "a"]),
         ('<item for="x in xs">{{x}}</item><let name="y">1</let>{{y}}{{z}}', "poml", ["z"]),
@@ -36,9 +40,13 @@ def test_placeholders_are_the_values_that_a_template_takes(text: str, engine: An
 def test_placeholders_are_exactly_what_format_fills(text: str) -> None:
     template = PromptTemplate(text)
     names = placeholders(template)
-    for name in {"a", "b", "_1", *names}:
-        if f"{{{name}." not in text and f"{{{name}[" not in text:  # filling one of these is an error
-            assert (template.format(**{name: "\x00"}) != text) == (name in names)
+    try:
+        filled = template.format(**{name: f"<{name}>" for name in names})
+    except InvalidInputError:
+        assert "." in text or "[0]" in text  # one that is not plain
+    else:
+        assert all(f"<{name}>" in filled for name in names)
+        assert set(re.findall("<(.*?)>", filled)) == set(names)
 
 
 def test_a_jinja_template_that_is_wrong_is_named() -> None:
@@ -55,7 +63,10 @@ def test_an_endless_sum_in_a_jinja_template_is_not_worked_out() -> None:
     [
         "Think first.\n" + PARENT.template,
         "{question} {context}",
-        "{question} {context} {something_new} {{question}} { json }",
+        "{question} {context} {{something_new}} {{question}} { json }",
+        r"{question} {context} \boxed{answer} \frac{a}{b}",
+        '{question} {context} {"answer": {number}, "unit": {unit: kg}}',
+        '{"context": "{context}", "question": "{question}"}',
     ],
 )
 def test_a_prompt_that_keeps_its_places_is_fit(text: str) -> None:
@@ -73,6 +84,11 @@ def test_a_prompt_that_keeps_its_places_is_fit(text: str) -> None:
         ("Answer.", "it lost {context} and {question}"),
         ("{context} {{question}}", "it lost {question}"),
         ("{context} {question} {question.text}", "it uses {question.text}, but only plain fields such as {question}"),
+        ("{context} {question:.50}", "it lost {question}"),
+        ("{context} {question} {price:.2f}", "it uses {price:.2f}, but only plain fields such as {price}"),
+        ('{context} {question} {"q": {question!r}}', "it uses {question!r}, but only plain fields"),
+        ("{context} {question} {reasoning}", "it uses {reasoning}, which gets no value"),
+        (r"{context} \boxed{question}", "it lost {question}"),
         ("{context} {question} \ud800", "it holds half a character"),
         ("{context} {question}" + "x" * 100_000, "it is too long: 100,020 characters, and its parent has"),
     ],
@@ -96,6 +112,7 @@ def test_a_long_parent_may_have_long_children() -> None:
         ("{% for %} {{ question }}", "it does not parse"),
         ("{{ " + "(" * 5_000 + " }}", "it does not parse"),
         ("{question}", "it lost {{question}}"),
+        ("{{ question }} {{ hint }}", "it uses {{hint}}, which gets no value"),
         ("{% set question = 1 %}{{ question }}", "it lost {{question}}"),
     ],
 )
@@ -109,4 +126,5 @@ def test_a_jinja_prompt_that_cannot_work_is_refused(text: str, why: str) -> None
 def test_a_poml_prompt_that_lost_a_value_is_refused() -> None:
     parent = PromptTemplate("<p>{{question}}</p>", "poml")
     assert why_unfit(PromptTemplate("<p>Question</p>", "poml"), parent) == "it lost {{question}}"
+    assert "{{hint}}" in str(why_unfit(PromptTemplate("<p>{{question}} {{hint}}</p>", "poml"), parent))
     assert why_unfit(PromptTemplate("<p>Q: {{ question }}</p>", "poml"), parent) is None

@@ -146,7 +146,7 @@ class Exploration:
         except InvalidInputError as error:
             self.pool.count_unfit(str(error))
             return False
-        reason = why_unshowable(frame, made, item.task)
+        reason = why_unshowable(frame, made)
         if reason is not None:
             self.pool.count_unfit(reason)
             return False

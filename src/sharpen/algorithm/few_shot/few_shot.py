@@ -195,6 +195,8 @@ class FewShot(PromptOptimiser[TaskT]):
             status="new" if reason is None else "rejected",
             reason=reason,
         )
+        if reason is not None:
+            log.info("%s is rejected: %s", version, reason)
         self.add(candidate)
         self.sets[version] = proposal.shown
         return version if reason is None else None

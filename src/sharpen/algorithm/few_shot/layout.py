@@ -1,21 +1,21 @@
 """Demonstrations written into a template, so that nothing in them is taken for a part of it.
 
 A template with values shows filled copies of its part about the task, each followed by its answer; one without shows
-inputs and outputs. An f-string has no way to write a field as mere text, so what holds one cannot be shown there.
+inputs and outputs.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from xml.parsers import expat
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
+from ...types.template_fields import Field, escape_fields, parse_fields
 from ..prompts.placeholders import placeholders
 from .demonstration import Demonstration
 from .template_parts import (
     DEMOS,
     Parts,
-    f_string_fields,
     field_spans,
     parts_of,
     place_of_demos,
@@ -44,20 +44,16 @@ def with_demonstrations(template: PromptTemplate, shown: Sequence[Demonstration]
     else:
         blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}" for each in shown]
         parts = _headed(template, parts)
-    text = "\n\n".join(map(_raw, blocks) if is_jinja else blocks)
+    text = "\n\n".join(map(_raw if is_jinja else escape_fields, blocks))
     place = place_of_demos(template)
     if is_jinja and place is not None:  # a value of its own is right wherever the template uses it
         return PromptTemplate(f"{{% set {place} %}}{text}{{% endset %}}{template.template}", "jinja")
     return PromptTemplate(_joined(parts, text, has_place=place is not None), template.engine)
 
 
-def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object) -> str | None:
+def why_unshowable(template: PromptTemplate, shown: Demonstration) -> str | None:
     """Why this cannot stand in the template, in words about "it"; None where it can."""
     texts = [shown.answer, shown.input, *shown.values.values()]
-    if template.engine == "f-string":
-        names = {*placeholders(template), *DEMOS, *(task if isinstance(task, Mapping) else ())}
-        if any(f_string_fields(text, frozenset(map(str, names))) for text in texts):
-            return "it holds a field of the template, which would be filled"
     if template.engine == "jinja" and any(_END_OF_RAW.search(text) for text in texts):
         return "it holds {% endraw %}, which ends what Jinja takes for text"
     return why_broken(template, [shown])
@@ -66,17 +62,16 @@ def why_unshowable(template: PromptTemplate, shown: Demonstration, task: object)
 def why_broken(template: PromptTemplate, shown: Sequence[Demonstration]) -> str | None:
     """Whatever is written into a template: it must keep its fields, and get no new ones."""
     try:
-        names = frozenset((*placeholders(template), *DEMOS))
-        before, after = _fields(without_demos(template), names), _fields(with_demonstrations(template, shown), names)
+        before, after = _fields(without_demos(template)), _fields(with_demonstrations(template, shown))
     except InvalidInputError as error:
         return str(error)
     return None if before == after else "the template would have other fields with it"
 
 
-def _fields(template: PromptTemplate, names: frozenset[str]) -> list[str]:
-    """Those of these names, as they are written. In Jinja, their names alone, which come from its parser."""
+def _fields(template: PromptTemplate) -> list[str]:
+    """As they are written. In Jinja and POML, their names alone."""
     if template.engine == "f-string":
-        return f_string_fields(template.template, names)
+        return [piece.text for piece in parse_fields(template.template) if isinstance(piece, Field)]
     return sorted(set(placeholders(template)) - set(DEMOS))
 
 

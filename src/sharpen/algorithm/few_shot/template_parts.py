@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from ...types.resources import FIELD
-from ..prompts.placeholders import placeholders
+from ...types.template_fields import parse_fields
+from ..prompts.placeholders import placeholders, value_fields
 
 DEMOS = ("demos", "demonstrations", "examples")
 """A place of this name is where demonstrations go."""
@@ -20,20 +20,16 @@ _LINE = re.compile(r"\n")
 
 def field_spans(template: PromptTemplate, names: tuple[str, ...] | None = None) -> list[tuple[int, int, str]]:
     """Where plain fields stand in the text, with their names; only those of `names` where it is given."""
-    pattern = FIELD if template.engine == "f-string" else _DOUBLE_FIELD
-    matches = [match for match in pattern.finditer(template.template) if match["name"]]
-    found = [(*match.span(), match["name"]) for match in matches if not match.groupdict().get("access")]
+    if template.engine == "f-string":
+        found = [(field.start, field.end, field.name) for field in value_fields(template.template)]
+    else:
+        found = [(*match.span(), match["name"]) for match in _DOUBLE_FIELD.finditer(template.template)]
     return [each for each in found if names is None or each[2] in names]
 
 
 def value_names(template: PromptTemplate) -> list[str]:
     """The values that the agent gives; demonstrations are given by the search."""
     return [name for name in placeholders(template) if name not in DEMOS]
-
-
-def f_string_fields(text: str, names: frozenset[str]) -> list[str]:
-    """What the f-string engine would fill, or stumble over, given values of these names; as it is written."""
-    return [match[0] for match in FIELD.finditer(text) if match["name"] in names]
 
 
 # -- the part about the task -------------------------------------------------------------------------
@@ -91,13 +87,11 @@ def _begin(separator: re.Pattern[str], text: str, place: int) -> int:
 
 
 def without_demos(template: PromptTemplate) -> PromptTemplate:
-    """The template with nothing at the place for demonstrations, and no gap there either.
-
-    Jinja takes a value that it was not given for nothing, so there the template stays as it is.
-    """
+    """The template with nothing at the place for demonstrations, and no gap there either."""
     text = template.template
-    if template.engine == "jinja":
-        return template
+    if template.engine == "jinja":  # an empty value is right wherever the template uses it
+        place = place_of_demos(template)
+        return template if place is None else PromptTemplate(f'{{% set {place} = "" %}}{text}', "jinja")
     for begin, end, _ in reversed(field_spans(template, DEMOS)):
         text = _closed(text[:begin], text[end:])
     return PromptTemplate(text, template.engine)
@@ -149,12 +143,28 @@ def _read(text: str, template: PromptTemplate) -> dict[str, str] | None:
 
 
 def _pieces(template: PromptTemplate) -> list[tuple[str, str]]:
-    """Words, and the name of the field that follows them; the last has none."""
-    text, pieces, position = template.template.strip(), [], 0
+    """Words as they are shown, and the name of the field that follows them; the last has none."""
+    text = template.template.strip()
+    if template.engine == "f-string":
+        return _pieces_of_fields(text)
+    pieces, position = [], 0
     for begin, end, name in field_spans(PromptTemplate(text, template.engine)):
         pieces.append((text[position:begin], name))
         position = end
     return [*pieces, (text[position:], "")]
+
+
+def _pieces_of_fields(text: str) -> list[tuple[str, str]]:
+    pieces, words = [], ""
+    for piece in parse_fields(text):
+        if isinstance(piece, str):
+            words += piece
+        elif not piece.is_plain or piece.is_argument:
+            words += piece.text
+        else:
+            pieces.append((words, piece.name))
+            words = ""
+    return [*pieces, (words, "")]
 
 
 def longest_words(template: PromptTemplate) -> str:

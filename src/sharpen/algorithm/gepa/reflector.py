@@ -6,6 +6,7 @@ cannot be used is asked for once more, with the reason, before any rollout is sp
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from .family import Family, Texts
 from .rollout_adapter import Examples
 from .search_thread import SearchThread
 
+log = logging.getLogger(__name__)
 Messages = list[dict[str, Any]]
 Ask = Callable[[str, Messages], Awaitable[Answer]]
 Job = tuple[Texts, Examples, Sequence[str]]
@@ -155,8 +157,10 @@ class Reflector:
 
     def _reject(self, version: str, texts: Texts, parent: str, drafts: Sequence[Draft]) -> None:
         for number, draft in enumerate(drafts, start=1):
+            name = f"{version}-unfit{number if len(drafts) > 1 else ''}"
+            log.info("%s is rejected: %s", name, draft.why_unfit)
             self._family.reject(
-                f"{version}-unfit{number if len(drafts) > 1 else ''}",
+                name,
                 {**texts, draft.component: draft.text},
                 parents=[parent],
                 critique=draft.reflection or None,

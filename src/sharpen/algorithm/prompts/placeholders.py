@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...errors import InvalidInputError, MissingExtraError
 from ...types import PromptTemplate
-from ...types.resources import FIELD
+from ...types.template_fields import Field, parse_fields
 
 MOST_CHARACTERS = 100_000
 MOST_GROWTH = 20
@@ -25,7 +25,13 @@ def placeholders(template: PromptTemplate) -> list[str]:
     if template.engine == "poml":
         own = {name for pair in _POML_OWN.findall(template.template) for name in pair}
         return _unique([name for name in _POML_FIELD.findall(template.template) if name not in own])
-    return _unique([match[1] for match in FIELD.finditer(template.template) if match[1] and not match[2]])
+    return _unique([field.name for field in value_fields(template.template)])
+
+
+def value_fields(text: str) -> list[Field]:
+    """The fields of an f-string template that values take the place of. What LaTeX explains is hardly one of them."""
+    fields = [piece for piece in parse_fields(text) if isinstance(piece, Field)]
+    return [field for field in fields if field.is_plain and not field.is_argument]
 
 
 def why_unfit(new: PromptTemplate, parent: PromptTemplate) -> str | None:
@@ -60,17 +66,25 @@ def _bad_fields(new: PromptTemplate, parent: PromptTemplate) -> str | None:
     lost = [_as_written(name, new) for name in before if name not in after]
     if lost:
         return f"it lost {_listed(lost)}"
-    return _unfillable(new, parent, before)
+    return _unfillable(new, before) if new.engine == "f-string" else _without_value(new, after, before)
 
 
-def _unfillable(new: PromptTemplate, parent: PromptTemplate, names: Sequence[str]) -> str | None:
-    """A field such as `{question.text}`: filling it is an error, so every rollout would fail."""
-    if new.engine != "f-string":
+def _unfillable(new: PromptTemplate, names: Sequence[str]) -> str | None:
+    """Why filling it is an error, so that every rollout would fail: `{question.text}`, or a value that is not given."""
+    fields = [piece for piece in parse_fields(new.template) if isinstance(piece, Field)]
+    needed = [field for field in fields if not field.is_optional or field.name in names]
+    bent = next((field for field in needed if not field.is_plain), None)
+    if bent is not None:
+        return f"it uses {bent.text}, but only plain fields such as {{{bent.name}}} are filled"
+    return _without_value(new, [field.name for field in needed], names)
+
+
+def _without_value(new: PromptTemplate, names: Sequence[str], known: Sequence[str]) -> str | None:
+    unknown = [_as_written(name, new) for name in _unique(names) if name not in known]
+    if not unknown:
         return None
-    for match in FIELD.finditer(new.template):
-        if match[2] and match[1] in names and match[0] not in parent.template:
-            return f"it uses {match[0]}, but only plain fields such as {{{match[1]}}} are filled"
-    return None
+    had = _listed([_as_written(name, new) for name in known]) if known else "none"
+    return f"it uses {_listed(unknown)}, which gets no value: the places of its parent are {had}"
 
 
 def _jinja_names(text: str) -> list[str]:
@@ -86,7 +100,8 @@ def _jinja_names(text: str) -> list[str]:
         undeclared = meta.find_undeclared_variables(tree)
     except (TemplateError, RecursionError) as error:
         raise InvalidInputError(f"the Jinja template is wrong: {error}") from error
-    return _unique([node.name for node in tree.find_all(nodes.Name) if node.name in undeclared])
+    taken = undeclared - environment.globals.keys()
+    return _unique([node.name for node in tree.find_all(nodes.Name) if node.name in taken])
 
 
 def _is_blank(text: str) -> bool:

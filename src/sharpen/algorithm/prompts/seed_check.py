@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from ...errors import ConfigError, MissingResourceError, RunError
+from ...errors import ConfigError, MissingResourceError, MissingValueError, RunError
 from .evaluations import Evaluation
 
 log = logging.getLogger(__name__)
@@ -23,11 +23,13 @@ def check_seed(evaluations: Sequence[Evaluation]) -> None:
 
 
 def _check_failed(evaluations: Sequence[Evaluation]) -> None:
-    """Another prompt may mend an agent that fails, but gives it no resource that it lacks."""
+    """Another prompt may repair an agent that fails, but gives it no resource and no value that it lacks."""
     first = evaluations[0].error or ""
     if all((each.error or "").startswith(MissingResourceError.__name__) for each in evaluations):
         model = ", or serve a local model with model=" if "no LLM" in first else ""
         raise ConfigError(f"no rollout of the seed prompt could begin. {first}{model}")
+    if all((each.error or "").startswith(MissingValueError.__name__) for each in evaluations):
+        raise ConfigError(f"no rollout of the seed prompt could fill it in. {first}")
     log.warning(
         "every rollout of the seed prompt failed, the first with %s: the search goes on for a round, as another prompt "
         "may mend that; if none can, stop it and mend the agent",
