@@ -190,6 +190,48 @@ def test_a_sequence_whose_calls_are_all_without_spread_is_left_out() -> None:
     assert credit.metrics["flat_groups"] == 0
 
 
+# -- turns that do not extend each other -------------------------------------------------------------
+
+
+def three_turns(rollout_id: str, rewards: list[float | None], *, keeps_thoughts: bool) -> CollectedRollout:
+    """Each answer is a thought (8), and a word (2). A template that drops thoughts keeps the words in later prompts."""
+    shown = [8, 2] if keeps_thoughts else [2]
+    prompts = [[1], [1, *shown, 5], [1, *shown, 5, *shown, 6]]
+    calls = [call(each, [8, 2], reward=reward) for each, reward in zip(prompts, rewards, strict=True)]
+    return collected(rollout_id, rewards[-1], *calls)
+
+
+@pytest.mark.parametrize("rewards", [[None, None, 1.0], [0.5, 0.25, 1.0]])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_turns_that_are_trained_apart_have_the_credit_of_turns_in_one_sequence(
+    estimator: Estimator, rewards: list[float | None]
+) -> None:
+    found = {}
+    for keeps_thoughts in (True, False):
+        rollouts = [
+            three_turns("a-0", rewards, keeps_thoughts=keeps_thoughts),
+            three_turns("a-1", [None, None, 0.0], keeps_thoughts=keeps_thoughts),
+        ]
+        samples = [sample for rollout in rollouts for sample in rollout.samples]
+        assert len(samples) == (2 if keeps_thoughts else 6)
+        given = [[0.25 if is_sampled else 9.0 for is_sampled in sample.loss_mask] for sample in samples]
+        credit = assign_credit(
+            rollouts,
+            estimator=estimator,
+            gamma=0.5,
+            values=given,
+            ref_logprobs=[[-0.5] * len(sample) for sample in samples],
+            kl_in_reward_coef=0.1,
+            kl_kind="k1",
+        )
+        found[keeps_thoughts] = [value for sample in advantages(credit) for value in sample], credit.metrics
+    (together, metrics), (apart, metrics_apart) = found[True], found[False]
+
+    assert apart == pytest.approx(together)
+    assert len(apart) == metrics["trained_tokens"] == 12
+    assert metrics_apart == pytest.approx(metrics | {"sequences": 6, "prompt_length_mean": pytest.approx(3)})
+
+
 # -- along the trajectory ----------------------------------------------------------------------------
 
 

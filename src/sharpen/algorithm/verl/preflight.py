@@ -75,42 +75,59 @@ def conclude(checks: Sequence[Check], *, is_strict: bool) -> None:
 
 # -- the checks --------------------------------------------------------------------------------------
 
-_CONVERSATION = [
-    {"role": "user", "content": "What is 2 plus 3?"},
-    {"role": "assistant", "content": "Let me see: it is 5."},
-    {"role": "user", "content": "And 4 plus 4?"},
-]
+_QUESTION, _NEXT_QUESTION = "What is 2 plus 3?", "And 4 plus 4?"
+_ANSWER = "Let me see: it is 5."
+_THOUGHT, _AFTER_THOUGHT = "Two and three make five.", "\n\nIt is 5."
 
 
 def check_template(tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> Check:
-    """A second turn must begin with exactly the tokens of the first."""
+    """A second turn must begin with exactly the tokens of the first, the answer that was sampled included."""
     name = "chat template"
     if getattr(tokenizer, "chat_template", None) is None:
         return Check(name, "warning", "the tokenizer has none: agents can use /v1/completions only")
     try:
-        first, answered, second = (_ids(tokenizer, count, template_kwargs or {}) for count in (1, 2, 3))
+        prompt = _prompt(tokenizer, template_kwargs, [_QUESTION])
+        # Some templates open the thought in the prompt.
+        opening = "" if prompt.rstrip().endswith("<think>") else "<think>\n"
+        thinking = f"{opening}{_THOUGHT}\n</think>{_AFTER_THOUGHT}"
+        keeps_answers, keeps_thoughts = (
+            _extends(
+                tokenizer, prompt, answer, _prompt(tokenizer, template_kwargs, [_QUESTION, answer, _NEXT_QUESTION])
+            )
+            for answer in (_ANSWER, thinking)
+        )
     except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
         return Check(name, "error", f"it cannot write two turns: {error}. Use a model with a template for chats")
-    if answered[: len(first)] == first and second[: len(answered)] == answered:
+    if keeps_answers and keeps_thoughts:
         return Check(name, "passed", "a second turn begins with the tokens of the first")
+    told = (
+        "it removes the reasoning (<think>...</think>) of earlier answers"
+        if keeps_answers
+        else "it writes earlier turns with other tokens than they had"
+    )
     return Check(
         name,
         "warning",
-        "it does not extend prefixes: a second turn is written with other tokens than the first was. Every turn is "
-        "then trained as a sequence of its own, which is right but slower. Use a template that keeps earlier turns as "
-        "they were (one that removes earlier thoughts does not; some have a switch for it, which "
-        "data.apply_chat_template_kwargs sets), or agents of one turn",
+        f"it does not extend prefixes: {told}. The turns of a conversation are then trained apart, each after the "
+        "prompt that the model read: the credit is the same, but every turn computes its history again, and the model "
+        "acts without its earlier reasoning in training as in use. Some templates have a switch that keeps it, which "
+        "data.apply_chat_template_kwargs sets. Agents of one turn are not affected",
     )
 
 
-def _ids(tokenizer: Any, count: int, template_kwargs: Mapping[str, Any]) -> list[int]:
-    is_open = _CONVERSATION[count - 1]["role"] == "user"
-    how = {**template_kwargs, "tokenize": False, "add_generation_prompt": is_open}
-    text = tokenizer.apply_chat_template(_CONVERSATION[:count], **how)
-    if not is_open:  # after an answer some templates write a line break that nobody samples
-        text = text.rstrip()
-    found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return found
+def _prompt(tokenizer: Any, template_kwargs: Mapping[str, Any] | None, turns: Sequence[str]) -> str:
+    """What the model reads before its next answer. Questions and answers take turns."""
+    messages = [
+        {"role": "assistant" if place % 2 else "user", "content": content} for place, content in enumerate(turns)
+    ]
+    how = {**(template_kwargs or {}), "tokenize": False, "add_generation_prompt": True}
+    return str(tokenizer.apply_chat_template(messages, **how))
+
+
+def _extends(tokenizer: Any, prompt: str, answer: str, following: str) -> bool:
+    """Whether the next prompt begins with the tokens of this one and of its answer."""
+    before, after = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt + answer, following))
+    return bool(after[: len(before)] == before)
 
 
 def check_outcomes(rollouts: Sequence[CollectedRollout]) -> Check:
