@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.store import SQLiteStore
+from sharpen.errors import AccessDeniedError
+from sharpen.store import LightningStoreClient, SQLiteStore
 from sharpen.types import EnqueueRolloutRequest
 
 from .rollout_run import Terminal
@@ -132,6 +133,35 @@ def test_a_served_store_is_found_with_its_token_and_ends_in_order(terminal: Term
     assert token not in noted
     assert not token_file.exists()
     assert (tmp_path / "served.db").exists()
+
+
+async def _enqueue(url: str) -> int:
+    client = LightningStoreClient(url)
+    try:
+        await client.enqueue_rollout("a task")
+        return (await client.statistics())["total_rollouts"]
+    finally:
+        await client.close()
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("given", ["", "chosen-by-the-user"])
+def test_a_client_in_python_finds_the_token_of_a_served_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    server = serving(tmp_path, SHARPEN_TOKEN=given)
+    try:
+        assert server.stdout is not None
+        url: str = json.loads(server.stdout.readline())["url"]
+        if given:
+            with pytest.raises(AccessDeniedError):
+                asyncio.run(_enqueue(url))
+            monkeypatch.setenv("SHARPEN_TOKEN", given)
+        assert asyncio.run(_enqueue(url)) == 1
+        assert asyncio.run(_enqueue(url.replace("127.0.0.1", "localhost"))) == 2
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
 
 
 @pytest.mark.slow

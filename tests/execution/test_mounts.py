@@ -13,7 +13,7 @@ from sharpen import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.execution.mounts import Mount, announce
 from sharpen.execution.serving import Served, serve
-from sharpen.execution.tokens import VARIABLE
+from sharpen.store.tokens import VARIABLE
 
 GREETER = """
 from pathlib import Path

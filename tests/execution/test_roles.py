@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from sharpen.execution import ClientServerExecutionStrategy, apart
-from sharpen.execution.tokens import given_token, left_in_file, read_token, token_file
 from sharpen.http.listening import listen
 from sharpen.store import InMemoryLightningStore
+from sharpen.store.tokens import given_token, left_in_file, read_token, token_file
 
 from .bundles import Enqueue, Work
 from .processes import eventually, notes, program, wait_for_note

@@ -6,9 +6,9 @@ import pytest
 
 from sharpen import InMemoryLightningStore, LightningStoreClient, SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.execution.tokens import left_in_file, token_file
 from sharpen.llm_proxy import LLMProxyClient
 from sharpen.store.server import LightningStoreServer
+from sharpen.store.tokens import left_in_file, token_file
 from sharpen.trainer import Trainer
 
 

@@ -54,7 +54,7 @@ def served_place(url: str, *, who: str) -> tuple[str, int]:
 
 def token_for(url: str) -> str | None:
     """The token of SHARPEN_TOKEN, else the one that a store server of this user left on this machine."""
-    from ..execution.tokens import token_at
+    from ..store.tokens import token_at
 
     return token_at(*split_address(url))
 

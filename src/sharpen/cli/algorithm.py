@@ -96,10 +96,10 @@ def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, An
 def _reached(url: str) -> "LightningStore":
     """The store behind a server, which is waited for: a run begins when there is one that lets it in."""
     from ..execution.apart import reached
-    from ..execution.renewing_client import client_at
+    from ..store.client import LightningStoreClient
 
     host, port = split_address(url)
-    return client_at(url, host, port) if url.startswith("https://") else asyncio.run(reached(host, port))
+    return LightningStoreClient(url) if url.startswith("https://") else asyncio.run(reached(host, port))
 
 
 @contextlib.contextmanager

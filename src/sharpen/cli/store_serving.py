@@ -35,9 +35,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(arguments: argparse.Namespace, out: Output) -> int:
-    from ..execution.tokens import given_token, left_in_file, token_file
     from ..store.opening import open_url
     from ..store.server import LightningStoreServer
+    from ..store.tokens import given_token, left_in_file, token_file
 
     place = _place(getattr(arguments, "database", None))
     _check(place)
@@ -142,7 +142,7 @@ def _mounts(store: "LightningStore", place: Place, token: str | None, out: Outpu
 
 def _announce(url: str, place: Place, token: str | None, out: Output, *, has_dashboard: bool) -> None:
     """The token is seen on a terminal only, never in a log or a pipe; programs of this user find it in its file."""
-    from ..execution.tokens import given_token
+    from ..store.tokens import given_token
 
     dashboard = f"{url}/dashboard/" if has_dashboard else None
     if out.is_json:

@@ -15,10 +15,9 @@ from ..errors import AccessDeniedError, StoreUnavailableError
 from ..http.listening import address
 from ..store import LightningStore
 from ..store.client import LightningStoreClient
+from ..store.tokens import given_token, read_token, token_file
 from .lives import End
-from .renewing_client import client_at
 from .serving import client_of
-from .tokens import given_token, read_token, token_file
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.1
@@ -33,7 +32,6 @@ class ServedApart:
     """A server that the other role starts, earlier or later than this one."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
         self.url = address(host, port)
         self.token = given_token()
         self.token_file: Path | None = token_file(host, port) if self.token is None else None
@@ -136,7 +134,7 @@ class ServedApart:
 
     def client(self) -> LightningStoreClient:
         """A client of its own for somebody who closes it."""
-        return client_at(self.url, self._host, self._port)
+        return LightningStoreClient(self.url)
 
 
 async def reached(host: str, port: int) -> LightningStore:

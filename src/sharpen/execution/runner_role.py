@@ -15,7 +15,7 @@ from .events import RunnerEvent
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
-from .renewing_client import client_with
+from .serving import client_with
 from .transport import unpack
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..errors import ConfigError
 from ..http.listening import address, listen
@@ -17,6 +17,9 @@ from . import jobs
 from .checked_store import CheckedStore
 from .mounts import Mount
 from .store_process import StoreProcess
+
+if TYPE_CHECKING:
+    from ..store.client import LightningStoreClient
 
 SQLITE = "sharpen.store.sqlite.SQLiteStore"
 
@@ -46,13 +49,20 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+def client_with(url: str, token: str | None, token_file: Path | None, **options: Any) -> "LightningStoreClient":
+    """A client with this token; where it came from a file, also with later ones from there."""
+    from ..store.client import LightningStoreClient
+
+    client = LightningStoreClient(url, token, **options)
+    client.token_file = token_file or client.token_file
+    return client
+
+
 @contextlib.asynccontextmanager
 async def client_of(
     url: str, token: str | None, *, token_file: Path | None = None, retry_seconds: float = 60.0
 ) -> AsyncIterator[LightningStore]:
     """A client that is closed in the loop that it was used in."""
-    from .renewing_client import client_with
-
     client = client_with(url, token, token_file, retry_seconds=retry_seconds)
     try:
         yield client

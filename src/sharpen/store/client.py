@@ -39,6 +39,7 @@ from .methods import METHODS, MaybeAttempted, Method, forward_methods
 from .spool import Entry, default_folder
 from .spooler import Away, OtherStore, Spooler
 from .together import Together, may_travel_together
+from .tokens import given_token, read_token, token_file_of
 from .transitions import ENDED
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _jitter = random.Random()  # apart from the user's own random numbers, which may
 
 LOOK_SECONDS = 0.25  # how soon a call that waits for the server notices that it should not
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
+TOKEN_SECONDS, TOKEN_LOOK_SECONDS = 2.0, 0.05
+DENIED = 401
 MAX_BATCH = 2_000
 MAX_BATCH_BYTES = 16 * 2**20
 MAX_QUERY_CHARACTERS = 8 * 1024  # longer arguments of a read travel in a body: servers bound the head of a request
@@ -64,6 +67,8 @@ def _request(method: Method) -> Callable[..., Awaitable[Any]]:
 class LightningStoreClient(LightningStore):
     """A store that lives behind a `LightningStoreServer`.
 
+    Without `token` it is read from `SHARPEN_TOKEN` or, where that is not set, from the file that a server of this user
+    on this machine has left; a server that replaces that one brings a new token, which is found too.
     `retry_seconds` bounds how long a call tries to reach the server; finished work goes to the spool after
     `spool_after_seconds`. Connections are kept. It may be used from several threads and loops.
     """
@@ -82,12 +87,18 @@ class LightningStoreClient(LightningStore):
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
             raise ConfigError(f"url is {url!r}: give the address of a store server, such as http://127.0.0.1:4747")
         self.url = url.rstrip("/")
+        self.token_file: Path | None = None
+        """Where the token came from, and where the next one is looked for when this one is refused."""
+        if token is None and (token := given_token()) is None:
+            self.token_file = token_file_of(self.url)
+            token = read_token(self.token_file)
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._retry_seconds = retry_seconds
         self._request_seconds = request_seconds
         self._by_loop: dict[asyncio.AbstractEventLoop, HttpClient] = {}
+        self._made_with: weakref.WeakKeyDictionary[HttpClient, str | None] = weakref.WeakKeyDictionary()
         self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
         self._spooler = Spooler(
@@ -166,13 +177,20 @@ class LightningStoreClient(LightningStore):
         return together
 
     async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
-        """One request and its answer."""
+        """One request and its answer; with a new token where the old one is refused and there is another."""
+        used = self._connections()
+        status, body = await self._exchange_over(used, request, store_id)
+        if status == DENIED and await self._has_new_token(used):
+            status, body = await self._exchange_over(self._connections(), request, store_id)
+        return status, body
+
+    async def _exchange_over(self, connections: HttpClient, request: Entry, store_id: str | None) -> tuple[int, bytes]:
         verb, headers = request.verb, [] if store_id is None else [("sharpen-store", store_id)]
         if verb == "GET" and request.body:
             verb, headers = "POST", [*headers, ("x-http-method-override", "GET")]
         body, seconds = request.body.encode(), self._request_seconds
         try:
-            answer = await self._connections().exchange(verb, request.path, headers=headers, body=body, seconds=seconds)
+            answer = await connections.exchange(verb, request.path, headers=headers, body=body, seconds=seconds)
         except (OSError, TimeoutError) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
         self.store_id = answer.header("sharpen-store") or self.store_id
@@ -188,7 +206,31 @@ class LightningStoreClient(LightningStore):
             found = self._by_loop[loop] = HttpClient(
                 self.url, headers=self._headers.items(), stale_seconds=math.inf, uses_proxy=False
             )
+            self._made_with[found] = self._headers.get("authorization")
         return found
+
+    async def _has_new_token(self, refused: HttpClient) -> bool:
+        """Whether the file has another token than these connections. A server that takes the place of another one
+        leaves its token a moment after its first answer."""
+        if self.token_file is None:
+            return False
+        end = time.monotonic() + (TOKEN_SECONDS if self._made_with.get(refused) else 0)
+        while not self._take_new_token(self.token_file, refused):
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(TOKEN_LOOK_SECONDS)
+        return True
+
+    def _take_new_token(self, file: Path, refused: HttpClient) -> bool:
+        token = read_token(file)
+        if token is None or self._made_with.get(refused) == f"Bearer {token}":
+            return False
+        self._headers = {**self._headers, "authorization": f"Bearer {token}"}
+        loop = asyncio.get_running_loop()
+        if self._by_loop.get(loop) is refused:  # each loop has its own
+            del self._by_loop[loop]
+            refused.close()
+        return True
 
     # -- waiting: long polls, one after another ------------------------------------------------------
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
@@ -205,11 +204,10 @@ def _opened(url: str) -> LightningStore:
     found = resolve_address(url)
     if not found.startswith(("http://", "https://")):
         return open_url(found)
-    from ..execution.renewing_client import client_at
+    from ..store.client import LightningStoreClient
 
     try:
-        parts = urlsplit(found)
-        return client_at(found, parts.hostname or "", parts.port or 0)
+        return LightningStoreClient(found)
     except ValueError as error:  # a port that is no number; and our own errors, which say more
         raise ConfigError(f"store is {hidden_password(found)!r}: {error}") from error
 

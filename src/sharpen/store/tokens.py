@@ -1,6 +1,6 @@
-"""How roles that are started apart on one machine come to the same token.
+"""How clients on the machine of a store server find its token.
 
-The side that serves the store leaves it in a file that only its user can read; runners find it there. Between
+The side that serves the store leaves it in a file that only its user can read; clients find it there. Between
 machines the variable SHARPEN_TOKEN carries it.
 """
 
@@ -12,6 +12,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError
 
 log = logging.getLogger(__name__)
 VARIABLE = "SHARPEN_TOKEN"
@@ -28,6 +31,16 @@ def token_file(host: str, port: int) -> Path:
     folder = _folder() / "tokens"
     name = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
     return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', name)}-{port}"
+
+
+def token_file_of(url: str) -> Path:
+    """Where the token of the server at an address lies, if that is a server of this machine."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:  # what stands before the port may be a password
+        raise ConfigError(f"the port in the address of a store server is not a number: {error}") from None
+    return token_file(parts.hostname or "", port or (443 if parts.scheme == "https" else 80))
 
 
 def token_at(host: str, port: int) -> str | None:
