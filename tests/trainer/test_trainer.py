@@ -121,6 +121,14 @@ def test_old_names_stay_where_no_iteration_is_reported() -> None:
     assert metrics["val/reward_mean"] == metrics["run/val/reward_mean"] == 2.0
 
 
+def test_dev_prints_no_line_for_a_rollout_that_did_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    result = small_trainer().dev(lambda task: 1 / task, [0, 1, 2, 3])
+    assert result.metrics["failed"] == 1
+    lines = [line for line in capfd.readouterr().err.splitlines() if "algorithm.fast" in line]
+    assert len(lines) == 1
+    assert "ZeroDivisionError" in lines[0]
+
+
 def test_dev_runs_a_baseline_where_no_algorithm_was_given() -> None:
     trainer = small_trainer()
     assert trainer.dev(double, [1], [2]).metrics["reward_mean"] == 3

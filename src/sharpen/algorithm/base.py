@@ -108,6 +108,10 @@ class Algorithm(Generic[TaskT]):
         name = getattr(self, "__name__", type(self).__name__)
         return UpperBound(None, None, (f"{name} does not say how many rollouts it asks for",))
 
+    def model_folder(self) -> Path | None:
+        """The folder of the model that it has trained; None where there is none."""
+        return None
+
     # -- what it is given ----------------------------------------------------------------------------
 
     def set_trainer(self, trainer: Any) -> None:

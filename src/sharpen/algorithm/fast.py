@@ -44,8 +44,8 @@ class Baseline(FastAlgorithm[TaskT]):
     An epoch is an iteration for callbacks and loggers.
 
     Without a validation set, `train_split` divides the training set. `polling_interval` only bounds a long poll.
-    The queue holds `max_queue_length` rollouts, or more where the workers take more. `span_verbosity` says what is
-    logged of every span: its keys, its keys and values, or nothing.
+    The queue holds `max_queue_length` rollouts, or more where the workers take more. A rollout that failed is
+    logged; `span_verbosity` "keys" or "key_values" logs every rollout, with the keys, or keys and values, of its spans.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Baseline(FastAlgorithm[TaskT]):
         train_split: float = 0.5,
         polling_interval: float = 5.0,
         max_queue_length: int = 4,
-        span_verbosity: SpanVerbosity = "keys",
+        span_verbosity: SpanVerbosity = "none",
     ) -> None:
         _check(n_epochs, train_split, polling_interval, max_queue_length, span_verbosity)
         self.n_epochs = n_epochs
@@ -270,6 +270,7 @@ class Baseline(FastAlgorithm[TaskT]):
         reason = why_failed(rollout)
         outcome = f"{rollout.status} ({reason})" if reason else rollout.status
         level = logging.DEBUG if self.span_verbosity == "none" else logging.INFO
+        level = logging.WARNING if rollout.status == "failed" else level
         log.log(level, "%s: %s, reward %s, %.1f s", rollout.rollout_id, outcome, rollout.reward, seconds)
 
     # -- keeping the queue long enough ---------------------------------------------------------------

@@ -19,7 +19,7 @@ class RunResult(msgspec.Struct, frozen=True):
     `run/train/…`, `run/val/…`, `rollouts` and other counts, and `llm/…`. `reward_mean` is an old name of
     `run/reward_mean`; where an algorithm reports no iterations, `train/…` and `val/…` are those of the whole run."""
     best_resources: NamedResources | None = None
-    """The resources that were published last."""
+    """The resources that were published last, without an LLM that was only served during the run."""
     run_dir: Path | None = None
     """Where the records are."""
     seconds: float = 0.0
@@ -27,6 +27,8 @@ class RunResult(msgspec.Struct, frozen=True):
     resources_id: str | None = None
     resources_version: int | None = None
     error: str | None = None
+    model_dir: Path | None = None
+    """The folder of the model that was trained, where the algorithm trains one."""
     warnings: list[str] = []
     """What a successful run should still be looked at for, such as a metric that ended worse than it began."""
 
@@ -34,4 +36,4 @@ class RunResult(msgspec.Struct, frozen=True):
         """The same for a file; the resources themselves are in the store."""
         found = msgspec.structs.asdict(self)
         del found["best_resources"], found["run_dir"]
-        return found
+        return found | {"model_dir": None if self.model_dir is None else str(self.model_dir)}

@@ -7,6 +7,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from ..runs import RunFolder
 from ..runs.history import EARLIER, moment
 from ..store import LightningStore
 from ..store.local import LocalStore
-from ..types import Dataset, ResourcesUpdate
+from ..types import Dataset, NamedResources, ProxyLLM, ResourcesUpdate
 from .bundles import AlgorithmBundle, RunnerBundle
 from .config import resolved_config
 from .dashboard import mount_dashboard
@@ -112,6 +113,8 @@ class Run:
         config = self._config()
         if self._folder is not None:
             self._folder.write_config(config)
+            if self._algorithm is not None:  # one that runs in another process is asked here where its model is
+                self._algorithm.run_dir = self._folder.path
         folder, llm_proxy = self._folder, trainer.llm_proxy
         sign = None if folder is None or llm_proxy is None else GatewaySign(folder.path.name)
         self._bundle = self._algorithm_bundle(config, sign)
@@ -221,19 +224,29 @@ class Run:
         result = RunResult(
             status=status,
             metrics=self._metrics(),
-            best_resources=None if latest is None else latest.resources,
+            best_resources=None if latest is None else self._lasting(latest.resources),
             run_dir=None if self._folder is None else self._folder.path,
             seconds=self._earlier_seconds + time.monotonic() - self._began,
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
             error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),
             warnings=[] if status == "failed" else self._warnings(latest),
+            model_dir=self._model_dir(),
         )
         if self._folder is not None:
             self._folder.write_result(result.record())
             if result.status == "interrupted" and self._algorithm is not None:
                 log.info("the run was interrupted; fit(..., resume=%r) goes on with it", str(self._folder.path))
         return result
+
+    def _lasting(self, resources: NamedResources) -> NamedResources:
+        """Without the model that an algorithm served: nobody answers at its address any more."""
+        is_served = any(stage.needs_gateway for stage in self._stages)
+        return {name: each for name, each in resources.items() if not is_served or not isinstance(each, ProxyLLM)}
+
+    def _model_dir(self) -> Path | None:
+        folders = [found for stage in self._stages if (found := stage.model_folder()) is not None]
+        return folders[-1] if folders else None
 
     def _metrics(self) -> dict[str, Any]:
         """Those of the whole run, of the last iteration and of the last validation, less what passes with the run."""

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.verl.config import read_config
-from sharpen.algorithm.verl.grpo_options import grpo_config
+from sharpen import GRPO
+from sharpen.algorithm.verl.grpo_options import OPTIONS, SYNONYMS
 from sharpen.errors import ConfigError
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
 
 def test_the_model_alone_makes_a_config() -> None:
-    config = read_config(grpo_config("some/model"))
+    config = GRPO("some/model").settings
     assert config.model.path == "some/model"
     assert config.algorithm.adv_estimator == "grpo"
     assert (config.rollout.n, config.data.train_batch_size, config.actor.ppo_mini_batch_size) == (8, 8, 8)
@@ -50,12 +50,13 @@ def test_every_option_acts(tmp_path: Path) -> None:
         "precision": "bf16",
         "config": {"data.shuffle": False},
     }
-    assert set(given) | {"model"} == set(inspect.signature(grpo_config).parameters)
-    usual = grpo_config("m")
+    assert set(given) | {"model", "unknown"} == set(inspect.signature(GRPO).parameters)
+    assert set(given) | {"model"} == {*OPTIONS, "config"}
+    usual = GRPO("m").config
     for name, value in given.items():
         alone = {name: value, **({"lora_rank": 8} if name == "trainable" else {})}
-        assert grpo_config("m", **alone) != usual, name
-    config = read_config(grpo_config("m", **given))
+        assert GRPO("m", **alone).config != usual, name
+    config = GRPO("m", **given).settings
     assert config.actor.use_kl_loss
     assert config.actor.kl_loss_coef == 0.01
     assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.1, 0.28)
@@ -67,13 +68,13 @@ def test_every_option_acts(tmp_path: Path) -> None:
 
 
 def test_keys_of_verl_count_more_than_the_options() -> None:
-    config = grpo_config("m", batch_size=4, config={"data": {"train_batch_size": 16}, f"{ROLLOUT}.response_length": 32})
-    assert config["data"]["train_batch_size"] == 16
-    assert read_config(config).data.max_response_length == 32
+    keys = {"data": {"train_batch_size": 16}, f"{ROLLOUT}.response_length": 32}
+    data = GRPO("m", batch_size=4, config=keys).settings.data
+    assert (data.train_batch_size, data.max_response_length) == (16, 32)
 
 
 def test_an_empty_section_takes_nothing_away() -> None:
-    assert grpo_config("m", config={"data": None, "trainer": {}}) == grpo_config("m")
+    assert GRPO("m", config={"data": None, "trainer": {}}).config == GRPO("m").config
 
 
 @pytest.mark.parametrize(
@@ -90,9 +91,34 @@ def test_an_empty_section_takes_nothing_away() -> None:
 )
 def test_a_wrong_option_is_named_as_the_caller_wrote_it(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        grpo_config("m", **options)
+        GRPO("m", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("num_generations", "group_size="),
+        ("lr", "learning_rate="),
+        ("beta", "kl_coef="),
+        ("max_completion_length", "max_response_length="),
+        ("groupsize", "group_size="),
+        ("learning_rat", "learning_rate="),
+        ("preflight", "'trainer.preflight'"),
+        ("qqq", "group_size"),
+    ],
+)
+def test_a_near_miss_is_told_the_option_that_is_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GRPO("m", **{name: 1})
+    assert name in str(caught.value)
+    assert meant in str(caught.value)
+
+
+def test_synonyms_lead_to_options_and_are_none_themselves() -> None:
+    assert set(SYNONYMS.values()) <= set(OPTIONS)
+    assert not set(SYNONYMS) & set(OPTIONS)
 
 
 def test_an_unknown_key_is_found_when_the_config_is_read() -> None:
     with pytest.raises(ConfigError, match=r"did you mean data\.shuffle"):
-        read_config(grpo_config("m", config={"data.shufle": True}))
+        GRPO("m", config={"data.shufle": True})

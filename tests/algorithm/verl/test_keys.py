@@ -75,8 +75,7 @@ def test_the_page_of_keys_is_that_of_the_table() -> None:
 
 def test_reading_a_config_loads_no_heavy_package() -> None:
     code = (
-        "import sys; from sharpen.algorithm.verl.config import read_config; "
-        "from sharpen.algorithm.verl.grpo_options import grpo_config; read_config(grpo_config('m')); "
+        "import sys; from sharpen import GRPO; GRPO('m'); "
         "print([name for name in ('torch', 'transformers', 'numpy', 'yaml') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from openai import AsyncOpenAI
 
-from sharpen import LLM, VERL, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
+from sharpen import LLM, VERL, PromptTemplate, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
 from sharpen.archive.catalog import RunEntry
 from sharpen.archive.comparison import summaries
 from sharpen.callbacks import Callback
@@ -61,6 +61,16 @@ def test_a_run_trains_the_model_and_keeps_it(tiny: Path, tmp_path: Path) -> None
         is_trained = not torch.allclose(base, merged.model(ids).logits, atol=1e-4)
     assert same
     assert is_trained
+
+
+def test_a_result_names_the_model_and_holds_no_endpoint_of_the_past(tiny: Path, tmp_path: Path) -> None:
+    prompt = PromptTemplate("Say {word}")
+    trainer = fit(small_grpo(tiny, steps=1), tmp_path / "run", initial_resources={"prompt": prompt})
+    assert trainer.result is not None
+    assert trainer.result.best_resources == {"prompt": prompt}
+    assert trainer.result.model_dir == tmp_path / "run" / "checkpoints" / "step_1" / "model"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["model_dir"] == str(trainer.result.model_dir)
+    assert load_model(trainer.result.model_dir).model.config.hidden_size == 32
 
 
 class StopEarly(Callback):

@@ -1,7 +1,8 @@
 """GRPO in plain words, for those who do not know verl: each option sets one key of the config."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from ...errors import ConfigError
@@ -42,75 +43,61 @@ OPTIONS = {
 """The key that each option sets."""
 
 
-def grpo_config(
-    model: str | os.PathLike[str],
-    *,
-    group_size: int = 8,
-    batch_size: int = 8,
-    learning_rate: float = 1e-5,
-    steps: int | None = None,
-    epochs: int = 1,
-    lora_rank: int = 0,
-    lora_alpha: float | None = None,
-    trainable: str | None = None,
-    temperature: float = 1.0,
-    max_prompt_length: int = 4096,
-    max_response_length: int = 512,
-    clip: float = 0.2,
-    clip_high: float | None = None,
-    kl_coef: float = 0.0,
-    entropy_coef: float = 0.0,
-    mini_batch_size: int | None = None,
-    ppo_epochs: int = 1,
-    scale_by_std: bool = True,
-    max_staleness: int = 0,
-    validate_every: int = -1,
-    validate_by: str | None = None,
-    save_every: int = -1,
-    output_dir: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    precision: str | None = None,
-    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-) -> dict[str, Any]:
-    """The config of these options, in verl's shape. Keys of `config` count more than the options.
+SYNONYMS = {
+    **dict.fromkeys(("num_generations", "n", "num_samples", "rollouts"), "group_size"),
+    **dict.fromkeys(("lr", "actor_lr"), "learning_rate"),
+    **dict.fromkeys(("beta", "kl_loss_coef", "kl"), "kl_coef"),
+    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size", "generation_batch_size"), "batch_size"),
+    **dict.fromkeys(("max_completion_length", "max_new_tokens", "max_tokens"), "max_response_length"),
+    **dict.fromkeys(("max_steps", "total_training_steps", "num_steps"), "steps"),
+    **dict.fromkeys(("num_train_epochs", "num_epochs", "total_epochs", "n_epochs"), "epochs"),
+    **dict.fromkeys(("epsilon", "clip_ratio", "cliprange"), "clip"),
+    **dict.fromkeys(("epsilon_high", "clip_ratio_high"), "clip_high"),
+    **dict.fromkeys(("eval_steps", "test_freq", "eval_every"), "validate_every"),
+    **dict.fromkeys(("save_steps", "save_freq", "checkpoint_every"), "save_every"),
+    **dict.fromkeys(("num_iterations", "mu"), "ppo_epochs"),
+    **dict.fromkeys(("rank", "lora_r", "r"), "lora_rank"),
+    **dict.fromkeys(("model_name", "model_path", "model_name_or_path", "path"), "model"),
+    **{"scale_rewards": "scale_by_std", "entropy_coeff": "entropy_coef", "dtype": "precision", "bf16": "precision"},
+    **{"prompt_length": "max_prompt_length", "default_local_dir": "output_dir", "val_group_key": "validate_by"},
+}
+"""What TRL, verl and others call an option."""
 
-    `batch_size` counts tasks, each of which is tried `group_size` times. The run has `steps` steps, or `epochs` passes
-    over the tasks. `validate_by` names a field of the tasks: validation also reports the mean of each of its values. An
-    option that is None is left to the default of its key.
-    """
-    given: dict[str, Any] = {
-        "model": model,
-        "group_size": group_size,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "epochs": epochs,
-        "lora_rank": lora_rank,
-        "lora_alpha": lora_alpha,
-        "trainable": trainable,
-        "temperature": temperature,
-        "max_prompt_length": max_prompt_length,
-        "max_response_length": max_response_length,
-        "clip": clip,
-        "clip_high": clip_high,
-        "kl_coef": kl_coef,
-        "entropy_coef": entropy_coef,
-        "mini_batch_size": batch_size if mini_batch_size is None else mini_batch_size,
-        "ppo_epochs": ppo_epochs,
-        "scale_by_std": scale_by_std,
-        "max_staleness": max_staleness,
-        "validate_every": validate_every,
-        "validate_by": validate_by,
-        "save_every": save_every,
-        "output_dir": output_dir,
-        "seed": seed,
-        "precision": precision,
-    }
-    options = [(name, OPTIONS[name], value) for name, value in given.items()]
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raise a ConfigError that says what each of these options is called here."""
+    told = [f"{name} ({_hint(name)})" for name in names]
+    if told:
+        raise ConfigError(f"GRPO does not take {', '.join(told)}")
+
+
+def _hint(name: str) -> str:
+    if name in SYNONYMS:
+        return f"use {SYNONYMS[name]}="
+    if (key := next((each for each in KEYS if each.rpartition(".")[2] == name), None)) is not None:
+        return f"it is a key of the config: config={{{key!r}: ...}}"
+    known = {**{option: option for option in (*OPTIONS, "config")}, **SYNONYMS}
+    if near := get_close_matches(name, known, 1, cutoff=0.7):
+        return f"did you mean {known[near[0]]}=?"
+    return f"the options are {', '.join(OPTIONS)} and config, whose keys docs/reference/verl-keys.md lists"
+
+
+def grpo_config(
+    options: Mapping[str, Any], config: Mapping[str, Any] | str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """The config of the options of `GRPO`, in verl's shape. Keys of `config` count more than the options."""
+    given = dict(options)
+    if given["mini_batch_size"] is None:
+        given["mini_batch_size"] = given["batch_size"]
     # Read here too, so that a message names the option and not the key behind it.
-    chosen = {key: read_value(name, KEYS[key].kind, value) for name, key, value in options if value is not None}
+    chosen = {
+        OPTIONS[name]: read_value(name, KEYS[OPTIONS[name]].kind, value)
+        for name, value in given.items()
+        if value is not None
+    }
     if chosen[f"{_ROLLOUT}.n"] < 2:
-        raise ConfigError(f"group_size is {group_size}, but GRPO compares rollouts within a group: use 2 or more")
+        size = given["group_size"]
+        raise ConfigError(f"group_size is {size}, but GRPO compares rollouts within a group: use 2 or more")
     chosen |= {"algorithm.adv_estimator": "grpo", f"{_ACTOR}.use_kl_loss": chosen[f"{_ACTOR}.kl_loss_coef"] > 0}
     return nested(chosen | _given(config))
 

@@ -108,9 +108,16 @@ class VERL(Algorithm[TaskT]):
             folder = Path(self.run_dir) / "checkpoints"
         return StepFolders(folder, keep=trainer.max_actor_ckpt_to_keep)
 
+    def model_folder(self) -> Path | None:
+        """The newest model that was kept."""
+        is_given = self.settings.origin("trainer.default_local_dir") == "given"
+        if self._folders is None and self.run_dir is None and not is_given:
+            return None  # it has not run
+        return (self._folders or self.step_folders()).latest_model()
+
     def save_model(self, path: str | os.PathLike[str], *, merge: bool = False) -> Path:
         """Write the newest model that was kept as a Hugging Face folder; `merge` makes an adapter part of its base."""
-        latest = (self._folders or self.step_folders()).latest_model()
+        latest = self.model_folder()
         if latest is None:
             raise ConfigError(
                 "there is no trained model yet: its first one is kept at trainer.save_freq, or at the end"

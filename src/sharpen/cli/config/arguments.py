@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, is_typeddict
+from typing import Any, Never, get_args, is_typeddict
 
 Maker = Callable[..., Any]
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -19,7 +19,7 @@ def argument_names(make: Maker) -> list[str] | None:
         return None
     names = [name for name, each in parameters.items() if each.kind in _BY_NAME]
     for each in parameters.values():
-        if each.kind is each.VAR_KEYWORD:
+        if each.kind is each.VAR_KEYWORD and each.annotation is not Never:
             further = [named for arg in get_args(each.annotation) if is_typeddict(arg) for named in arg.__annotations__]
             if not further:
                 return None
@@ -33,10 +33,7 @@ def _of_ours(make: Maker) -> list[str] | None:
         return None
     if make.__module__.startswith("sharpen.llm_proxy."):  # it takes any, to say what became of some; and refuses them
         return [name for name, each in inspect.signature(make).parameters.items() if each.kind in _BY_NAME]
-    from ...algorithm.verl.grpo import GRPO
-    from ...algorithm.verl.grpo_options import grpo_config
-
-    return argument_names(grpo_config) if make is GRPO else None
+    return None
 
 
 def unknown_verl_key(name: str) -> str | None:

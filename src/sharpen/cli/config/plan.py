@@ -137,11 +137,8 @@ def _top_defaults(config: "TrainConfig") -> list[tuple[str, Any]]:
 
 def _parameters(make: Any) -> list[tuple[str, Any]]:
     """The defaults of a constructor that say something."""
-    from ...algorithm.verl.grpo import GRPO
-    from ...algorithm.verl.grpo_options import grpo_config
-
     try:
-        found = inspect.signature(grpo_config if make is GRPO else make).parameters
+        found = inspect.signature(make).parameters
     except (TypeError, ValueError):
         return []
     left_out = (inspect.Parameter.empty, None)
