@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,64 @@ def test_the_default_project_finds_a_better_prompt_offline(tmp_path: Path, capsy
     assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 0.0
     assert main(["eval", config, "--run", "last", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 1.0
+
+
+SEEDS = [("simulator", [f"seed={seed}", f"policy.seed={seed}"]) for seed in (1, 2, 3)]
+
+
+MINUTES = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize(
+    ("template", "settings"), [("prompt", []), *SEEDS, pytest.param("calculator", [], marks=MINUTES)]
+)
+def test_every_project_improves(
+    tmp_path: Path, template: str, settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "p"), "--template", template]) == 0
+    capsys.readouterr()
+
+    def answer(*arguments: str) -> Any:
+        assert main([arguments[0], str(tmp_path / "p"), *settings, *arguments[1:], "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    before = answer("eval")["reward"]["mean"]
+    run = answer("train")
+    after = answer("eval", "--run", "last")["reward"]["mean"]
+    assert after > before
+    assert run["warnings"] == []
+    validated = validations_of(Path(run["run_dir"]))
+    assert validated[-1] > validated[0], validated
+
+
+UNBOUNDED = [
+    "policy.discount_factor=1",
+    "policy.gae_lambda=1",
+    "policy.critic_network=null",
+    "update_kwargs={repeat: 4}",
+]
+
+
+def test_a_run_that_unlearns_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "p"), "--template", "simulator"]) == 0
+    capsys.readouterr()
+    assert main(["train", str(tmp_path / "p"), *UNBOUNDED, "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    validated = validations_of(Path(run["run_dir"]))
+    assert validated[-1] < 1.5 * validated[0] < 0
+    (warning,) = run["warnings"]
+    assert "val/reward" in warning
+    assert f"{validated[-1]:.4g}" in warning
+    assert warning in (Path(run["run_dir"]) / "run.log").read_text()
+    assert main(["runs", "show", "last"]) == 0
+    assert "val/reward ended worse" in capsys.readouterr().out
+
+
+def validations_of(run: Path) -> list[float]:
+    """The validation rewards of a run, first to last."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = [line.get("val/reward", line.get("val/reward_mean")) for line in lines if "step" in line]
+    return [value for value in found if value is not None]
 
 
 RESUMED = ["--resume", "last"]

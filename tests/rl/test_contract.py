@@ -123,7 +123,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "save_on_fit_end": True,
     },
     "MetricsWriter": {"dirpath": NONE},
-    "PPO": {
+    "order_execution.PPO": {
         "network": NONE,
         "obs_space": NONE,
         "action_space": NONE,
@@ -183,6 +183,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "order_execution.PAPenaltyReward": {"penalty": 100.0, "scale": 1.0},
     "order_execution.PPOReward": {"max_step": NONE, "start_time_index": 0, "end_time_index": 239},
 }
+CALLS["PPO"] = {**CALLS["order_execution.PPO"], "discount_factor": 0.99, "gae_lambda": 0.95}
 
 
 def thing(path: str) -> Any:

@@ -478,6 +478,75 @@ def test_best_weights_come_back_at_the_end() -> None:
     assert trainer.metrics["reward"] > 6
 
 
+class Unlearns(SoftmaxPolicy):
+    """Guesses right from its first update on, and wrong from its third."""
+
+    def learn(self, batch: Any, **update_kwargs: Any) -> dict[str, float]:
+        self.seen += 1
+        self.weights = np.array([[-1.0, 1.0], [0.0, 0.0]]) * (1 if self.seen < 3 else -1)
+        return {}
+
+
+def test_a_run_that_ends_worse_than_it_began_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = Trainer(max_iters=4, val_every_n_iters=1, finite_env_type="dummy", seed=2)
+    trainer.fit(guess(Unlearns()))
+    (warning,) = trainer.warnings
+    assert "val/reward" in warning
+    assert "8 -> 0" in warning  # eight right guesses an episode, then none
+    assert warning in caplog.text
+    trainer.max_iters = 2
+    trainer.fit(guess(Unlearns()))
+    assert trainer.warnings == []
+
+
+def test_a_resumed_run_is_compared_with_its_first_validation(tmp_path: Path) -> None:
+    def fit(max_iters: int, resume: Path | None = None) -> list[str]:
+        trainer = Trainer(
+            max_iters=max_iters,
+            val_every_n_iters=1,
+            finite_env_type="dummy",
+            callbacks=Checkpoint(tmp_path, every_n_iters=1),
+            seed=2,
+        )
+        trainer.fit(guess(Unlearns()), ckpt_path=resume)
+        return trainer.warnings
+
+    assert fit(2) == []
+    assert len(fit(3, tmp_path / "latest.pth")) == 1
+    assert len(fit(3, tmp_path / "latest.pth")) == 1  # nothing was left to do
+
+
+def test_a_run_that_ends_with_its_best_weights_has_not_declined() -> None:
+    stopping = EarlyStopping(monitor="val/reward", patience=1, restore_best_weights=True)
+    trainer = Trainer(max_iters=9, val_every_n_iters=1, finite_env_type="dummy", callbacks=stopping, seed=2)
+    trainer.fit(guess(Unlearns()))
+    assert (trainer.current_iter, trainer.warnings) == (2, [])
+    stopping.patience = 5
+    trainer.fit(guess(Unlearns()))
+    assert (trainer.metrics["val/reward"], trainer.warnings) == (0.0, [])
+
+
+def test_a_vector_simulator_that_ends_worse_warns_too() -> None:
+    class Falls(Zeros):
+        """Balances for a while, and only ever pushes to one side after its first update."""
+
+        def act(self, obs_N: Any, *, rng: np.random.Generator | None, deterministic: bool) -> Actions:
+            return Actions(
+                (obs_N[:, 2] + obs_N[:, 3] > 0).astype(np.int64) if len(self.batches) < 2 else 0 * obs_N[:, 0]
+            )
+
+    vessel: Any = TrainingVessel(
+        simulator_fn=VectorCartPole,
+        policy=Falls(),
+        train_initial_states=range(4),
+        val_initial_states=range(10),
+        episode_per_iter=4,
+    )
+    trainer = Trainer(max_iters=3, val_every_n_iters=1, concurrency=4, seed=3)
+    trainer.fit(vessel)
+    assert len(trainer.warnings) == 1
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

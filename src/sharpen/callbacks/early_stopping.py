@@ -93,6 +93,11 @@ class EarlyStopping(Callback):
         if self.best_weights is not None:
             trained.load_state_dict(copy_tree(self.best_weights))
 
+    @property
+    def has_restored(self) -> bool:
+        """Whether it stopped the run and put the best weights back."""
+        return self.stopped_iter > 0 and self.best_weights is not None
+
     def state_dict(self) -> State:
         return {
             "wait": self.wait,

@@ -6,6 +6,7 @@ seeds have run out an environment is *retired*; that is a flag, and no observati
 """
 
 import abc
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias
@@ -54,6 +55,8 @@ class FiniteVectorEnv(abc.ABC):
         self._is_running = np.zeros(n, bool)
         self.k_N = np.zeros(n, np.int64)
         """The number of the episode that each environment plays, or played last."""
+        self.episode_returns: dict[int, float] = {}
+        """The sum of rewards of each finished episode of this collection, by the episode's number."""
         self._infos: list[Any] = [{} for _ in range(n)]
 
     def _make_rows(self, n: int) -> Rows:
@@ -116,6 +119,7 @@ class FiniteVectorEnv(abc.ABC):
         self._seeds.limit_to(limit)
         self._alive[:] = True
         self._is_running[:] = False
+        self.episode_returns = {}
         least = min((int(each.loglevel) for each in self.loggers), default=PERIODIC)
         every = each_step or any(each.wants_steps for each in self.loggers)
         self._settings = Settings(least, every)
@@ -196,6 +200,7 @@ class FiniteVectorEnv(abc.ABC):
         for note in notes:
             if note.rewards is not None:
                 self._is_running[note.slot] = False
+                self.episode_returns[int(self.k_N[note.slot])] = math.fsum(note.rewards)
 
     def _take_infos(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
         """What environments said that are elsewhere; of those that had no news it is known what they said."""

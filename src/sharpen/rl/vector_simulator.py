@@ -134,6 +134,7 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
         ended = ids[found.terminated[place] | found.truncated[place]]
         if len(ended):
             self._is_running[ended] = False
+            self.episode_returns.update(zip(self.k_N[ended].tolist(), self._returns_N[ended].tolist(), strict=True))
             for logger in self.loggers:
                 logger.on_env_episodes(self._returns_N[ended].tolist(), self._lengths_N[ended].tolist())
 

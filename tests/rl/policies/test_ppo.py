@@ -94,7 +94,7 @@ def test_an_episode_that_was_cut_counts_the_value_after_it() -> None:
 
 
 def test_reward_normalisation_divides_returns_by_their_running_deviation() -> None:
-    policy = made(discount_factor=1.0)
+    policy = made(discount_factor=1.0, gae_lambda=1.0)
     batch = three_steps()
     first, _ = policy._samples(batch)  # nothing was seen before: in units of 1
     assert first.returns.tolist()[:2] == pytest.approx([3.0, 2.0], rel=1e-5)

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 class RecordedRun:
-    """One run in a folder of its own, new or resumed. `work` gives the metrics at its end."""
+    """One run in a folder of its own, new or resumed. `work` returns the metrics and may add to `warnings`."""
 
     def __init__(self, config: "TrainConfig", *, default_name: str, resume: Path | None) -> None:
         self.config, self.is_resumed = config, resume is not None
         self._earlier_seconds = 0.0
+        self.warnings: list[str] = []
         if resume is None:
             name = config.values.get("name") or default_name
             self.folder = RunFolder.create(str(name), run_dir=config.values.get("run_dir"))
@@ -89,6 +90,7 @@ class RecordedRun:
             run_dir=self.folder.path,
             seconds=self._earlier_seconds + time.monotonic() - began,
             error=told,
+            warnings=list(self.warnings),
         )
         self.folder.write_result(result.record())
         return result

@@ -34,10 +34,10 @@ def train_policy(config: "TrainConfig", *, resume: Path | None = None) -> RunRes
     config.require("simulator")
     vessel = make_vessel(config)  # what is wrong is said before there is a folder
     run = RecordedRun(config, default_name=type(vessel.policy).__name__.lower(), resume=resume)
-    return run.execute(_described(config, vessel), lambda folder: _train(config, vessel, folder, run.is_resumed))
+    return run.execute(_described(config, vessel), lambda folder: _train(config, vessel, folder, run))
 
 
-def _train(config: "TrainConfig", vessel: Any, folder: Path, is_resumed: bool) -> Mapping[str, float]:
+def _train(config: "TrainConfig", vessel: Any, folder: Path, run: RecordedRun) -> Mapping[str, float]:
     from ...rl import Trainer
 
     stopping = _Stopping()
@@ -52,10 +52,11 @@ def _train(config: "TrainConfig", vessel: Any, folder: Path, is_resumed: bool) -
     episodes.follow(trainer)
     stopping.checkpoint = next(each for each in callbacks if isinstance(each, Checkpoint))
     saved = folder / LATEST
-    if is_resumed and not saved.exists():
+    if run.is_resumed and not saved.exists():
         raise ConfigError(f"the run in {str(folder)!r} has no checkpoint to go on from: begin a new run")
     with stopping.listening():
-        trainer.fit(vessel, ckpt_path=saved if is_resumed else None)
+        trainer.fit(vessel, ckpt_path=saved if run.is_resumed else None)
+    run.warnings += trainer.warnings
     return {**stopping.metrics, **trainer.metrics}
 
 

@@ -23,7 +23,7 @@ from .state import SAOEMetrics, SAOEState, price_advantage
 
 if TYPE_CHECKING:
     from ..policies.dqn import DQN as DQN
-    from ..policies.ppo import PPO as PPO
+    from ..policies.ppo import QlibPPO as PPO
     from .network import Recurrent as Recurrent
 
 __all__ = [
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in ("PPO", "DQN"):
-        return getattr(import_module("sharpen.rl.policies"), name)
+        return getattr(import_module(".policy", __name__), name)
     if name == "Recurrent":
         from ...errors import MissingExtraError
 

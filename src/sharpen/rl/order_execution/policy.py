@@ -1,4 +1,4 @@
-"""Policies of order execution. `PPO` and `DQN` are here as well, for code that expects them."""
+"""Policies of order execution. `PPO` (with Qlib's defaults) and `DQN` are here as well, for code that expects them."""
 
 from typing import Any
 
@@ -41,8 +41,9 @@ class AllOne(NonLearnablePolicy):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("PPO", "DQN"):
+    names = {"PPO": "QlibPPO", "DQN": "DQN"}
+    if name not in names:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .. import policies
 
-    return getattr(policies, name)
+    return getattr(policies, names[name])

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .dqn import DQN as DQN
     from .module import ModulePolicy as ModulePolicy
     from .networks import MLP as MLP
-    from .ppo import PPO as PPO
+    from .ppo import PPO as PPO, QlibPPO as QlibPPO
     from .replay import ReplayBuffer as ReplayBuffer
     from .sac import SAC as SAC
     from .stable_baselines3 import SB3Policy as SB3Policy
@@ -20,6 +20,7 @@ _MODULE_OF = {
     "MLP": "networks",
     "ModulePolicy": "module",
     "PPO": "ppo",
+    "QlibPPO": "ppo",
     "ReplayBuffer": "replay",
     "SAC": "sac",
     "SB3Policy": "stable_baselines3",

@@ -84,8 +84,11 @@ class PPO:
     """Proximal policy optimisation, with Qlib's parameters.
 
     `max_batch_size` bounds every pass through the network; a minibatch has `batch_size` steps (of `learn`), or as many.
-    `network` serves actor and critic, unless there is a `critic_network`. `scheduler` makes a learning-rate schedule,
-    which moves on after each collect.
+    `network` serves actor and critic, unless there is a `critic_network`: give one where returns are large, since the
+    critic's errors then disturb the features of the actor. `scheduler` makes a learning-rate schedule, which moves on
+    after each collect.
+
+    Where episodes are truncated, keep `discount_factor` below 1: the value of what follows has no bound otherwise.
     """
 
     def __init__(
@@ -95,13 +98,13 @@ class PPO:
         action_space: spaces.Space[Any],
         lr: float,
         weight_decay: float = 0.0,
-        discount_factor: float = 1.0,
+        discount_factor: float = 0.99,
         max_grad_norm: float = 100.0,
         reward_normalization: bool = True,
         eps_clip: float = 0.3,
         value_clip: bool = True,
         vf_coef: float = 1.0,
-        gae_lambda: float = 1.0,
+        gae_lambda: float = 0.95,
         max_batch_size: int = 256,
         deterministic_eval: bool = True,
         weight_file: str | Path | None = None,
@@ -273,3 +276,57 @@ class PPO:
         if self._returns is not None:
             self._returns.load_state_dict(state_dict["returns"])
         load_rng_state(self._rng, state_dict["rng"])
+
+
+class QlibPPO(PPO):
+    """PPO with Qlib's defaults: nothing is discounted, which suits episodes that end by themselves.
+
+    It is `PPO` in `sharpen.rl.order_execution`, as code that moves from Qlib expects.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        obs_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr: float,
+        weight_decay: float = 0.0,
+        discount_factor: float = 1.0,
+        max_grad_norm: float = 100.0,
+        reward_normalization: bool = True,
+        eps_clip: float = 0.3,
+        value_clip: bool = True,
+        vf_coef: float = 1.0,
+        gae_lambda: float = 1.0,
+        max_batch_size: int = 256,
+        deterministic_eval: bool = True,
+        weight_file: str | Path | None = None,
+        *,
+        ent_coef: float = 0.01,
+        advantage_normalization: bool = True,
+        critic_network: nn.Module | None = None,
+        scheduler: MakeScheduler | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            network,
+            obs_space,
+            action_space,
+            lr,
+            weight_decay,
+            discount_factor,
+            max_grad_norm,
+            reward_normalization,
+            eps_clip,
+            value_clip,
+            vf_coef,
+            gae_lambda,
+            max_batch_size,
+            deterministic_eval,
+            weight_file,
+            ent_coef=ent_coef,
+            advantage_normalization=advantage_normalization,
+            critic_network=critic_network,
+            scheduler=scheduler,
+            seed=seed,
+        )

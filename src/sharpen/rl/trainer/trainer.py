@@ -6,6 +6,7 @@ from the first collect to the end of `fit`. With the same seed a run gives the s
 and resumed, and whichever kind of environment it uses.
 """
 
+import logging
 import os
 import random
 import sys
@@ -15,15 +16,18 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ...callbacks import Callback, named, restore_rng, rng_state, run_hook
+from ...callbacks import Callback, EarlyStopping, named, restore_rng, rng_state, run_hook
 from ...callbacks.state_file import load_state
 from ...errors import ConfigError, StateFileError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
+from ...stats import ended_worse
 from ..env_pool import EnvPool
 from ..finite_env import FiniteEnvType, FiniteVectorEnv
 from ..log_writer import LogBuffer, LogWriter
 from ..seed import SeedIterator
 from .vessel import TrainingVesselBase
+
+_logger = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal["train", "val", "test"]
 STAGES: dict[str, int] = {"train": 0, "val": 1, "test": 2}
@@ -36,6 +40,9 @@ class Trainer:
     `max_iters=None` runs until a callback sets `should_stop`. `loggers` are `LogWriter`s, which hear of every episode,
     and loggers of `sharpen.loggers`, which get the metrics of every iteration. `fast_dev_run` uses so many episodes
     and initial states only. `seed` makes the run repeatable: it seeds Python, NumPy and torch as well.
+
+    A run whose last validation is worse than its first one, by more than chance explains, logs a warning at its end;
+    `warnings` has it.
     """
 
     should_stop: bool
@@ -43,6 +50,7 @@ class Trainer:
     current_iter: int
     current_episode: int
     current_stage: str
+    warnings: list[str]
 
     def __init__(
         self,
@@ -74,7 +82,9 @@ class Trainer:
     def _reset_state(self) -> None:
         self.should_stop, self.current_iter, self.current_episode = False, 0, 0
         self.current_stage = "train"
-        self.metrics = {}
+        self.metrics, self.warnings = {}, []
+        self._first_returns: dict[int, float] | None = None
+        self._last_returns: dict[int, float] = {}
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -109,6 +119,7 @@ class Trainer:
             self._stop_at_limit()
             while not self.should_stop:
                 self._iterate()
+            self._warn_of_decline()
             self._call("on_fit_end")
 
     def _iterate(self) -> None:
@@ -121,6 +132,17 @@ class Trainer:
         self._stop_at_limit()
         self._log_metrics(self.metrics)
         self._call("on_iter_end")
+
+    def _warn_of_decline(self) -> None:
+        """Compare the last validation with the first, episode by episode: both played the same ones."""
+        has_best_weights = any(isinstance(each, EarlyStopping) and each.has_restored for each in self.callbacks)
+        found = None if has_best_weights else ended_worse(self._first_returns or {}, self._last_returns)
+        if found is not None:
+            self.warnings.append(
+                f"{found.describe('val/reward')}. Try a lower learning rate or more steps per iteration; "
+                "EarlyStopping(monitor='val/reward', restore_best_weights=True) keeps the best weights"
+            )
+            _logger.warning("%s", self.warnings[-1])
 
     def _stop_at_limit(self) -> None:
         if self.max_iters is not None and self.current_iter >= self.max_iters and not self.should_stop:
@@ -147,7 +169,12 @@ class Trainer:
             "test": vessel.test_seed_iterator,
         }
         with _opened(iterators[stage]()) as iterator:
-            result = getattr(vessel, hook)(self.venv_from_iterator(iterator))
+            venv = self.venv_from_iterator(iterator)
+            result = getattr(vessel, hook)(venv)
+        if stage == "val":
+            self._last_returns = dict(venv.episode_returns)
+            if self._first_returns is None:
+                self._first_returns = self._last_returns
         self._add_metrics(result or {})
         self._call(f"on_{hook}_end")
 
@@ -246,6 +273,7 @@ class Trainer:
             "current_episode": self.current_episode,
             "current_stage": self.current_stage,
             "metrics": dict(self.metrics),
+            "validations": [_as_array(self._first_returns), _as_array(self._last_returns)],
             "seed": self.seed,
             "rng": rng_state(),
         }
@@ -263,6 +291,8 @@ class Trainer:
         self.should_stop, self._stop_is_limit = state["should_stop"], False
         self.current_iter, self.current_episode = state["current_iter"], state["current_episode"]
         self.current_stage, self.metrics = state["current_stage"], dict(state["metrics"])
+        first, last = map(_as_returns, state.get("validations", [None, None]))  # 0.1 did not keep them
+        self.warnings, self._first_returns, self._last_returns = [], first, last or {}
         restore_rng(state["rng"])
 
     @staticmethod
@@ -270,6 +300,15 @@ class Trainer:
         """The state of the policy in a checkpoint."""
         policy: dict[str, Any] = load_state(ckpt_path)["vessel"]["policy"]
         return policy
+
+
+def _as_array(returns: Mapping[int, float] | None) -> Any:
+    """Returns by episode as rows, for a checkpoint."""
+    return None if returns is None else np.array(list(returns.items()), np.float64).reshape(-1, 2)
+
+
+def _as_returns(array: Any) -> dict[int, float] | None:
+    return None if array is None else {int(number): total for number, total in array.tolist()}
 
 
 def _check_positive(**settings: int | None) -> None:
