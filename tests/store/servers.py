@@ -129,6 +129,7 @@ class PostgresServer(Server):
     def __init__(self) -> None:
         super().__init__("postgres")
         self._data = self.folder / "data"
+        self.settings = dict(POSTGRES_SETTINGS)
         self._spare: list[str] = []
         self._connection: Any = None
 
@@ -158,7 +159,7 @@ class PostgresServer(Server):
 
     def command(self) -> list[str]:
         places = ["-D", str(self._data), "-p", str(self.port), "-k", str(self.folder)]
-        settings = [f"--{name}={value}" for name, value in POSTGRES_SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
         return [_postgres_program("postgres"), *places, *settings]
 
     def is_ready(self) -> bool:
@@ -171,6 +172,11 @@ class PostgresServer(Server):
         except psycopg.OperationalError:
             return False
         return True
+
+    def promote(self) -> None:
+        """Let a standby take over."""
+        arguments = ["promote", "-D", str(self._data), "-W"]
+        subprocess.run([_postgres_program("pg_ctl"), *arguments], capture_output=True, check=True, **self.user())
 
     def url(self, schema: str | None = None, *, port: int | None = None) -> str:
         """The address of the database; tables go into the schema. `port` is for a proxy before it."""

@@ -11,13 +11,16 @@ from secrets import token_hex
 
 import pytest
 from msgspec.structs import replace
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import PGconn, Ping
 
-from sharpen.errors import InvalidInputError, StoreError, StoreWriteError, UnknownIdError
+from sharpen.errors import InvalidInputError, StoreError, StoreUnavailableError, StoreWriteError, UnknownIdError
 from sharpen.store import PostgresStore
 from sharpen.types import EnqueueRolloutRequest
 
+from ..processes import eventually
 from ..scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, within_patience
-from ..servers import PostgresServer
+from ..servers import PostgresServer, postgres_server
 from ..worlds import Clock
 
 pytestmark = pytest.mark.servers
@@ -35,6 +38,35 @@ async def store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
 async def test_its_password_is_shown_nowhere(postgres: PostgresServer, store: PostgresStore) -> None:
     assert postgres.password not in f"{store!r}{store.address!r}{vars(store)!r}{await store.statistics()}"
     assert repr(store) == f"PostgresStore('127.0.0.1:{postgres.port}/postgres')"
+
+
+async def test_opening_waits_for_a_server_that_does_not_take_connections_yet() -> None:
+    with postgres_server() as server:
+        server.settings["wal_level"] = "replica"
+        server.restart()
+        store = PostgresStore(server.url())
+        claimed = await claim_new(store)
+        await store.close()
+        server.stop()
+        # A standby without hot_standby refuses connections as a server that starts does, until it is promoted.
+        server.settings["hot_standby"] = "off"
+        standby = server.folder / "data" / "standby.signal"
+        standby.touch()
+        if owner := server.user():
+            os.chown(standby, owner["user"], owner["group"])
+        starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+        address = make_conninfo(server.url())
+        await eventually(lambda: PGconn.ping(address.encode()) == Ping.REJECT)
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.to_thread(PostgresStore, server.url(), busy_seconds=0.3)
+        opening = asyncio.ensure_future(asyncio.to_thread(PostgresStore, server.url(), busy_seconds=PATIENCE_SECONDS))
+        await asyncio.sleep(0.3)
+        assert not opening.done()
+        server.promote()
+        again = await within_patience(opening)
+        assert (await again.get_rollout_by_id(claimed.rollout_id)).status == "preparing"
+        await again.close()
+        await starting
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import threading
@@ -14,7 +13,15 @@ import pytest
 import redis as client
 from msgspec.structs import replace
 
-from sharpen.errors import InvalidInputError, StoreError, StoreUnavailableError, StoreWriteError, UnknownIdError
+from sharpen.errors import (
+    InvalidInputError,
+    StoreError,
+    StoreFileError,
+    StoreUnavailableError,
+    StoreWriteError,
+    UnknownIdError,
+)
+from sharpen.store import LightningStoreClient, LightningStoreServer
 from sharpen.store.jobs import Job
 from sharpen.store.redis import RedisLightningStore
 from sharpen.store.redis.listening import READY_SECONDS
@@ -89,17 +96,63 @@ async def test_finished_work_is_kept_while_the_server_is_away_and_written_when_i
         await store.close()
 
 
-async def test_a_server_that_comes_back_empty_is_reported(caplog):
+async def test_a_server_that_comes_back_empty_is_an_error_for_all_who_wait():
     with redis_server(appendonly=False) as server:
         store = RedisLightningStore(server.url())
-        await store.enqueue_rollout("task")
+        queued = await store.enqueue_rollout("task")
+        served = LightningStoreServer(store)
+        await served.start()
+        remote = LightningStoreClient(served.endpoint)
+        waits = [
+            asyncio.ensure_future(each.wait_for_rollouts(rollout_ids=[queued.rollout_id])) for each in (store, remote)
+        ]
+        await asyncio.sleep(0.1)
         server.kill()
         await asyncio.to_thread(server.start)
-        with caplog.at_level(logging.ERROR, logger="sharpen"):
-            await eventually(lambda: "has lost everything" in caplog.text)
-        assert (await store.statistics())["total_rollouts"] == 0
-        await store.enqueue_rollout("task")  # it goes on, as a store that is new
+        for each in waits:
+            with pytest.raises((StoreFileError, UnknownIdError), match=r"lost everything|there is no rollout"):
+                await within_patience(each)
+        with pytest.raises(StoreFileError, match="lost everything"):
+            await within_patience(refused(store))
+        await remote.close()
+        await served.close()
+        again = RedisLightningStore(server.url())  # a new store can be opened there
+        assert await again.get_rollout_by_id(queued.rollout_id) is None
+        await again.close()
+
+
+async def refused(store):
+    """Enqueue until that is refused: the loss is noticed within a second."""
+    while True:
+        await store.enqueue_rollout("task")
+        await asyncio.sleep(0.05)
+
+
+async def test_opening_waits_for_a_server_that_loads_its_log():
+    with redis_server() as server:
+        store = RedisLightningStore(server.url())
+        claimed = await claim_new(store)
         await store.close()
+        with client.Redis.from_url(server.url()) as filling:
+            filling.mset({f"other-{number}": number for number in range(1000)})
+            filling.bgrewriteaof()  # one entry a key, each of which takes its time below
+            await eventually(lambda: filling.info("persistence")["aof_rewrite_in_progress"] == 0)
+        server.stop()
+        server.settings = {**server.settings, "key-load-delay": "2000", "loading-process-events-interval-bytes": "1024"}
+        starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+        await eventually(lambda: is_loading(server))
+        again = await asyncio.to_thread(RedisLightningStore, server.url())
+        assert (await again.get_rollout_by_id(claimed.rollout_id)).status == "preparing"
+        await again.close()
+        await starting
+
+
+def is_loading(server):
+    try:
+        with client.Redis.from_url(server.url()) as looking:
+            return looking.info("persistence")["loading"] == 1
+    except client.RedisError:
+        return False
 
 
 async def test_a_full_server_refuses_new_work_and_gets_finished_work_later():
@@ -107,7 +160,7 @@ async def test_a_full_server_refuses_new_work_and_gets_finished_work_later():
         store = RedisLightningStore(server.url())
         claimed = await claim_new(store)
         settings.config_set("maxmemory", settings.info("memory")["used_memory"] - 1000)
-        with pytest.raises(StoreWriteError, match="cannot be written now"):
+        with pytest.raises(StoreWriteError, match="memory"):
             await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id)
         assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "preparing"
         settings.config_set("maxmemory", 0)

@@ -7,7 +7,7 @@ from ...errors import InvalidInputError, MissingExtraError, StoreFileError
 
 try:
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError:
     raise MissingExtraError.of("psycopg", extra="postgres", feature="PostgresStore") from None
 
@@ -74,6 +74,12 @@ class Address:
             connection.close()
             raise
         return connection
+
+    def is_starting(self) -> bool:
+        """Whether a server is there that takes no connections yet: it starts, recovers from a crash, or stops."""
+        # The reason of a refused connection is told in the language of the server; a ping reads its code.
+        ping = psycopg.pq.PGconn.ping(make_conninfo("", **self._options).encode())
+        return ping == psycopg.pq.Ping.REJECT
 
     def _check(self, connection: "psycopg.Connection") -> None:
         if connection.info.server_version < OLDEST_VERSION:

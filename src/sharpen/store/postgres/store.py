@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0  # between two looks at what no message told
 LOOKED_AT = 200  # rollouts at the head of the queue
 LOOKS_BETWEEN_FINISHES = 5
+STARTING_PAUSE_SECONDS = 0.1
 IN_OTHER_HANDS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
 
 
@@ -100,14 +101,22 @@ class PostgresStore(LocalStore):
         return f"PostgresStore({self.address.label!r})"
 
     def _open(self) -> None:
-        try:
-            connection = self.address.connect(lock_seconds=max(self.busy_seconds, 60.0), read_only=self.is_read_only)
-            with connection:
-                opened = open_schema(connection, self.address.label, read_only=self.is_read_only)
-        except psycopg.Error as error:
-            raise StoreUnavailableError(
-                f"the store in the database {self.address.label} cannot be opened: {self.address.words(error)}"
-            ) from None
+        end = time.monotonic() + self.busy_seconds
+        while True:
+            try:
+                connection = self.address.connect(
+                    lock_seconds=max(self.busy_seconds, 60.0), read_only=self.is_read_only
+                )
+                with connection:
+                    opened = open_schema(connection, self.address.label, read_only=self.is_read_only)
+                break
+            except psycopg.Error as error:
+                if time.monotonic() < end and self.address.is_starting():
+                    time.sleep(STARTING_PAUSE_SECONDS)
+                    continue
+                raise StoreUnavailableError(
+                    f"the store in the database {self.address.label} cannot be opened: {self.address.words(error)}"
+                ) from None
         self.store_id, self._schema_key = opened.store_id, opened.key
 
     # -- calls ---------------------------------------------------------------------------------------

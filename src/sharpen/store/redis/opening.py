@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ...errors import InvalidInputError, StoreError, StoreFileError
@@ -51,6 +50,10 @@ def check_server(connection: Connection) -> None:
     if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise StoreError(f"{where} is version {found}: a store needs {oldest} or newer")
+    connection.again(lambda: _load_scripts(connection, where))
+
+
+def _load_scripts(connection: Connection, where: str) -> None:
     try:
         connection.load_scripts()
     except ResponseError as error:
@@ -58,8 +61,6 @@ def check_server(connection: Connection) -> None:
         raise StoreError(
             f"{where} runs no scripts for this user, and a store needs them (SCRIPT, EVALSHA): {words}"
         ) from None
-    except redis.RedisError as error:
-        raise connection.translated(error) from None
 
 
 def check_rights(connection: Connection) -> None:
@@ -104,12 +105,9 @@ def open_store(connection: Connection, *, read_only: bool) -> str:
 def durability(connection: Connection) -> tuple[str, bool]:
     """What a crash of the server would lose, in words, and whether that is worth a warning."""
     where = f"Redis at {connection.address.text}"
-    try:
-        settings = connection.client.config_get("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
-    except ResponseError:
+    settings = connection.again(lambda: _settings(connection))
+    if settings is None:
         return NOT_TOLD.format(where=where), True
-    except redis.RedisError as error:
-        raise connection.translated(error) from None
     told = {_text(name): _text(value) for name, value in settings.items()}
     if told.get("appendonly") != "yes":
         words, is_bad = NOT_LOGGED, True
@@ -120,6 +118,17 @@ def durability(connection: Connection) -> tuple[str, bool]:
     if told.get("maxmemory", "0") != "0" and policy != "noeviction":
         words, is_bad = f"{words}. {EVICTS}", True
     return words.format(where=where, policy=policy), is_bad
+
+
+def _settings(connection: Connection) -> dict[Any, Any] | None:
+    """What a crash depends on; None where this user may not read it."""
+    try:
+        found: dict[Any, Any] = connection.client.config_get(
+            "appendonly", "appendfsync", "maxmemory", "maxmemory-policy"
+        )
+        return found
+    except ResponseError:
+        return None
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import StoreError, StoreWriteError
+from ...errors import StoreError, StoreFileError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..jobs import Job, KeptWork
 from ..ledger import Events, Ledger
@@ -138,6 +138,7 @@ class RedisLightningStore(LocalStore):
             raise StoreError(f"{self!r} was opened in another process, and its threads are there: open it here anew")
         if self._is_closed:
             raise StoreError(f"{self!r} is closed")
+        self._check_whole()
 
     # -- writing -------------------------------------------------------------------------------------
 
@@ -211,11 +212,13 @@ class RedisLightningStore(LocalStore):
 
     def _check_same(self, store_id: bytes | None) -> None:
         """A server that was restarted without its log, or emptied by hand, has another store, or none."""
-        if store_id is None and not self._is_read_only:
-            store_id = open_store(self._connection, read_only=False).encode()
-        if store_id is not None and store_id.decode() != self.store_id:
-            log.error("%r has lost everything: it was emptied, or restarted without its log", self)
-            self.store_id = store_id.decode()
+        if store_id is not None and store_id.decode() == self.store_id:
+            return
+        if self._is_read_only and store_id is None:
+            return  # whoever writes there says what happened
+        raise StoreFileError(
+            f"{self!r} has lost everything: it was emptied, or restarted without its log (--appendonly yes keeps it)"
+        )
 
     def _look_at_next_deadline(self) -> None:
         deadline = self._next_deadline()
