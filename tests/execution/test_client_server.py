@@ -91,6 +91,24 @@ async def test_a_client_brings_its_own_server():
     await server.stop()
 
 
+async def test_runners_obey_the_options_of_a_client_of_the_users_own(tmp_path):
+    store, spool = InMemoryLightningStore(), tmp_path / "spool"
+    server = LightningStoreServer(store, token="t")
+    await server.start()
+    client = LightningStoreClient(server.endpoint, "t", retry_seconds=30, spool_after_seconds=0.1, spool_folder=spool)
+    algorithm = Enqueue({"sleep": 1})
+    running = asyncio.create_task(asyncio.to_thread(execute, algorithm, Work(folder=tmp_path), client))
+    await asyncio.to_thread(wait_for_note, tmp_path, "sleeping")
+    await server.stop()
+    await asyncio.to_thread(eventually, lambda: list(spool.glob("*.spool")), "the outcome is spooled")
+    again = LightningStoreServer(store, port=server.port, token="t")
+    await again.start()
+    await running
+    assert algorithm.statuses == ["succeeded"]
+    await client.close()
+    await again.stop()
+
+
 async def test_a_server_that_runs_already_is_used_as_it_is():
     server = LightningStoreServer(InMemoryLightningStore(), token="t")
     await server.start()

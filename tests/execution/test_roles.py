@@ -161,6 +161,19 @@ def test_the_token_of_a_later_run_stays(tmp_path):
     assert read_token(path) == "later"
 
 
+def test_the_token_of_a_killed_run_is_removed_by_the_next_and_that_of_a_living_one_stays(tmp_path, surroundings, port):
+    of_killed, of_living = token_file("127.0.0.1", port), token_file("127.0.0.1", 4747)
+    with left_in_file(of_living, "living"):
+        with role("algorithm", tmp_path, 1, surroundings) as run:
+            eventually(of_killed.exists, "the token is left")
+            run.send(signal.SIGKILL)
+            run.wait()
+        assert of_killed.exists()
+        with left_in_file(token_file("127.0.0.1", 4748), "next"):
+            assert sorted(os.listdir(of_living.parent)) == ["127.0.0.1-4747", "127.0.0.1-4748"]
+    assert os.listdir(of_living.parent) == []
+
+
 def test_a_token_that_cannot_be_left_is_said_and_the_run_goes_on(tmp_path, caplog):
     (tmp_path / "tokens").write_text("a file in the way")
     with left_in_file(tmp_path / "tokens" / "127.0.0.1-4747", "secret"):

@@ -168,10 +168,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         file = getattr(served, "token_file", None)
         token_file = None if file is None else str(file)
+        options = getattr(served, "options", {})
         graces = Graces(self.graceful_timeout, self.terminate_timeout, self.allowed_exit_codes)
 
         def begin(worker_id: int, finished_before: int, on_ready: OnReady) -> Life:
-            job = RunnerJob(served.url, served.token, worker_id, finished_before, token_file)
+            job = RunnerJob(served.url, served.token, worker_id, finished_before, token_file, options)
             return RunnerProcess(job, payload, graces, on_ready=on_ready)
 
         return begin

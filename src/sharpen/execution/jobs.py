@@ -49,13 +49,15 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class RunnerJob:
-    """Run a bundle against the store at `url`; a new token of its server is found in `token_file`."""
+    """Run a bundle against the store at `url`; a new token of its server is found in `token_file`. `client` are the
+    options of the runner's client."""
 
     url: str
     token: str | None = field(repr=False)
     worker_id: int
     finished_before: int
     token_file: str | None = None
+    client: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -89,4 +89,5 @@ async def _work(parent: "Parent", bundle: Any, job: RunnerJob, event: RunnerEven
 
 
 def _client(job: RunnerJob) -> LightningStoreClient:
-    return client_with(job.url, job.token, None if job.token_file is None else Path(job.token_file))
+    file = None if job.token_file is None else Path(job.token_file)
+    return client_with(job.url, job.token, file, **job.client)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -60,10 +60,10 @@ def client_with(url: str, token: str | None, token_file: Path | None, **options:
 
 @contextlib.asynccontextmanager
 async def client_of(
-    url: str, token: str | None, *, token_file: Path | None = None, retry_seconds: float = 60.0
+    url: str, token: str | None, *, token_file: Path | None = None, **options: Any
 ) -> AsyncIterator[LightningStore]:
     """A client that is closed in the loop that it was used in."""
-    client = client_with(url, token, token_file, retry_seconds=retry_seconds)
+    client = client_with(url, token, token_file, **options)
     try:
         yield client
     finally:
@@ -146,12 +146,18 @@ class ServedHere:
 
 
 class ServedElsewhere:
-    """A store behind somebody else's server."""
+    """A store behind somebody else's server. `options` are those of the clients of this run."""
 
     def __init__(
-        self, url: str, token: str | None, store: LightningStore | None = None, token_file: Path | None = None
+        self,
+        url: str,
+        token: str | None,
+        store: LightningStore | None = None,
+        token_file: Path | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url, self.token, self.token_file, self._store = url, token, token_file, store
+        self.options = dict(options or {})
 
     async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
         """It is open."""
@@ -165,7 +171,7 @@ class ServedElsewhere:
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
         if self._store is not None:
             return contextlib.nullcontext(self._store)
-        return client_of(self.url, self.token, token_file=self.token_file)
+        return client_of(self.url, self.token, token_file=self.token_file, **self.options)
 
 
 class ThreadSafe:
@@ -236,7 +242,7 @@ def _server_of(store: LightningStore) -> ServedElsewhere | None:
     if _is_a(store, "LightningStoreClient"):
         token = of_store._headers.get("authorization", "").removeprefix("Bearer ")
         # A client of our own is closed in the loop that it was used in; the user's stays as it is.
-        return ServedElsewhere(of_store.url, token or None, token_file=getattr(store, "token_file", None))
+        return ServedElsewhere(of_store.url, token or None, token_file=of_store.token_file, options=of_store.options)
     if _is_a(store, "LightningStoreServer") and of_store.is_running:
         return ServedElsewhere(of_store.endpoint, of_store._options["token"], store)
     return None

@@ -95,6 +95,14 @@ class LightningStoreClient(LightningStore):
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
+        self.options: dict[str, Any] = {
+            "retry_seconds": retry_seconds,
+            "spool_after_seconds": spool_after_seconds,
+            "request_seconds": request_seconds,
+            "spool_folder": None if spool_folder is None else str(Path(spool_folder).absolute()),
+            "max_spool_bytes": max_spool_bytes,
+        }
+        """The keyword arguments, for a client of the same server in another process."""
         self._retry_seconds = retry_seconds
         self._request_seconds = request_seconds
         self._by_loop: dict[asyncio.AbstractEventLoop, HttpClient] = {}

@@ -5,6 +5,7 @@ machines the variable SHARPEN_TOKEN carries it.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -86,9 +87,12 @@ def read_token(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def left_in_file(path: Path, token: str) -> Iterator[None]:
-    """Leave the token for runners of this machine, as long as the run goes on."""
+    """Leave the token for runners of this machine, as long as the run goes on. The file stays locked meanwhile, so that
+    those that killed runs have left can be told from it; they are removed."""
+    file = -1
     try:
-        _write(path, token)
+        file = _write(path, token)
+        _remove_leftovers(path.parent)
     except OSError as error:
         log.warning("the token cannot be left in %s (%s): give SHARPEN_TOKEN to both sides", path, error)
     try:
@@ -96,17 +100,43 @@ def left_in_file(path: Path, token: str) -> Iterator[None]:
     finally:
         if read_token(path) == token:  # not that of a later run
             path.unlink(missing_ok=True)
+        if file >= 0:
+            os.close(file)
 
 
-def _write(path: Path, token: str) -> None:
-    """Whole or not at all, and never readable by others."""
+def _write(path: Path, token: str) -> int:
+    """Whole or not at all, and never readable by others. Returns the open file, which holds its lock."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     _check_folder(path)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    file = _open_locked(new)
     try:
         os.write(file, token.encode("ascii"))
-    finally:
+        new.replace(path)
+    except BaseException:
         os.close(file)
-    new.replace(path)
+        raise
+    return file
+
+
+def _open_locked(path: Path) -> int:
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)  # before it was locked, another process took it for a leftover and removed it
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the tokens that nobody holds locked: their servers were killed."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # it is in use, or has gone meanwhile
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file), os.lstat(path)):
+                    path.unlink()
+            finally:
+                os.close(file)

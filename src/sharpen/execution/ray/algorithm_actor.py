@@ -42,7 +42,8 @@ class AlgorithmActor:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the program raises it
             return {"error": packed(error), "traceback": traceback.format_exc()}
         self._event.reach = _reach_here(*at_program)
-        self._call = AlgorithmCall(bundle, ServedElsewhere(surroundings.url, surroundings.token), self._event)
+        served = ServedElsewhere(surroundings.url, surroundings.token, options=surroundings.client)
+        self._call = AlgorithmCall(bundle, served, self._event)
         return {}
 
     async def run(self) -> AsyncIterator[Any]:

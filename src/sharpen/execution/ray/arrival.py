@@ -29,10 +29,14 @@ class Surroundings:
     """Environment variables."""
     log: LogSettings
     host_name: str
+    client: dict[str, Any] = field(default_factory=dict)
+    """Options of clients of the store."""
 
     @classmethod
-    def of_this_process(cls, url: str, token: str | None, secrets: dict[str, str]) -> "Surroundings":
-        return cls(url, token, secrets, current_settings(), socket.gethostname())
+    def of_this_process(
+        cls, url: str, token: str | None, secrets: dict[str, str], client: dict[str, Any] | None = None
+    ) -> "Surroundings":
+        return cls(url, token, secrets, current_settings(), socket.gethostname(), client or {})
 
     def take_over(self, role: str) -> None:
         """Files of the log are those of the program's machine."""

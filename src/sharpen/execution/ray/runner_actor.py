@@ -53,7 +53,7 @@ class RunnerActor:
         self._loop = asyncio.get_running_loop()
         self._life = RunnerThread(
             bundle,
-            lambda: client_of(surroundings.url, surroundings.token),
+            lambda: client_of(surroundings.url, surroundings.token, **surroundings.client),
             assignment.worker_id,
             assignment.finished_before,
             on_ready=lambda _: None,

@@ -109,7 +109,8 @@ class RayExecutionStrategy(ExecutionStrategy):
             port, mounts = self.server_port, self.mounts
             with served_openly(store, managed=self.managed_store, host=host, port=port, mounts=mounts) as served:
                 cluster.check_url(served.url)
-                surroundings = Surroundings.of_this_process(served.url, served.token, secrets)
+                options = getattr(served, "options", None)
+                surroundings = Surroundings.of_this_process(served.url, served.token, secrets, options)
                 terms = Terms(surroundings, cluster.node_id, cluster.runtime_env, self.placement_timeout)
                 reach = Reach(host, GATEWAY_TOKEN)
                 if of_algorithm is not None:
