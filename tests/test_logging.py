@@ -182,3 +182,14 @@ def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     lines = (tmp_path / "run.log").read_text("utf-8").splitlines()
     assert len(lines) == 900
     assert all(line.endswith("store: " + "x" * 200) for line in lines)
+
+
+def test_a_log_on_a_full_disk_is_said_once_and_breaks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging()
+    with also_to_file("/dev/full"):
+        for number in range(5):
+            logging.getLogger("sharpen.store").warning("line %d", number)
+    shown = capsys.readouterr().err
+    assert [f"line {number}" in shown for number in range(5)] == [True] * 5
+    assert shown.count("/dev/full") == 1
+    assert "Traceback" not in shown

@@ -29,7 +29,8 @@
     ├── QueueError (RuntimeError)              a data queue that is not open, or whose producer has gone
     ├── RunError (RuntimeError)                a run that cannot go on
     │   ├── RunnerStartError                   a runner failed at its start again and again
-    │   └── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
+    │   ├── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
+    │   └── DiskFullError (OSError)            the disk of the run's folder is full: make room, then resume it
     └── StoreError
         ├── SpansEvictedError (LookupError)    the spans were dropped to stay within the bound
         ├── StoreFileError (OSError)           a store that is missing, damaged, foreign, or lost its contents
@@ -175,6 +176,10 @@ class RunnerStartError(RunError):
 
 class RunnersExhaustedError(RunError):
     """All runners reached `max_rollouts` while rollouts wait."""
+
+
+class DiskFullError(RunError, OSError):
+    """The disk of a run's folder is full."""
 
 
 class StoreError(SharpenError):

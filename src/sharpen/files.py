@@ -5,6 +5,7 @@ when the file is read again.
 """
 
 import csv
+import errno
 import io
 import itertools
 import json
@@ -41,6 +42,11 @@ def replacing(path: Path) -> Iterator[Path]:
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
     """An opener for `open`: a file that it makes can be read by its owner alone."""
     return os.open(path, flags, 0o600)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a file could not be written for want of room: on the disk, or within a quota or a limit."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sync(path: Path) -> None:

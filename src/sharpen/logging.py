@@ -5,6 +5,7 @@ for those who have not. Handlers stand on the logger `sharpen` alone; the root l
 Lines of several processes share one file: each is appended whole, and carries the role and the process that wrote it.
 """
 
+import contextlib
 import logging
 import os
 import pkgutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TextIO, TypedDict
 
 from .errors import ConfigError
-from .files import open_private
+from .files import is_disk_full, open_private
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
@@ -131,6 +132,37 @@ class _File(logging.FileHandler):
     def __init__(self, path: Path, role: str | None) -> None:
         super().__init__(path, mode="a", encoding="utf-8", delay=True)
         self.setFormatter(_Format(role))
+        self._is_full = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        was_full, self._is_full = self._is_full, False
+        super().emit(record)  # which calls `handleError`
+        if self._is_full and not was_full:
+            self._report(f"{self.baseFilename}: the disk is full; lines are left out of the log until there is room")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk is no reason for a traceback with every line."""
+        if not is_disk_full(sys.exception()):
+            super().handleError(record)
+            return
+        self._is_full = True
+        stream, self.stream = self.stream, None  # it is opened again for the next line
+        if stream is not None:
+            with contextlib.suppress(OSError):  # what it could not write is left out
+                stream.close()
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+
+    @staticmethod
+    def _report(text: str) -> None:
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"{text}\n")
 
 
 class _ExtraFile(_File):

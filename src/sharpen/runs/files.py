@@ -1,12 +1,19 @@
 """Small files that are there whole or not at all."""
 
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import ConfigError
-from ..files import open_private, replacing
+from ..errors import ConfigError, DiskFullError, SharpenError
+from ..files import is_disk_full, open_private, replacing
+
+log = logging.getLogger(__name__)
+WARN_SECONDS = 60.0
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -17,6 +24,51 @@ def write_json(path: Path, value: Any) -> None:
     data = msgspec.json.format(msgspec.json.encode(value), indent=2)
     with replacing(path) as temporary, open(temporary, "wb", opener=open_private) as file:
         file.write(data + b"\n")
+
+
+class FullDisk:
+    """What a run writes along the way and can do without. While the disk is full it is left out, with a warning now and
+    then."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._full_since: float | None = None
+        self._next_warning = 0.0
+
+    @contextmanager
+    def tolerated(self, folder: Path) -> Iterator[None]:
+        """Write something to the folder in this block."""
+        try:
+            yield
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._warn(folder, error)
+        else:
+            if self._full_since is not None:
+                log.warning("%s can be written again in %s", self._what, folder)
+            self._full_since = None
+
+    def _warn(self, folder: Path, error: OSError) -> None:
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = self._next_warning = now
+        if now >= self._next_warning:
+            self._next_warning = now + WARN_SECONDS
+            log.warning("%s cannot be written to %s (%s): free some space there", self._what, folder, error.strerror)
+
+
+@contextmanager
+def naming_full_disk(folder: Path | None) -> Iterator[None]:
+    """An error of a full disk says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if folder is None or isinstance(error, SharpenError) or not is_disk_full(error):
+            raise
+        raise DiskFullError(
+            f"the disk of the run in {str(folder)!r} is full ({error}): free some space, then resume the run"
+        ) from error
 
 
 def read_json(path: Path) -> Any:

@@ -17,8 +17,10 @@ from ..algorithm.own_thread import run_to_end
 from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
 from ..execution.lost_attempts import lose_those_of_the_dead
+from ..files import is_disk_full
 from ..litagent import LitAgent
 from ..runner import Runner
+from ..runs.files import naming_full_disk
 from ..store import LightningStore
 from ..types import Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
 from .algorithm_store import AlgorithmStore
@@ -142,7 +144,8 @@ class AlgorithmBundle:
                         await self._serve(face, event, resources)
                 else:
                     self._equip(self.algorithm, face, gateway, resources)
-                    await self._train(self.algorithm, face, progress)
+                    with naming_full_disk(self.loop.run_dir):
+                        await self._train(self.algorithm, face, progress)
         finally:
             self._running = None
 
@@ -183,9 +186,10 @@ class AlgorithmBundle:
                 await run_to_end(algorithm, self.train_dataset, self.val_dataset)
                 return
             except Exception as error:
-                if left <= 0 or loop.error is not None or not self.checkpoints.exist:
+                if left <= 0 or loop.error is not None or not self.checkpoints.exist or is_disk_full(error):
                     # An error of ours says in words what is wrong; whoever catches it has its traceback.
-                    log.error("the algorithm failed: %s", error, exc_info=not isinstance(error, SharpenError))
+                    is_clear = isinstance(error, SharpenError) or is_disk_full(error)
+                    log.error("the algorithm failed: %s", error, exc_info=not is_clear)
                     raise
                 left -= 1
                 log.exception(

@@ -13,7 +13,7 @@ import msgspec
 
 from ..algorithm.base import State
 from ..files import remove_leftovers
-from ..runs.files import read_json, write_json
+from ..runs.files import FullDisk, read_json, write_json
 from .loop import TrainingLoop
 
 
@@ -22,12 +22,19 @@ class Checkpoints:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._disk = FullDisk("checkpoints")
 
     @property
     def exist(self) -> bool:
         return self.path is not None and self.path.exists()
 
     def save(self, state: State, loop: TrainingLoop) -> None:
+        """Keep the state. While the disk is full, the last one that could be written stays."""
+        assert self.path is not None
+        with self._disk.tolerated(self.path.parent):
+            self._save(state, loop)
+
+    def _save(self, state: State, loop: TrainingLoop) -> None:
         from ..callbacks import save_state
 
         assert self.path is not None

@@ -19,6 +19,7 @@ from ..callbacks import Callback, Hook, named, restore_rng, rng_state, run_hook
 from ..callbacks.base import State
 from ..loggers import FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
+from ..runs.files import FullDisk
 from .loop_parts import make_callbacks, make_loggers
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class TrainingLoop:
         """What a callback or a logger raised."""
         self._trainer = None if trainer is None else weakref.ref(trainer)
         self._records: JsonlLogger | None = None
+        self._unwritten: list[tuple[Metrics, int]] = []
+        self._disk = FullDisk("metrics")
         self._is_in_iteration = False
         self.metrics: dict[str, float] = {}
         self.current_iter = 0
@@ -95,6 +98,8 @@ class TrainingLoop:
         return isinstance(logger, JsonlLogger) and logger.path == self.plan.metrics_path
 
     def _finish(self, status: FinishStatus) -> None:
+        if self.error is None:
+            self._write_records()
         for logger in self.loggers:
             try:
                 logger.finish(status)
@@ -149,8 +154,20 @@ class TrainingLoop:
 
     def _log(self, metrics: Metrics) -> None:
         with self._noting_errors():
-            for logger in [*([] if self._records is None else [self._records]), *filter(self._hears, self.loggers)]:
+            self._unwritten.append((metrics, self.current_iter))
+            self._write_records()
+            for logger in filter(self._hears, self.loggers):
                 logger.log_metrics(metrics, self.current_iter)
+
+    def _write_records(self) -> None:
+        """Write the metrics into the run's folder; those that find the disk full are written later."""
+        if self._records is None or self.plan.metrics_path is None:
+            self._unwritten.clear()
+        else:
+            with self._disk.tolerated(self.plan.metrics_path.parent):
+                while self._unwritten:
+                    self._records.log_metrics(*self._unwritten[0])
+                    del self._unwritten[0]
 
     def _hears(self, logger: Logger) -> bool:
         """Metrics of iterations are periodic. The records of the run are kept whatever level somebody asked for."""
@@ -201,6 +218,7 @@ class TrainingLoop:
         _load_named(self.callbacks, saved["callbacks"])
 
     def _load(self, saved: State) -> None:
+        self._unwritten.clear()
         _load_named(self.loggers, saved["loggers"])
         if self._records is not None and saved["records"] is not None:
             self._records.load_state_dict(saved["records"])

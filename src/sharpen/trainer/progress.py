@@ -20,7 +20,7 @@ import msgspec
 from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, why_failed, with_last_attempt, with_old_names
 from ..errors import StoreError
-from ..runs.files import read_json, write_json
+from ..runs.files import FullDisk, read_json, write_json
 from ..runs.folder import append_line
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
@@ -122,6 +122,7 @@ class _Watch:
         self._store, self._gateway = store, gateway
         self._llm: dict[str, float] = {}
         self._counted = _Counted()
+        self._disk = FullDisk("progress")
         self._began = self._last_finish = time.monotonic()
         self._next_warning = plan.stall_seconds
         self._next_metrics = 0.0
@@ -274,8 +275,9 @@ class _Watch:
         line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
         line |= self._numbers() | self._rewards.metrics() | self._llm
         if self.plan.metrics_path is not None:
-            append_line(self.plan.metrics_path, line)
-        self._keep()
+            with self._disk.tolerated(self.plan.metrics_path.parent):
+                append_line(self.plan.metrics_path, line)
+                self._keep()
         if self._collector is not None:
             self._collector.record({name: value for name, value in with_old_names(line).items() if name != "time"})
 

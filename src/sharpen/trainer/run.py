@@ -20,6 +20,7 @@ from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
+from ..runs.files import FullDisk, naming_full_disk
 from ..runs.history import EARLIER, moment
 from ..store import LightningStore
 from ..store.local import LocalStore
@@ -74,7 +75,8 @@ class Run:
             if self._folder is not None:
                 stack.enter_context(also_to_file(self._folder.log_path, hide=self._trainer.hide))
             try:
-                self._execute()
+                with naming_full_disk(None if self._folder is None else self._folder.path):
+                    self._execute()
             except BaseException as error:
                 self.result = self._conclude(error)
                 if not self._is_stopped or not isinstance(error, asyncio.CancelledError):
@@ -234,7 +236,8 @@ class Run:
             model_dir=self._model_dir(),
         )
         if self._folder is not None:
-            self._folder.write_result(result.record())
+            with FullDisk("result.json").tolerated(self._folder.path):
+                self._folder.write_result(result.record())
             if result.status == "interrupted" and self._algorithm is not None:
                 log.info("the run was interrupted; fit(..., resume=%r) goes on with it", str(self._folder.path))
         return result
