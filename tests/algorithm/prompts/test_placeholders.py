@@ -126,5 +126,7 @@ def test_a_jinja_prompt_that_cannot_work_is_refused(text: str, why: str) -> None
 def test_a_poml_prompt_that_lost_a_value_is_refused() -> None:
     parent = PromptTemplate("<p>{{question}}</p>", "poml")
     assert why_unfit(PromptTemplate("<p>Question</p>", "poml"), parent) == "it lost {{question}}"
+    for code in ('<p if="question">{{question}}</p>', "<p>{{question}} {{ question.length }}</p>"):
+        assert "run as code" in str(why_unfit(PromptTemplate(code, "poml"), parent))
     assert "{{hint}}" in str(why_unfit(PromptTemplate("<p>{{question}} {{hint}}</p>", "poml"), parent))
     assert why_unfit(PromptTemplate("<p>Q: {{ question }}</p>", "poml"), parent) is None

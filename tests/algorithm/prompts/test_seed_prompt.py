@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from sharpen.algorithm.prompts.candidates import Candidate
 from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts, takes_prompt
-from sharpen.errors import ConfigError
+from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.litagent import LitAgent, rollout
 from sharpen.types import LLM, NamedResources, PromptTemplate
 
@@ -121,3 +122,12 @@ def test_an_agent_that_cannot_see_a_prompt_is_known_by_its_signature() -> None:
     assert takes_prompt(rollout(lambda task, prompt_template: 1.0))
     assert takes_prompt(rollout(lambda task, resources: 1.0))
     assert not takes_prompt(rollout(lambda task, llm: 1.0))
+
+
+def test_a_prompt_that_allows_code_is_not_improved() -> None:
+    code = PromptTemplate("<p>{{ x + 1 }}</p>", "poml", allows_code=True)
+    with pytest.raises(ConfigError, match=r"'code'.*resource_name"):
+        seed_prompts({"code": code, "a": ONE}, None, name=None, many=True)
+    assert seed_prompts({"code": code, "a": ONE}, None, name="a") == {"a": ONE}
+    with pytest.raises(InvalidInputError, match="'v1'"):
+        Candidate("v1", {"code": code})

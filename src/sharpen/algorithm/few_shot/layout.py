@@ -10,6 +10,7 @@ from xml.parsers import expat
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
+from ...types.poml import POML_TEXT
 from ...types.template_fields import Field, escape_fields, parse_fields
 from ..prompts.placeholders import placeholders
 from .demonstration import Demonstration
@@ -28,7 +29,6 @@ LONGEST_COPY = 1000
 HEADING = "Examples:"
 _END_OF_RAW = re.compile(r"\{%[-+]?\s*endraw")
 _RUNS_ON = re.compile(r"[:=>]\Z")
-_POML_TEXT = str.maketrans({"#": "#hash;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "{": "#lbrace;", "}": "#rbrace;"})
 _JINJA_MARKS = ("{{", "{%", "{#")
 
 
@@ -146,7 +146,7 @@ def _raw(text: str) -> str:
 
 
 def _poml(template: PromptTemplate, shown: Iterable[Demonstration]) -> str:
-    blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}".translate(_POML_TEXT) for each in shown]
+    blocks = [f"Input: {each_input(each)}\nOutput: {each.answer}".translate(POML_TEXT) for each in shown]
     text, places = "".join(f'<p whiteSpace="pre">{block}</p>\n' for block in blocks), field_spans(template, DEMOS)
     if places:  # which stands under words of its own
         begin, end, _ = places[0]

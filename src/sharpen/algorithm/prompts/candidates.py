@@ -109,6 +109,9 @@ class Candidate(msgspec.Struct, frozen=True):
             raise InvalidInputError("the version of a candidate is empty: give it a name, such as 'v1'")
         if not self.prompts:
             raise InvalidInputError(f"candidate {self.version!r} has no prompt: give at least one")
+        for name, each in self.prompts.items():
+            if each.allows_code:
+                raise InvalidInputError(f"candidate {self.version!r} has a prompt that allows code, {name!r}")
         # Models write half characters at times, which no file can hold. They must not end a run that records them.
         _set(self, "prompts", {_writable(name): _writable_prompt(each) for name, each in self.prompts.items()})
         _set(self, "critique", self.critique and _writable(self.critique))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ...errors import InvalidInputError, MissingExtraError
 from ...types import PromptTemplate
+from ...types.poml import code_in
 from ...types.template_fields import Field, parse_fields
 
 MOST_CHARACTERS = 100_000
@@ -66,7 +67,11 @@ def _bad_fields(new: PromptTemplate, parent: PromptTemplate) -> str | None:
     lost = [_as_written(name, new) for name in before if name not in after]
     if lost:
         return f"it lost {_listed(lost)}"
-    return _unfillable(new, before) if new.engine == "f-string" else _without_value(new, after, before)
+    if new.engine == "f-string":
+        return _unfillable(new, before)
+    if new.engine == "poml" and (code := code_in(new.template)) is not None:
+        return f"it has {code}, which would run as code"
+    return _without_value(new, after, before)
 
 
 def _unfillable(new: PromptTemplate, names: Sequence[str]) -> str | None:

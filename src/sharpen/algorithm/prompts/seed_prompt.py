@@ -74,6 +74,11 @@ def _free_name(resources: NamedResources) -> str:
 
 def _checked(prompts: dict[str, PromptTemplate]) -> dict[str, PromptTemplate]:
     for name, prompt in prompts.items():
+        if prompt.allows_code:
+            raise ConfigError(
+                f"the prompt {name!r} allows code, but prompts that are written in a search must not run any: give it "
+                "without allows_code, or say with resource_name= which prompt to improve"
+            )
         if prompt.template != prompt.template.encode("utf-8", "replace").decode():
             raise ConfigError(f"the prompt {name!r} holds half a character (a lone surrogate): write it as UTF-8 text")
     return prompts
