@@ -212,7 +212,7 @@ def test_a_book_as_json_is_made_of_plain_values() -> None:
         inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
         return {type(value)}.union(*map(kinds, inner))
 
-    assert kinds(small_book().as_json()) <= {dict, list, str, int, float, type(None)}
+    assert kinds(small_book().as_json()) <= {dict, list, str, int, float, bool, type(None)}
 
 
 texts = st.text(st.characters(exclude_categories=[])) | st.sampled_from(["{question}", "{{x}}", "\x1b[0m\x00", "{"])
