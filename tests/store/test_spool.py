@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import stat
@@ -14,7 +15,7 @@ import pytest
 
 from sharpen.errors import StoreUnavailableError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
-from sharpen.store.spool import Entry, Spool
+from sharpen.store.spool import Entry, Spool, default_folder
 from sharpen.types import EnqueueRolloutRequest, PromptTemplate
 
 from .cutting_proxy import cutting_proxy
@@ -692,3 +693,41 @@ async def test_an_update_whose_answer_was_lost_is_made_once(proxied, inner):
     assert cancelled.status == "cancelled"
     finished = await inner.finished_rollouts()
     assert [each.rollout_id for each in finished.items] == [claimed.rollout_id, other.rollout_id]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+async def test_a_folder_of_another_user_keeps_and_gives_no_work(server, folder, caplog):
+    client = LightningStoreClient(server.url, retry_seconds=0.1, spool_after_seconds=0.1)
+    claimed = await claim_new(client)
+    planted = Spool(folder, client.store_id)
+    planted.append(Entry("POST", "/v1/rollouts", '{"input": "planted"}'))
+    planted.close()
+    os.chown(folder, 12345, 12345)
+    await client.close()
+    client = LightningStoreClient(server.url, retry_seconds=0.1, spool_after_seconds=0.1)
+    assert len(await client.query_rollouts()) == 1
+    await eventually(lambda: str(folder) in caplog.text)
+    await server.go()
+    with pytest.raises(StoreUnavailableError, match=re.escape(str(folder))):
+        await client.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id)
+    await client.close()
+
+
+@pytest.mark.parametrize("mode", [0o777, None])
+async def test_without_a_home_only_a_folder_of_this_user_alone_keeps_work(tmp_path, monkeypatch, mode):
+    monkeypatch.delenv("SHARPEN_SPOOL")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home"))))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    base = tmp_path / f"sharpen-{os.getuid()}"
+    if mode is not None:
+        base.mkdir()
+        base.chmod(mode)
+    spool = Spool(default_folder(), "st-1")
+    if mode is None:
+        spool.append(Entry("POST", "/v1/rollouts", "{}"))
+        assert [stat.S_IMODE(each.stat().st_mode) for each in (base, base / "spool")] == [0o700] * 2
+    else:
+        with pytest.raises(StoreUnavailableError, match=re.escape(str(base))):
+            spool.append(Entry("POST", "/v1/rollouts", "{}"))
+    spool.close()

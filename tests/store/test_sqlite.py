@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from sharpen.errors import (
     UnknownIdError,
 )
 from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore, sqlite_schema
+from sharpen.store.backup import backup_store
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 from .disks import small_disk
@@ -50,6 +52,30 @@ async def store(path):
     opened = SQLiteStore(path)
     yield opened
     await opened.close()
+
+
+async def test_its_files_are_for_their_owner_alone(path):
+    old = os.umask(0o022)
+    try:
+        store = SQLiteStore(path)
+        await store.enqueue_rollout("task")
+        await store.query_rollouts()
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        backup_store(path, path.with_name("copy.db"))
+        await store.close()
+    finally:
+        os.umask(old)
+    assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
+    assert stat.S_IMODE(path.with_name("copy.db").stat().st_mode) == 0o600
+
+
+async def test_the_rights_of_a_file_that_was_there_stay_as_they_were(path):
+    await make_store(path)
+    path.chmod(0o640)
+    store = SQLiteStore(path)
+    await store.enqueue_rollout("task")
+    await store.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def asked(path, question, *values):

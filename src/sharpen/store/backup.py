@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ..errors import StoreFileError
 from ..files import remove_leftovers, replacing
 from .sqlite_reading import ReadOnlyFile
-from .sqlite_schema import open_files, version_of
+from .sqlite_schema import make_private, open_files, version_of
 
 BUSY_SECONDS = 10.0
 
@@ -27,6 +27,7 @@ def backup_store(source: str | os.PathLike[str], target: str | os.PathLike[str])
     try:
         remove_leftovers(target.parent)
         with replacing(target) as temporary:
+            make_private(temporary)
             _copy(file, temporary)
             while file.has_changed():  # it was taken to stand still, and someone began to write
                 _copy(file, temporary)

@@ -7,8 +7,8 @@ Every entry can be sent twice: writes carry the caller's ids.
 
 import fcntl
 import hashlib
+import logging
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +17,9 @@ import msgspec
 
 from ..errors import StoreUnavailableError
 from .ids import new_id
+from .tokens import check_folder, state_folder
+
+log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 2**20
 URL_KEY = "url-"
@@ -34,12 +37,14 @@ def default_folder() -> Path:
     """Where spools lie: `SHARPEN_SPOOL`, else the user's state folder."""
     if folder := os.environ.get("SHARPEN_SPOOL"):
         return Path(folder)
-    if state := os.environ.get("XDG_STATE_HOME"):
-        return Path(state) / "sharpen" / "spool"
-    try:
-        return Path.home() / ".local" / "state" / "sharpen" / "spool"
-    except RuntimeError:  # a user without a home, as in some containers
-        return Path(tempfile.gettempdir()) / f"sharpen-{os.getuid()}" / "spool"
+    return state_folder() / "spool"
+
+
+def check_owner(folder: Path) -> None:
+    """Refuse a folder of somebody else, who could read finished work there or add to it."""
+    check_folder(folder)
+    if os.stat(folder).st_uid != os.getuid():
+        raise PermissionError(f"the folder {folder} belongs to another user: set SHARPEN_SPOOL to one of your own")
 
 
 def key_of(store_id: str | None, url: str) -> str:
@@ -66,8 +71,15 @@ class Spool:
     @classmethod
     def adopt_leftovers(cls, folder: Path, keys: set[str], *, max_bytes: int = MAX_BYTES) -> "list[Spool]":
         """The spools of workers that died before theirs was empty."""
-        adopted = []
-        for path in sorted(folder.glob("*.spool")) if folder.is_dir() else []:
+        adopted: list[Spool] = []
+        if not folder.is_dir():
+            return adopted
+        try:
+            check_owner(folder)
+        except PermissionError as error:
+            log.warning("finished work of earlier workers is not looked for: %s", error)
+            return adopted
+        for path in sorted(folder.glob("*.spool")):
             key = path.stem.rpartition(".")[0]
             if key in keys:
                 spool = cls(folder, key, max_bytes=max_bytes, path=path)
@@ -79,8 +91,11 @@ class Spool:
         """Lock the file of a dead worker; False where its worker lives, or another one was faster."""
         assert self._path is not None
         try:
-            file = os.open(self._path, os.O_RDWR | os.O_APPEND)
-        except FileNotFoundError:
+            file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW)
+        except OSError:  # it has gone, or is not ours
+            return False
+        if os.fstat(file).st_uid != os.getuid():
+            os.close(file)
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +141,9 @@ class Spool:
             raise
 
     def _open(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        check_owner(self._folder)
         # Before it is locked, another worker may take the new file for an empty leftover and remove it.
         while self._file < 0 or os.fstat(self._file).st_nlink == 0:
             if self._file >= 0:

@@ -276,8 +276,19 @@ def _check_version(path: Path, version: int, application: int) -> None:
         )
 
 
+def make_private(path: Path) -> None:
+    """Make the file, if there is none, for its owner alone; SQLite gives its log and its index the same rights."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreFileError(f"the store file {str(path)!r} cannot be made: {error}") from error
+
+
 def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Connection:
     """A connection in autocommit mode, usable from any thread under the caller's lock."""
+    make_private(path)
     connection = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # A checkpoint syncs twice; most pages of the log are newer versions of the same few, so rarer is cheaper.

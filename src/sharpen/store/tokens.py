@@ -29,7 +29,7 @@ def given_token() -> str | None:
 
 def token_file(host: str, port: int) -> Path:
     """Where the token of a server on this machine lies, whatever name its host is called by."""
-    folder = _folder() / "tokens"
+    folder = state_folder() / "tokens"
     name = _LOOPBACK.get(host.strip("[]"), host.strip("[]"))
     return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', name)}-{port}"
 
@@ -54,7 +54,8 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def _folder() -> Path:
+def state_folder() -> Path:
+    """Where this user keeps tokens and spools."""
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state) / "sharpen"
     try:
@@ -67,8 +68,8 @@ def _folder_without_home() -> Path:
     return Path(tempfile.gettempdir()) / f"sharpen-{os.getuid()}"
 
 
-def _check_folder(path: Path) -> None:
-    """Anybody may make a folder in a temporary directory: one that is not ours alone holds no token."""
+def check_folder(path: Path) -> None:
+    """Anybody may make a folder in a temporary directory: one that is not ours alone is not used."""
     folder = _folder_without_home()
     if folder not in path.parents:
         return
@@ -79,7 +80,7 @@ def _check_folder(path: Path) -> None:
 
 def read_token(path: Path) -> str | None:
     try:
-        _check_folder(path)
+        check_folder(path)
         return path.read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
@@ -108,7 +109,7 @@ def _write(path: Path, token: str) -> int:
     """Whole or not at all, and never readable by others. Returns the open file, which holds its lock."""
     path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    _check_folder(path)
+    check_folder(path)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     file = _open_locked(new)
     try:
