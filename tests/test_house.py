@@ -22,7 +22,7 @@ FLOORS = [
     {"store", "runs", "rl", "llm"},
     {"tracer"},
     {"emitter"},
-    {"litagent", "llm_proxy", "adapter"},
+    {"litagent", "llm_proxy", "adapter", "reward"},
     {"runner", "archive"},
     {"execution"},
     {"algorithm"},

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         get_message_value as get_message_value,
         get_object_value as get_object_value,
         get_reward_value as get_reward_value,
+        get_rewards_from_span as get_rewards_from_span,
         is_reward_span as is_reward_span,
         operation as operation,
         reward as reward,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
         record_of_rollout as record_of_rollout,
     )
     from .logging import (
+        configure_logger as configure_logger,
         setup_logging as setup_logging,
     )
     from .runner import (
@@ -142,6 +144,8 @@ if TYPE_CHECKING:
         Attempt as Attempt,
         AttemptedRollout as AttemptedRollout,
         AttemptStatus as AttemptStatus,
+        Attributes as Attributes,
+        AttributeValue as AttributeValue,
         Dataset as Dataset,
         EnqueueRolloutRequest as EnqueueRolloutRequest,
         Event as Event,
@@ -156,6 +160,7 @@ if TYPE_CHECKING:
         ProxyLLM as ProxyLLM,
         Resource as Resource,
         ResourcesUpdate as ResourcesUpdate,
+        ResourceUnion as ResourceUnion,
         Rollout as Rollout,
         RolloutConfig as RolloutConfig,
         RolloutMode as RolloutMode,
@@ -189,11 +194,13 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "LightningSpanAttributes",
         "SHARPEN_LLM_CALL",
     ),
-    "logging": ("setup_logging",),
+    "logging": ("configure_logger", "setup_logging"),
     "types": (
         "Attempt",
         "AttemptStatus",
         "AttemptedRollout",
+        "AttributeValue",
+        "Attributes",
         "Dataset",
         "EnqueueRolloutRequest",
         "Event",
@@ -208,6 +215,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "PromptTemplate",
         "ProxyLLM",
         "Resource",
+        "ResourceUnion",
         "ResourcesUpdate",
         "Rollout",
         "RolloutConfig",
@@ -265,6 +273,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "get_message_value",
         "get_object_value",
         "get_reward_value",
+        "get_rewards_from_span",
         "is_reward_span",
         "operation",
         "reward",

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -58,6 +59,20 @@ def setup_logging(
         rooms = {_room(name): _level(each) for name, each in (levels or {}).items()}
     path = None if file is None else _checked_file(file)
     _install(base, rooms, [] if path is None else [path], stream, role=None)
+
+
+def configure_logger(level: int = logging.INFO, name: str = _PACKAGE) -> logging.Logger:
+    """Set a logger up by its name. Deprecated: use `setup_logging`, which knows the processes of a run too."""
+    warnings.warn("configure_logger is deprecated: use setup_logging", DeprecationWarning, stacklevel=2)
+    logger = logging.getLogger(name)
+    if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
+        setup_logging(level)
+        return logger
+    logger.setLevel(level)
+    if not logger.handlers:
+        logger.addHandler(_Screen(None, None))
+        logger.propagate = False  # the root logger would show every line again
+    return logger
 
 
 def is_set_up() -> bool:

@@ -242,6 +242,32 @@ def test_every_factory_can_be_overridden() -> None:
     assert sorted(set(called)) == parts
 
 
+def test_overrides_with_the_parameters_of_agent_lightning_work() -> None:
+    class MyTrainer(Trainer):
+        def _make_strategy(self, strategy: Any, *, n_runners: int, port: int | None = None) -> ExecutionStrategy:
+            assert (strategy, n_runners, port) == ("shm", 1, None)
+            return super()._make_strategy(strategy, n_runners=2, port=port)
+
+        def _make_store(self, store: Any) -> Any:  # type: ignore[override]
+            return InMemoryLightningStore()
+
+    trainer = MyTrainer(strategy="shm", algorithm="Baseline")
+    assert trainer.strategy.n_runners == 2  # type: ignore[attr-defined]
+    assert trainer.fit(double, [1, 2]).metrics["rollouts"] == 2
+
+
+def test_the_port_and_the_number_of_runners_reach_an_override() -> None:
+    given: list[Any] = []
+
+    class MyTrainer(Trainer):
+        def _make_strategy(self, strategy: Any, **options: Any) -> ExecutionStrategy:
+            given.append(options)
+            return super()._make_strategy(strategy, **options)
+
+    MyTrainer(n_runners=3, port=5005)
+    assert given == [{"n_runners": 3, "port": 5005}]
+
+
 def test_a_part_that_lacks_a_method_is_named() -> None:
     class Half:
         def init(self) -> None:

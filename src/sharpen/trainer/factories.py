@@ -1,7 +1,8 @@
 """From specs to the parts of a run. Override a `_make_*` method to build a part your own way."""
 
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
@@ -55,7 +56,9 @@ class Factories(TrainerLegacy):
     def store(self) -> LightningStore:
         """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
         if self._store is None:
-            self._store = self._make_store(self._specs["store"], self.strategy)
+            # Older overrides of the method take no strategy.
+            strategy = [self.strategy] if takes_two(self._make_store) else []
+            self._store = self._make_store(self._specs["store"], *strategy)
         return self._store
 
     @property
@@ -104,8 +107,12 @@ class Factories(TrainerLegacy):
             algorithm, expected_type=Algorithm, spec_name="algorithm", allow_none=True, optional_defaults=offered
         )
 
-    def _make_strategy(self, strategy: ComponentSpec[ExecutionStrategy]) -> ExecutionStrategy:
-        wanted = {"n_runners": self.n_runners, "server_port": self.port}
+    def _make_strategy(
+        self, strategy: ComponentSpec[ExecutionStrategy], *, n_runners: int, port: int | None = None
+    ) -> ExecutionStrategy:
+        # Where nobody gave a number, the strategy has one itself.
+        is_given = self.n_runners is not None or n_runners != 1
+        wanted = {"n_runners": n_runners if is_given else None, "server_port": port}
         offered = {name: value for name, value in wanted.items() if value is not None}
         return build_component(
             ClientServerExecutionStrategy if strategy is None else strategy,
@@ -229,6 +236,20 @@ def has_no_place(store: ComponentSpec[LightningStore]) -> bool:
 
 def _is_sqlite_class(store: object) -> bool:
     return isinstance(store, type) and f"{store.__module__}.{store.__qualname__}" == "sharpen.store.sqlite.SQLiteStore"
+
+
+def taken_by(method: Callable[..., Any], **offered: Any) -> dict[str, Any]:
+    """Of the keywords that are offered those that a method takes: an override may have fewer."""
+    parameters = inspect.signature(method).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in offered.items() if takes_all or name in parameters}
+
+
+def takes_two(method: Callable[..., Any]) -> bool:
+    """Whether a method takes a second argument by its place."""
+    kinds = [each.kind for each in inspect.signature(method).parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in positional for kind in kinds) > 1
 
 
 def is_runner_only(strategy: object) -> bool:

@@ -23,7 +23,8 @@ from ..runs import RunFolder
 from ..store import LightningStore
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
 from .config import describe, made_by
-from .factories import Factories, is_runner_only, log
+from .factories import Factories, is_runner_only, log, taken_by
+from .legacy import check_daemon, renamed
 from .loop_face import LoopFace
 from .result import RunResult
 from .run import Run
@@ -63,6 +64,9 @@ class Trainer(LoopFace, Factories):
     `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
     one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and
     the algorithm is what is trained.
+
+    `n_workers`, `max_tasks`, `triplet_exporter` and `daemon` are deprecated: `n_runners`, `max_rollouts` and `adapter`
+    are their names today, and runners always end with the run.
     """
 
     SETTINGS: ClassVar = ("is_dev", "n_runners", "max_rollouts", "port", "seed", "algorithm_retries")
@@ -92,7 +96,15 @@ class Trainer(LoopFace, Factories):
         algorithm_retries: int = 0,
         stall_seconds: float = 60.0,
         dashboard: bool | None = None,
+        n_workers: int | None = None,
+        max_tasks: int | None = None,
+        daemon: bool | None = None,
+        triplet_exporter: "ComponentSpec[TraceAdapter[Any]]" = None,
     ) -> None:
+        n_runners = renamed("n_workers", n_workers, n_runners)
+        max_rollouts = renamed("max_tasks", max_tasks, max_rollouts)
+        adapter = renamed("triplet_exporter", triplet_exporter, adapter)
+        check_daemon(daemon)
         _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
         _check_settings(seed, stall_seconds, dev=dev, dashboard=dashboard)
         self.is_dev = dev
@@ -116,7 +128,8 @@ class Trainer(LoopFace, Factories):
         self.callbacks = self._normalize_callbacks(callbacks)
         self.tracer = self._make_tracer(tracer)
         self.adapter = self._make_adapter(adapter)
-        self.strategy = self._make_strategy(strategy)
+        named = taken_by(self._make_strategy, n_runners=self.n_runners or 1, port=self.port)
+        self.strategy = self._make_strategy(strategy, **named)
         self._check_strategy()
         self.runner = self._make_runner(runner)
         self._check_runner(self.runner)

@@ -3,7 +3,16 @@
 from msgspec import UNSET, UnsetType
 
 from .hooks import Hook
-from .resources import LLM, NamedResources, PromptTemplate, ProxyLLM, Resource, ResourcesUpdate, check_no_secrets
+from .resources import (
+    LLM,
+    NamedResources,
+    PromptTemplate,
+    ProxyLLM,
+    Resource,
+    ResourcesUpdate,
+    ResourceUnion,
+    check_no_secrets,
+)
 from .results import (
     Dataset,
     FinishedRollouts,
@@ -66,6 +75,7 @@ __all__ = [
     "PromptTemplate",
     "ProxyLLM",
     "Resource",
+    "ResourceUnion",
     "ResourcesUpdate",
     "Rollout",
     "RolloutConfig",

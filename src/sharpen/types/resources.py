@@ -173,6 +173,7 @@ def _render_jinja(template: str, values: dict[str, Any]) -> str:
 
 
 Resource = LLM | ProxyLLM | PromptTemplate
+ResourceUnion = Resource
 NamedResources = dict[str, Resource]
 
 

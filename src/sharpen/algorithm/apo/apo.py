@@ -11,6 +11,7 @@ slowest branch.
 import asyncio
 import logging
 import random
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -91,9 +92,13 @@ class APO(PromptOptimiser[TaskT]):
         edit_prompts: Sequence[str | Path] | None = None,
         max_concurrent_calls: int = 16,
         edit_attempts: int = 2,
+        _poml_trace: bool | None = None,
         **shared: Unpack[SharedOptions],
     ) -> None:
         check_options(self, APO, shared)
+        if _poml_trace is not None:
+            told = "APO(_poml_trace=...) is deprecated and does nothing: critiques and edits are in the run's folder"
+            warnings.warn(told, DeprecationWarning, stacklevel=2)
         super().__init__(
             val_batch_size=val_batch_size,
             rollout_batch_timeout=rollout_batch_timeout,

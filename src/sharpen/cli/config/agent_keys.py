@@ -41,10 +41,11 @@ _LISTS = ("algorithm", "hooks", "callbacks", "loggers")
 
 
 def trainer_keys() -> list[str]:
-    """The keywords of `Trainer`."""
+    """The keywords of `Trainer`, without deprecated ones: no configuration was ever written with those."""
     from ...trainer import Trainer
+    from ...trainer.legacy import OLD_OPTIONS
 
-    return list(inspect.signature(Trainer).parameters)
+    return [name for name in inspect.signature(Trainer).parameters if name not in OLD_OPTIONS]
 
 
 def check(config: "TrainConfig") -> None:

@@ -1,0 +1,37 @@
+"""Kept for people who move from another package; the names are those of `sharpen.emitter`.
+
+The decorator `sharpen.reward` has the name of this module. Importing a module puts it in the place of such a name, so
+the module can be called as the decorator can.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from .emitter.reward import (
+    emit_reward,
+    find_final_reward,
+    find_reward_spans,
+    get_reward_value,
+    get_rewards_from_span,
+    is_reward_span,
+    reward,
+)
+
+__all__ = [
+    "emit_reward",
+    "find_final_reward",
+    "find_reward_spans",
+    "get_reward_value",
+    "get_rewards_from_span",
+    "is_reward_span",
+    "reward",
+]
+
+
+class _Decorator(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return reward(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Decorator

@@ -1,0 +1,80 @@
+"""Names of another package that programs still use: they work with a warning, or are refused with their replacement."""
+
+import importlib
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sharpen import APO, TraceToMessages, Trainer, configure_logger
+from sharpen.errors import ConfigError
+from sharpen.logging import is_set_up
+
+
+def test_old_options_mean_what_their_new_names_mean() -> None:
+    with pytest.warns(DeprecationWarning, match="deprecated") as warned:
+        trainer = Trainer(n_workers=2, max_tasks=5, triplet_exporter=TraceToMessages(), daemon=True)
+    told = [str(each.message) for each in warned]
+    assert [any(new in each for each in told) for new in ("n_runners", "max_rollouts", "adapter", "daemon")] == [
+        True
+    ] * 4
+    assert {each.filename for each in warned} == {__file__}
+    assert (trainer.n_runners, trainer.max_rollouts) == (trainer.n_workers, trainer.max_tasks) == (2, 5)
+    assert isinstance(trainer.triplet_exporter, TraceToMessages)
+    assert trainer.adapter is trainer.triplet_exporter
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"daemon": False}, "daemon"), ({"n_workers": 2, "n_runners": 3}, "n_workers")]
+)
+def test_old_options_that_cannot_be_followed_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Trainer(**options)
+
+
+def test_the_old_way_to_set_logging_up_works() -> None:
+    with pytest.warns(DeprecationWarning, match="setup_logging"):
+        ours = configure_logger(logging.WARNING)
+    assert is_set_up()
+    assert (ours.name, ours.level) == ("sharpen", logging.WARNING)
+    with pytest.warns(DeprecationWarning, match="setup_logging"):
+        theirs = configure_logger(name="my_program")
+    assert (theirs.name, theirs.level, len(theirs.handlers)) == ("my_program", logging.INFO, 1)
+
+
+def test_the_old_switch_of_apo_is_taken() -> None:
+    with pytest.warns(DeprecationWarning, match="_poml_trace"):
+        APO(_poml_trace=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "home"),
+    [
+        ("algorithm.utils", "with_store", "algorithm"),
+        ("algorithm.verl.interface", "VERL", "algorithm.verl"),
+        ("litagent.litagent", "LitAgent", "litagent"),
+        ("reward", "find_final_reward", "emitter"),
+        ("trainer.registry", "ExecutionStrategyRegistry", ""),
+        ("types.core", "Triplet", "types"),
+        ("types.tracer", "Span", "types"),
+    ],
+)
+def test_modules_of_agent_lightning_are_there(path: str, name: str, home: str) -> None:
+    found = getattr(importlib.import_module(f"sharpen.{path}"), name)
+    assert found["shm"] if not home else found is getattr(importlib.import_module(f"sharpen.{home}"), name)
+
+
+def test_the_decorator_stays_usable_beside_the_module_of_its_name() -> None:
+    program = (
+        "import sharpen\n"
+        "from sharpen.reward import emit_reward\n"
+        "import sharpen.reward\n"
+        "@sharpen.reward\n"
+        "def score(): return 0.5\n"
+        "assert score() == 0.5\n"
+        "from sharpen import reward\n"
+        "assert reward(lambda: 1.0)() == 1.0\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
