@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.algorithm.verl.step_folders import StepFolders, read_state
+from sharpen.algorithm.verl.step_folders import StepFolders, read_state, resumable_state
 from sharpen.errors import ConfigError
 
 
@@ -30,8 +30,44 @@ def _broken(folder: Path) -> None:
     raise RuntimeError("disk full")
 
 
-def test_only_the_newest_and_models_stay(tmp_path: Path) -> None:
+def put_all(folder: Path) -> None:
+    for name in ("policy", "critic", "model"):
+        (folder / name).mkdir()
+        (folder / name / "weights").write_text("w" * 1000)
+
+
+def test_by_default_the_last_stays_whole_and_the_best_as_a_model(tmp_path: Path) -> None:
     folders = StepFolders(tmp_path)
+    for step in range(1, 6):
+        folders.write(step, {"step": step}, put_all, has_model=True)
+        folders.tidy(step, best=min(step, 3))
+    assert folders.steps() == [3, 5]
+    assert sorted(path.name for path in folders.path(3).iterdir()) == ["model", "state.json"]
+    assert (folders.path(5) / "policy").exists()
+    assert resumable_state(folders.path(5))["step"] == 5
+    with pytest.raises(ConfigError, match="step_3/model"):
+        resumable_state(folders.path(3))
+    assert "step_3 (model 0.0 MB); step_5 (model 0.0 MB, to resume from 0.0 MB)" in folders.describe()
+
+
+def test_models_of_an_earlier_run_in_the_folder_stay(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    for step in range(1, 6):
+        folders.write(step, {"step": step}, put_all, has_model=step != 1)
+    folders.tidy(5, best=3, after=2)
+    assert folders.steps() == [2, 3, 5]
+    assert resumable_state(folders.path(2))["step"] == 2
+
+
+def test_a_kill_while_the_rest_of_a_best_checkpoint_is_removed_is_repaired(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path)
+    folders.write(1, {"step": 1, "is_model_only": True}, put_all, has_model=True)  # said, and not yet done
+    folders.mend()
+    assert sorted(path.name for path in folders.path(1).iterdir()) == ["model", "state.json"]
+
+
+def test_all_models_stay_where_that_is_asked_for(tmp_path: Path) -> None:
+    folders = StepFolders(tmp_path, keep=-1)
     for step in range(1, 7):
         folders.write(step, {}, put, has_model=step % 2 == 0)
         folders.tidy(step)

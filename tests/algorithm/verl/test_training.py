@@ -73,6 +73,30 @@ def test_a_result_names_the_model_and_holds_no_endpoint_of_the_past(tiny: Path, 
     assert load_model(trainer.result.model_dir).model.config.hidden_size == 32
 
 
+def test_the_last_checkpoint_and_the_best_model_are_kept(tiny: Path, tmp_path: Path) -> None:
+    num_validations = 0
+
+    @llm_rollout
+    async def best_after_two_steps(task: Any, llm: LLM) -> float:
+        nonlocal num_validations
+        answer = await ask(llm, [{"role": "user", "content": "say a token"}], max_tokens=1)
+        if task != "validate":
+            return float(answer["choices"][0]["token_ids"][0] % 2 == 0)
+        num_validations += 1
+        return [0.0, 0.2, 0.9, 0.3, 0.4][num_validations - 1]
+
+    algorithm = small_grpo(tiny, steps=4, group_size=2, validate_every=1, save_every=1)
+    fit(algorithm, tmp_path / "run", best_after_two_steps, val_dataset=["validate"])
+    kept = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in kept.glob("step_*")) == ["step_2", "step_4"]
+    assert {path.name for path in (kept / "step_2").iterdir()} == {"model", "state.json"}
+    assert load_model(kept / "step_2" / "model").model.config.hidden_size == 32
+    assert "step_2 (model " in (tmp_path / "run" / "run.log").read_text()
+    more = small_grpo(tiny, steps=5, group_size=2)  # the last can be resumed from
+    fit(more, tmp_path / "run", resume=tmp_path / "run")
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
+
+
 class StopEarly(Callback):
     """Asks for the end after the first iteration, as `EarlyStopping` does."""
 

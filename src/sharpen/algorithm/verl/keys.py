@@ -49,6 +49,7 @@ class Key:
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _KL = choice(*get_args(KLKind), others={"kl": "k1", "mse": "k2", "low_var_kl": "k3"})
 _ENGINE = choice("auto", "sharpen", "vllm", "openai", others={"hf": "sharpen"})
+_KEPT = whole(-1, note="-1 or 0: all")
 _LOGGERS = one_or_more("names of loggers, such as ['console', 'wandb']", keeps_one=False)
 
 
@@ -184,7 +185,13 @@ _TRAINER_KEYS = _section(
     Key("val_only", False, TRUTH, "validate and train nothing"),
     Key("n_gpus_per_node", None, whole(1), "GPUs that sample and train together; None: one", is_optional=True),
     Key("default_local_dir", "checkpoints/", PATH, "the folder of the checkpoints"),
-    Key("max_actor_ckpt_to_keep", None, whole(1), "checkpoints to keep; None: all", is_optional=True),
+    Key(
+        "max_actor_ckpt_to_keep",
+        None,
+        _KEPT,
+        "the newest so many; None: the last, and the best model",
+        is_optional=True,
+    ),
     Key("resume_mode", "auto", choice("auto", "disable", "resume_path"), "go on: from the last checkpoint, not, from…"),
     Key("resume_from_path", None, PATH, "… this checkpoint", is_optional=True),
     Key("logger", ["console"], _LOGGERS, "where metrics go"),

@@ -30,7 +30,8 @@ SHARE_OF_TIME = 0.05  # that checkpoints only for resuming may take
 
 
 class StepFolders:
-    """`keep` is how many of those with a model stay; None keeps all."""
+    """`keep` is how many of those with a model stay, 0 or less keeps all; None keeps the last, and the model of the
+    best."""
 
     def __init__(self, folder: Path, *, keep: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder, self._keep, self._clock = folder, keep, clock
@@ -76,6 +77,9 @@ class StepFolders:
                 each.rename(target)
             elif match:
                 shutil.rmtree(each, ignore_errors=True)
+        for step in self.steps():
+            if self.read(step).get("is_model_only"):
+                self._keep_model_only(step)
 
     def set_aside(self, later_than: int) -> Path | None:
         """Move the folders of later steps, which are another run's, into a folder of their own; return it."""
@@ -90,16 +94,42 @@ class StepFolders:
             self.path(step).rename(place / self.path(step).name)
         return place
 
-    def tidy(self, newest: int) -> None:
-        """Remove those that only the last resume would have needed, and the oldest of too many models."""
+    def tidy(self, newest: int, *, best: int | None = None, after: int = 0) -> None:
+        """Remove those that only the last resume would have needed, and models that are not to be kept. Models up to
+        the step `after` are those of an earlier run, which only a stated number of models to keep removes."""
         others = [step for step in self.steps() if step != newest and not (self.path(step) / PINNED).exists()]
         kept = [step for step in others if self._has_model(step)]
+        if self._keep is None:
+            kept = [step for step in kept if step == best or step <= after]
+        elif self._keep > 0:
+            kept = kept[max(0, len(kept) + 1 - self._keep) :]
         for step in others:
             if step not in kept:
                 self._remove(step)
-        if self._keep is not None:
-            for step in kept[: max(0, len(kept) + 1 - self._keep)]:
-                self._remove(step)
+            elif self._keep is None and step > after:
+                self._keep_model_only(step)
+
+    def _keep_model_only(self, step: int) -> None:
+        """Remove what a run would be resumed from: that takes three times the room of the model. The state says so
+        first, so that nobody resumes from what is half removed."""
+        folder = self.path(step)
+        state = self.read(step)
+        if not state.get("is_model_only"):
+            write_json(folder / STATE, state | {"is_model_only": True})
+        for part in folder.iterdir():
+            if part.is_dir() and part.name != MODEL:
+                shutil.rmtree(part, ignore_errors=True)
+
+    def describe(self) -> str:
+        """What is kept, with its size."""
+        found = []
+        for step in self.steps():
+            total, model = _size(self.path(step)), _size(self.path(step) / MODEL)
+            parts = ([f"model {_in_words(model)}"] if model else []) + (
+                [f"to resume from {_in_words(total - model)}"] if not self.read(step).get("is_model_only") else []
+            )
+            found.append(f"step_{step} ({', '.join(parts)})")
+        return f"{self.folder}: {'; '.join(found)}"
 
     def pin(self, step: int) -> None:
         """Keep the folder of a step for good: somebody may come back to it."""
@@ -147,6 +177,25 @@ def _put(new: Path, target: Path) -> None:
     new.rename(target)
     sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _in_words(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+
+
+def resumable_state(folder: Path) -> dict[str, Any]:
+    """The state in a folder that a run can be resumed from."""
+    found = read_state(folder)
+    if found.get("is_model_only"):
+        raise ConfigError(
+            f"{str(folder)!r} holds the model alone, as only the last checkpoint is kept whole: start from "
+            f"{str(folder / MODEL)!r} as the model, or set trainer.max_actor_ckpt_to_keep to keep more"
+        )
+    return found
 
 
 def read_state(folder: Path) -> dict[str, Any]:

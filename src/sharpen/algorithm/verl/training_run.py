@@ -38,7 +38,7 @@ from .rollouts import Batch, Rollouts
 from .samplers import make_sampler
 from .sampling import training_sampling, validation_sampling
 from .scoring import Conversation, RewardModel, conversation_of
-from .step_folders import MODEL, read_state
+from .step_folders import MODEL, resumable_state
 from .still_heap import still_heap
 from .summary import Summary
 from .trends import final_warning, limit_warning, step_warnings
@@ -67,6 +67,8 @@ class TrainingRun:
         elif saved.get("folder"):
             self._loads_from = Path(saved["folder"])
         self.step: int = saved["step"] if saved else 0
+        self._first_step = 0 if self._is_resumed else self.step
+        """Where it begins: what an earlier run left in the same folder is not its own."""
         self._saved = saved
         self._val_tasks = all_tasks(val)
         self._val_labels = group_labels(self._val_tasks, self._config.trainer.val_group_key)
@@ -118,7 +120,7 @@ class TrainingRun:
         if trainer.resume_mode == "resume_path":
             path = Path(trainer.resume_from_path or "").expanduser().absolute()
             self._loads_from = path
-            return read_state(path)
+            return resumable_state(path)
         is_given = self._config.origin("trainer.default_local_dir") == "given"
         steps = self._folders.steps() if is_given and trainer.resume_mode == "auto" else []
         if not steps:
@@ -143,6 +145,8 @@ class TrainingRun:
             stack.push_async_callback(asyncio.to_thread, policy.close)
             await self._run_with(policy, critic, stack)
         self.summary.show(self._verl.records_dir)
+        if self._folders.steps():
+            log.info("checkpoints in %s", self._folders.describe())
         if (warning := final_warning(self.summary.steps, spell=self._verl.spelled)) is not None:
             log.warning("%s", warning)
 
@@ -191,7 +195,7 @@ class TrainingRun:
         critic = make_critic(self._config, total_steps=self._total)
         if self._saved is not None and self._saved["step"]:
             folder = self._loads_from or self._folders.path(self._saved["step"])
-            read_state(folder)  # which says what is wrong with it
+            resumable_state(folder)  # which says what is wrong with it
             try:
                 policy.load(folder / "policy")
                 if critic is not None:
@@ -413,9 +417,15 @@ class TrainingRun:
 
     async def _keep(self, is_last: bool) -> None:
         frequency = self._config.trainer.save_freq
-        has_model = is_last or (frequency > 0 and self.step % frequency == 0)
+        is_best = self._config.trainer.max_actor_ckpt_to_keep is None and self._best_step() == self.step
+        has_model = is_last or is_best or (frequency > 0 and self.step % frequency == 0)
         if has_model or self._folders.is_due():
             await finish(self._write, has_model)
+
+    def _best_step(self) -> int | None:
+        """The step with the best validation, of equal ones the newest; None where none was validated."""
+        found = [each for each in self.summary.validations if each["step"] and "reward_mean" in each]
+        return int(max(found, key=lambda each: (each["reward_mean"], each["step"]))["step"]) if found else None
 
     def _write(self, has_model: bool) -> None:
         def save(folder: Path) -> None:
@@ -452,7 +462,7 @@ class TrainingRun:
         if not state or not state["step"] or state["step"] == self.step:
             return
         folder = Path(state["folder"]) if state.get("folder") else self._folders.path(state["step"])
-        read_state(folder)  # which says what is wrong with it
+        resumable_state(folder)  # which says what is wrong with it
         self._policy.load(folder / "policy")
         if self._critic is not None:
             self._critic.load(folder / "critic")
@@ -463,4 +473,4 @@ class TrainingRun:
         """After callbacks and loggers have heard of the step, so that their state is of the same moment."""
         if self._saved is not None and self._saved["step"] == self.step:
             self._verl.checkpoint()
-            self._folders.tidy(self.step)
+            self._folders.tidy(self.step, best=self._best_step(), after=self._first_step)
