@@ -15,7 +15,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
-    {"errors", "semconv", "_version", "files"},
+    {"errors", "semconv", "_version", "files", "secrets"},
     {"types", "logging", "http"},
     {"components", "stats"},
     {"callbacks", "loggers"},

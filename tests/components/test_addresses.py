@@ -3,8 +3,8 @@
 import pytest
 
 from sharpen.components.addresses import is_address, resolve_address
-from sharpen.components.secrets import hidden_password
 from sharpen.errors import ConfigError
+from sharpen.secrets import hidden_password
 
 
 @pytest.mark.parametrize(

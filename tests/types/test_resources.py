@@ -1,5 +1,6 @@
 """Resources: endpoints whose keys stay secret, and templates that are data, not code."""
 
+import asyncio
 import contextlib
 import io
 import pickle
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from sharpen import SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError, MissingValueError, SecretError
 from sharpen.types import (
     LLM,
@@ -128,6 +130,50 @@ def test_a_literal_key_is_refused_with_a_hint_that_does_not_show_it():
     with pytest.raises(SecretError, match=r"'judge'.*env:") as caught:
         check_no_secrets({"main": LLM("http://e", "m"), "judge": ProxyLLM("http://e", "m", api_key="sk-secret")})
     assert "sk-secret" not in str(caught.value)
+
+
+HIDDEN_IN = [
+    LLM("http://ann:hunter2@host/v1", "m"),
+    LLM("http://hunter2@host/v1", "m"),
+    ProxyLLM("https://host/v1?key=hunter2", "m"),
+    LLM("https://host/v1?api-version=1&subscription_token=hunter2", "m"),
+    LLM("http://e", "m", None, {"api_key": "hunter2"}),
+    LLM("http://e", "m", None, {"extra_headers": {"X-Any": "hunter2"}}),
+    LLM("http://e", "m", None, {"extra_body": {"provider": [{"password": "hunter2"}]}}),
+    LLM("http://e", "m", None, {"user": "Bearer hunter2"}),
+]
+
+
+@pytest.mark.parametrize("llm", HIDDEN_IN, ids=range(len(HIDDEN_IN)))
+def test_a_secret_in_endpoint_or_parameters_is_neither_stored_nor_shown(llm, tmp_path):
+    with pytest.raises(SecretError, match="'judge'") as caught:
+        check_no_secrets({"judge": llm})
+    assert "hunter2" not in str(caught.value) + repr(llm)
+    with pytest.raises(SecretError):
+        asyncio.run(_store(llm, tmp_path / "store.db"))
+
+
+async def _store(llm, path):
+    store = SQLiteStore(path)
+    try:
+        await store.add_resources({"judge": llm})
+    finally:
+        await store.close()
+
+
+def test_ordinary_endpoints_and_parameters_hold_no_secret():
+    parameters = {"max_tokens": 5, "stop_token_ids": [1], "logit_bias": {"50256": -100}, "extra_body": {"seed": None}}
+    parameters |= {"prompt_cache_key": "a", "stream": True, "stop": ["token:"], "extra_headers": {}, "api_key": None}
+    for endpoint in (
+        "http://auth-proxy:8000/v1",
+        "https://host/v1?api-version=2024-10-21",
+        "http://[::1]:8/v1",
+        "",
+        "[",
+    ):
+        llm = LLM(endpoint, "m", "env:KEY", parameters)
+        check_no_secrets({"llm": llm})
+        assert repr(endpoint) in repr(llm)
 
 
 def test_references_and_templates_hold_no_secret():

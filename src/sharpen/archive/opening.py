@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 
 from ..components.addresses import resolve_address
-from ..components.secrets import hidden_password
 from ..errors import ConfigError, InvalidInputError, UnknownIdError
+from ..secrets import hidden_password
 from ..store import LightningStore
 from ..store.opening import open_url, scheme_of
 from .catalog import LAST, RunCatalog, RunEntry

@@ -74,6 +74,6 @@ def _port(parts: SplitResult, url: str) -> int | None:
 
 
 def _shown(url: str) -> str:
-    from ..components.secrets import hidden_password
+    from ..secrets import hidden_password
 
     return hidden_password(url)

@@ -110,7 +110,7 @@ def _shown_as_served(place: Place) -> contextlib.AbstractContextManager[None]:
 
 def _label(place: Place) -> str:
     """For people: a URL without its password."""
-    from ..components.secrets import hidden_password
+    from ..secrets import hidden_password
 
     return str(place) if isinstance(place, Path) else hidden_password(place)
 

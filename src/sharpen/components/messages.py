@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from .secrets import HIDDEN, looks_secret, without_secrets
+from ..secrets import HIDDEN, looks_secret, without_secrets
 
 MAX_SHOWN = 80
 

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..components.secrets import hidden_password
 from ..errors import ConfigError, RunError, in_words
 from ..http.client import HttpClient
+from ..secrets import hidden_password
 from ..types import LLM, ProxyLLM
 from .budgets.totals import Totals
 from .models.model_choice import choose_model

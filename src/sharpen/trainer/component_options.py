@@ -6,7 +6,7 @@ Only plain values are told, and nothing whose name or content looks like a secre
 import inspect
 from typing import Any
 
-from ..components.secrets import HIDDEN, looks_secret, without_secrets
+from ..secrets import HIDDEN, looks_secret, without_secrets
 
 MAX_TEXT = 2000
 _NUMBERS = (int, float)

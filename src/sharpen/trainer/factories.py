@@ -11,11 +11,11 @@ from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
 from ..components import ComponentSpec, build_component
 from ..components.addresses import is_address, resolve_address
-from ..components.secrets import hidden_password
 from ..errors import ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..loggers import Logger
 from ..runner import LitAgentRunner, Runner
+from ..secrets import hidden_password
 from ..store import LightningStore
 from ..types import Hook, NamedResources
 from .legacy import TrainerLegacy

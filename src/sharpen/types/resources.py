@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import ConfigError, InvalidInputError, MissingExtraError, MissingValueError, SecretError
+from ..secrets import HIDDEN, secret_in_url, secrets_in
 from .poml import render_poml
 from .rollouts import AttemptedRollout
 from .template_fields import fill_fields, why_missing
@@ -62,7 +63,13 @@ class LLM(_Resource, frozen=True, tag="llm"):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        return list((shown | ({"api_key": "***"} if self.has_literal_key else {})).items())
+        if self.has_literal_key:
+            shown["api_key"] = HIDDEN
+        if secret_in_url(self.endpoint):
+            shown["endpoint"] = f"{self.endpoint.partition('://')[0]}://{HIDDEN}"
+        if any(secrets_in(self.sampling_parameters)):
+            shown["sampling_parameters"] = HIDDEN
+        return list(shown.items())
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
@@ -188,7 +195,7 @@ class ResourcesUpdate(msgspec.Struct, frozen=True):
 
 
 def check_no_secrets(resources: NamedResources) -> None:
-    """Refuse literal keys, which must not be written to a durable or remote store."""
+    """Refuse literal keys and passwords, which must not be written to a durable or remote store."""
     if not isinstance(resources, dict):
         raise InvalidInputError(f"resources are {resources!r}: give a dict of LLM, ProxyLLM or PromptTemplate by name")
     for name, resource in resources.items():
@@ -202,3 +209,16 @@ def check_no_secrets(resources: NamedResources) -> None:
                 f"resource {name!r} holds a literal api_key, which would be written down: give a reference such as "
                 'api_key="env:OPENAI_API_KEY", or let the gateway hold the key'
             )
+        if isinstance(resource, LLM):
+            _check_no_other_secrets(name, resource)
+
+
+def _check_no_other_secrets(name: str, llm: LLM) -> None:
+    found = secret_in_url(llm.endpoint)
+    place = f"{found} in its endpoint" if found else None
+    place = place or next((f"sampling_parameters{each}" for each in secrets_in(llm.sampling_parameters)), None)
+    if place is not None:
+        raise SecretError(
+            f"resource {name!r} holds {place}, a secret that would be written down: give the key as a reference, "
+            'api_key="env:NAME", or let the gateway call the endpoint and hold the secret'
+        )

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...components.secrets import looks_secret
 from ...errors import ConfigError
+from ...secrets import looks_secret
 from .document import Document, read_scalar
 from .literal_secrets import reference_for
 from .sources import Path_, Source

@@ -3,7 +3,7 @@ a reference stands for them, whose variable has to be set before the run is repe
 
 import re
 
-from ...components.secrets import looks_secret, without_secrets
+from ...secrets import looks_secret, without_secrets
 from .sources import Path_
 
 # What people write where a server wants any key at all.

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...components.secrets import looks_secret
+from ...secrets import looks_secret
 from ...types import LLM, NamedResources, PromptTemplate, Resource, ResourcesUpdate
 from ...types.resources import ENV_PREFIX
 from .shown_text import as_json, visible

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharpen.components.secrets import looks_secret, without_secrets
+from sharpen.secrets import looks_secret, without_secrets
 
 SECRETS = """
     api_key OPENAI_KEY apiKey X-Auth basic_auth token HF_TOKEN accessToken tokens Cookie db_password client_secret

@@ -5,6 +5,8 @@ written down.
 """
 
 import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qsl, urlsplit
 
 HIDDEN = "***"
 
@@ -31,6 +33,7 @@ _VALUE = re.compile(
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]{0,8}(?:\.[0-9]+)?$|true$|false$|none$|null$", re.IGNORECASE)
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 # In a query a key is often just named `key`, and signatures open doors too.
+_URL_KEYS = ("key", "sig", "signature", "code")
 _URL_FIELD = re.compile(r"(?<=[?&])((?:key|sig|signature|code)=)[^&\s'\"#]+", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
@@ -67,6 +70,34 @@ def hidden_password(url: str) -> str:
     user, colon, _ = login.partition(":")
     hidden = f"{scheme}{sign}{user}:{HIDDEN}@{place}" if colon else f"{scheme}{sign}{login}{at}{place}"
     return _URL_PASSWORD.sub(rf"\g<1>{HIDDEN}", hidden)
+
+
+def secret_in_url(url: str) -> str | None:
+    """What in the URL opens the server, named without showing it: a login, or a field of the query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no URL
+        return None
+    if "@" in parts.netloc:
+        return "a login"
+    fields = parse_qsl(parts.query)
+    return next((f"{name}=" for name, value in fields if name.lower() in _URL_KEYS or looks_secret(name, value)), None)
+
+
+def secrets_in(values: object, path: str = "") -> Iterator[str]:
+    """The places in nested values where something stands that looks like a secret, such as `['headers']`."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            place = f"{path}[{name!r}]"
+            if value and looks_secret(str(name), value):
+                yield place
+            else:
+                yield from secrets_in(value, place)
+    elif isinstance(values, list | tuple):
+        for number, value in enumerate(values):
+            yield from secrets_in(value, f"{path}[{number}]")
+    elif isinstance(values, str) and (_FORM.search(values) or _BEARER.search(values)):
+        yield path
 
 
 def without_secrets(text: str) -> str:
