@@ -43,7 +43,8 @@ MINUTES = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize(
-    ("template", "settings"), [("prompt", []), *SEEDS, pytest.param("calculator", [], marks=MINUTES)]
+    ("template", "settings"),
+    [("prompt", []), *SEEDS, pytest.param("calculator", ["val_dataset.limit=24"], marks=MINUTES)],
 )
 def test_every_project_improves(
     tmp_path: Path, template: str, settings: list[str], capsys: pytest.CaptureFixture[str]

@@ -231,6 +231,33 @@ class DictPolicy(Zeros):
         return Actions({"x": np.full((n, 3), 0.5, np.float32), "y": np.full(n, 3)})
 
 
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=60, max_size=60),
+    budget=st.integers(1, 40),
+    n=st.sampled_from([1, 2, 3, 5]),
+    kind=st.sampled_from(KINDS),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_budget_of_steps_gives_batches_of_its_size_and_loses_no_step(
+    venvs: Any, lengths: list[int], budget: int, n: int, kind: str
+) -> None:
+    venv, heard = venvs(kind, n), Heard()
+    venv.loggers, states = [heard], iter(lengths)
+    venv.bind(states, entropy=(7,))
+    batches = list(Collector(Zeros(), venv).collect_steps(budget))
+    played = lengths[: len(lengths) - len(list(states))]
+    assert Counter(heard.played) == Counter((each, each) for each in played)  # whole episodes, each told once
+    assert sum(map(len, batches)) == sum(played) >= budget
+    assert all(budget <= len(batch) < budget + n for batch in batches[:-1])
+    for batch in batches:  # its parts of episodes are in order, and each ends where the next observation says
+        assert (batch.next_obs_T[:, 0] == batch.obs_T[:, 0] - 1).all()
+        assert (batch.terminated_T | batch.truncated_T)[batch.last_E].all()
+        assert (batch.terminated_T | batch.truncated_T).sum() == batch.n_episodes
+        is_over_E = batch.last_obs_E[:, 0] == 0
+        assert not batch.terminated_T[batch.last_E][~is_over_E].any()
+    assert sum(int((batch.last_obs_E[:, 0] == 0).sum()) for batch in batches) == len(played)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nested_observations_and_actions_travel_whole(kind: Any) -> None:
     with vectorize_env(DictEnv, kind, 3) as venv:

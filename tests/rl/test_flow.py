@@ -189,7 +189,7 @@ def test_a_state_holds_the_stated_things(tmp_path: Any) -> None:
     state = trainer.state_dict()
     stated = {"vessel", "callbacks", "loggers", "should_stop"}
     stated |= {"current_iter", "current_episode", "current_stage", "metrics"}
-    assert set(state) == stated | {"seed", "rng"}
+    assert set(state) == stated | {"seed", "rng", "current_step", "validations"}
     assert set(state["callbacks"]) == {"earlystopping", "checkpoint", "checkpoint1"}
     assert set(state["loggers"]) == {"logwriter", "logbuffer"}
     assert set(state["vessel"]) == {"policy", "train_cursor"}

@@ -363,6 +363,61 @@ def test_a_vector_simulator_is_trained_like_any_other() -> None:
     assert trainer.metrics["steps_per_episode"] == trainer.metrics["reward"] > 5
 
 
+class CountsSteps(SoftmaxPolicy):
+    """Keeps the size of every batch that it learns from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def learn(self, batch: Any, **update_kwargs: Any) -> dict[str, float]:
+        self.sizes.append(len(batch))
+        return super().learn(batch)
+
+
+def test_a_budget_of_steps_bounds_updates_and_the_run() -> None:
+    policy = CountsSteps()
+    vessel = countdown(policy, train_initial_states=[40, 50], step_per_iter=30)
+    trainer = Trainer(max_steps=300, finite_env_type="dummy", concurrency=2, seed=1)
+    trainer.fit(vessel)
+    assert policy.sizes[:3] == [30, 30, 30]  # two episodes of 90 steps together are three updates of one iteration
+    assert trainer.current_step == sum(policy.sizes) == 90 * trainer.current_iter
+    assert 300 <= trainer.current_step < 300 + 90
+    assert trainer.metrics["reward"] == 45.0
+    assert "loss" in trainer.metrics
+
+
+def test_steps_of_validations_do_not_count_for_the_budget() -> None:
+    vessel = countdown(Zeros(), train_initial_states=[5], val_initial_states=[50], episode_per_iter=1)
+    trainer = Trainer(max_steps=15, val_every_n_iters=1, finite_env_type="dummy", seed=1)
+    trainer.fit(vessel)
+    assert (trainer.current_iter, trainer.current_step) == (3, 15)
+
+
+def test_a_run_with_a_budget_of_steps_can_be_extended_and_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
+    def fit(folder: Path, max_steps: int, resume: Path | None = None) -> tuple[Trainer, SoftmaxPolicy]:
+        policy, saving = SoftmaxPolicy(), Checkpoint(folder)
+        trainer = Trainer(max_steps=max_steps, finite_env_type="dummy", concurrency=3, callbacks=saving, seed=11)
+        trainer.fit(guess(policy, step_per_iter=100), ckpt_path=resume)
+        return trainer, policy
+
+    fit(tmp_path / "a", 400)
+    extended, policy = fit(tmp_path / "a", 900, tmp_path / "a" / "latest.pth")
+    whole, expected = fit(tmp_path / "b", 900)
+    assert np.array_equal(policy.weights, expected.weights)
+    assert (extended.current_step, extended.metrics) == (whole.current_step, whole.metrics)
+
+
+def test_a_vector_simulator_has_a_budget_of_steps_too() -> None:
+    policy = SoftmaxPolicy(4, lr=0.1)
+    vessel: Any = TrainingVessel(
+        simulator_fn=VectorCartPole, policy=policy, train_initial_states=range(1000), step_per_iter=500
+    )
+    trainer = Trainer(max_steps=1000, concurrency=16, seed=1)
+    trainer.fit(vessel)
+    assert 1000 <= trainer.current_step < 3000
+
+
 class ActsOnly:
     def act(self, obs_N: Any, *, rng: Any, deterministic: bool) -> Actions:
         assert deterministic

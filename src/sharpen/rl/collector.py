@@ -4,8 +4,8 @@ Each round the policy acts on all running episodes at once. Steps are kept as th
 at the end the rows are gathered episode by episode, so nothing depends on who finished first.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,15 @@ from .trees import Array, Tree, concatenate, leaves, map_tree, rows
 ROWS = 64  # rounds that a buffer holds at first, at least
 
 
+class _Round(NamedTuple):
+    """What one round did."""
+
+    steps: int
+    ended: int
+    running: Array
+    """The environments whose episode goes on."""
+
+
 class Collector:
     """Plays episodes of a vector environment with a policy."""
 
@@ -29,15 +38,37 @@ class Collector:
     def collect(self, n_episode: int | None = None, *, deterministic: bool = False) -> EpisodeBatch:
         """Play exactly `n_episode` episodes (or all that there are), and return them."""
         buffer = _Buffer(len(self.env), self._buffer_rounds)
-        self._play(n_episode, deterministic, buffer)
+        for _ in self._rounds(n_episode, deterministic, buffer):
+            pass
         return buffer.episodes()
+
+    def collect_steps(self, n_step: int, *, deterministic: bool = False) -> Iterator[EpisodeBatch]:
+        """Begin episodes until `n_step` steps are made, play them to their ends, and yield every `n_step` steps.
+
+        An episode that is running when a batch is yielded is cut there: each of its parts but the last is a truncated
+        episode of its batch. The policy may learn between two batches.
+        """
+        buffer = _Buffer(len(self.env), self._buffer_rounds)
+        taken = kept = 0
+        for played in self._rounds(None, deterministic, buffer):
+            taken, kept = taken + played.steps, kept + played.steps
+            if taken >= n_step:
+                self.env.stop_beginning()
+            if kept >= n_step:
+                buffer.cut(played.running, self.env)
+                yield buffer.episodes()
+                buffer.clear()
+                kept = 0
+        if kept:
+            yield buffer.episodes()
 
     def play(self, n_episode: int | None = None, *, deterministic: bool = True) -> int:
         """Play them without keeping anything but what the loggers hear; the number of episodes."""
-        return self._play(n_episode, deterministic, None)
+        return sum(played.ended for played in self._rounds(n_episode, deterministic, None))
 
-    def _play(self, n_episode: int | None, deterministic: bool, buffer: "_Buffer | None") -> int:
-        env, policy, count = self.env, self.policy, 0
+    def _rounds(self, n_episode: int | None, deterministic: bool, buffer: "_Buffer | None") -> Iterator[_Round]:
+        """Play round after round to the end of the collection."""
+        env, policy = self.env, self.policy
         env.open_collection(each_step=False, limit=n_episode)
         noise = EpisodeNoise(env.entropy, len(env))
         was_running = np.zeros(len(env), bool)
@@ -46,12 +77,13 @@ class Collector:
             reward_N, terminated_N, truncated_N = env.round(ids, action_N)
             if len(ids):
                 done_N = terminated_N | truncated_N
-                count += int(np.count_nonzero(done_N))
+                goes_on = ids[~done_N]
                 was_running[:] = False
-                was_running[ids[~done_N]] = True
+                was_running[goes_on] = True
                 if buffer is not None:
                     buffer.put_result(ids, reward_N, terminated_N, truncated_N)
                     buffer.put_ends(ids[done_N], env)
+                yield _Round(len(ids), int(np.count_nonzero(done_N)), goes_on)
             ids = env.running()
             if not len(ids):
                 if env.is_over:
@@ -66,7 +98,6 @@ class Collector:
             if buffer is not None:
                 buffer.put_step(ids, begun, obs_N, action_N, actions.extras)
         env.close_collection()
-        return count
 
 
 def _one_for_each(actions: Any, count: int, policy: Actor) -> Tree:
@@ -114,6 +145,17 @@ class _Buffer:
         if len(slots):
             self._ends.append((env.k_N[slots], slots, self._start_N[slots], self._t + 1))
             self._last_obs.append(rows(env.obs, slots))
+
+    def cut(self, slots: Array, env: FiniteVectorEnv) -> None:
+        """End the episodes that these slots are playing here, as truncated."""
+        self._store["truncated"][self._t, slots] = True
+        self.put_ends(slots, env)
+
+    def clear(self) -> None:
+        """Begin the next part; episodes that go on begin in its first round."""
+        self._t = -1
+        self._start_N[:] = 0
+        self._ends, self._last_obs = [], []
 
     def _put(self, name: str, ids: Array, values_N: Tree) -> None:
         if name not in self._store:

@@ -127,6 +127,10 @@ class FiniteVectorEnv(abc.ABC):
         for logger in self.loggers:
             logger.on_env_all_ready()
 
+    def stop_beginning(self) -> None:
+        """Begin no other episode in this collection; those that are running are played to their ends."""
+        self._seeds.limit_to(self._seeds.drawn)
+
     def close_collection(self) -> None:
         for logger in self.loggers:
             logger.on_env_all_done()

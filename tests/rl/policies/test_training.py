@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -104,3 +105,72 @@ def test_a_resumed_run_ends_with_the_same_numbers(kind: str, tmp_path: Path) -> 
     resumed, found = fitted(kind, 6, tmp_path / "checkpoint")
     assert resumed.metrics == straight.metrics
     assert same(found.state_dict(), wanted.state_dict())
+
+
+# -- long episodes -----------------------------------------------------------------------------------
+
+ACROBOT = gym.make("Acrobot-v1")  # 500 steps, until the policy has learned to swing up in about 90
+
+
+class Acrobot(Simulator[int, Any, int]):
+    def __init__(self, initial: int) -> None:
+        self.acrobot = gym.make("Acrobot-v1")
+        self.obs, self.reward, self.ends = self.acrobot.reset(seed=initial)[0], 0.0, [False, False]
+
+    def step(self, action: int) -> None:
+        self.obs, reward, *self.ends, _ = self.acrobot.step(action)
+        self.reward = float(reward)
+
+    def get_state(self) -> Any:
+        return self.obs, self.reward
+
+    def done(self) -> bool:
+        return any(self.ends)
+
+    def truncated(self) -> bool:
+        return not self.ends[0]
+
+
+class Observed(StateInterpreter[Any, Any]):
+    observation_space = ACROBOT.observation_space
+
+    def interpret(self, simulator_state: Any) -> Any:
+        return simulator_state[0]
+
+
+class Torque(ActionInterpreter[Any, Any, Any]):
+    action_space = ACROBOT.action_space
+
+    def interpret(self, simulator_state: Any, action: Any) -> Any:
+        return action
+
+
+class Earned(Reward[Any]):
+    def reward(self, simulator_state: Any) -> float:
+        return float(simulator_state[1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_ppo_with_a_budget_of_steps_learns_where_episodes_are_long(seed: int) -> None:
+    torch.manual_seed(seed)
+    space = Observed.observation_space
+    policy = PPO(
+        MLP(space, (64, 64)), space, Torque.action_space, lr=1e-3, critic_network=MLP(space, (64, 64)), seed=seed
+    )
+    vessel: Any = TrainingVessel(
+        simulator_fn=Acrobot,
+        state_interpreter=Observed(),
+        action_interpreter=Torque(),
+        policy=policy,
+        reward=Earned(),
+        train_initial_states=range(10_000),
+        test_initial_states=range(20_000, 20_010),
+        step_per_iter=1024,
+        update_kwargs={"repeat": 10, "batch_size": 64},
+    )
+    trainer = Trainer(max_steps=12_000, finite_env_type="dummy", concurrency=8, seed=seed)
+    trainer.fit(vessel)
+    trainer.test(vessel)
+    assert trainer.metrics["reward"] > -200

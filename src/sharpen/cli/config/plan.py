@@ -224,12 +224,15 @@ def _of_simulator(config: "TrainConfig") -> _Found:
     sizes = {key.partition("_")[0]: getattr(vessel, key, None) for key in STATES}
     counts = {name: 0 if each is None else len(each) for name, each in sizes.items()}
     iterations, every = values.get("max_iters"), values.get("val_every_n_iters")
-    each = values.get("fast_dev_run") or getattr(vessel, "episode_per_iter", None)
+    steps = None if values.get("fast_dev_run") else getattr(vessel, "step_per_iter", None)
+    each = None if steps else values.get("fast_dev_run") or getattr(vessel, "episode_per_iter", None)
     played = product(iterations, each)
     validated = 0 if every is None else product(None if iterations is None else iterations // every, counts["val"])
     episodes = None if played is None or validated is None else played + validated
     told = (
-        f"{_count(iterations)} iterations (max_iters) of {_count(each)} episodes (episode_per_iter)",
+        f"{_count(iterations)} iterations (max_iters) of {_count(each)} episodes (episode_per_iter)"
+        if steps is None
+        else f"{_count(iterations)} iterations (max_iters) of {steps} steps or more (step_per_iter)",
         f"a validation on {counts['val']} states every {_count(every)} iterations (val_every_n_iters)"
         if every
         else "no validation (val_every_n_iters)",

@@ -173,4 +173,4 @@ def play_states(config: "TrainConfig", stage: str, checkpoint: Path | None) -> d
     return {"rewards": rewards.rewards, "lengths": rewards.lengths, "metrics": dict(trainer.metrics)}
 
 
-_OF_TRAINING = ("max_iters", "val_every_n_iters")
+_OF_TRAINING = ("max_iters", "max_steps", "val_every_n_iters")

@@ -88,6 +88,8 @@ class PPO:
     critic's errors then disturb the features of the actor. `scheduler` makes a learning-rate schedule, which moves on
     after each collect.
 
+    `deterministic_eval` takes the most likely action in validation, test and backtest; False samples there too.
+
     Where episodes are truncated, keep `discount_factor` below 1: the value of what follows has no bound otherwise.
     """
 

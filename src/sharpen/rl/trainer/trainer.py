@@ -37,7 +37,8 @@ Vessel: TypeAlias = TrainingVesselBase[Any, Any, Any, Any, Any]
 class Trainer:
     """Trains and tests vessels.
 
-    `max_iters=None` runs until a callback sets `should_stop`. `loggers` are `LogWriter`s, which hear of every episode,
+    `max_iters=None` runs until a callback sets `should_stop`; `max_steps` ends the run with the iteration in which
+    training has made so many steps (`current_step`). `loggers` are `LogWriter`s, which hear of every episode,
     and loggers of `sharpen.loggers`, which get the metrics of every iteration. `fast_dev_run` uses so many episodes
     and initial states only. `seed` makes the run repeatable: it seeds Python, NumPy and torch as well.
 
@@ -49,6 +50,7 @@ class Trainer:
     metrics: dict[str, float]
     current_iter: int
     current_episode: int
+    current_step: int
     current_stage: str
     warnings: list[str]
 
@@ -63,13 +65,19 @@ class Trainer:
         concurrency: int = 2,
         fast_dev_run: int | None = None,
         seed: int | None = None,
+        max_steps: int | None = None,
     ) -> None:
         _check_positive(
-            max_iters=max_iters, val_every_n_iters=val_every_n_iters, concurrency=concurrency, fast_dev_run=fast_dev_run
+            max_iters=max_iters,
+            max_steps=max_steps,
+            val_every_n_iters=val_every_n_iters,
+            concurrency=concurrency,
+            fast_dev_run=fast_dev_run,
         )
-        self.max_iters, self.val_every_n_iters = max_iters, val_every_n_iters
+        self.max_iters, self.max_steps, self.val_every_n_iters = max_iters, max_steps, val_every_n_iters
         given = _checked(loggers, "loggers", (LogWriter, Logger))
-        self.loggers: list[Any] = [*given, LogBuffer(self._metrics_callback, LogLevel.PERIODIC)]
+        self._buffer = LogBuffer(self._metrics_callback, LogLevel.PERIODIC)
+        self.loggers: list[Any] = [*given, self._buffer]
         self.callbacks: list[Callback] = _checked(callbacks, "callbacks", (Callback,))
         self.finite_env_type, self.concurrency, self.fast_dev_run = finite_env_type, concurrency, fast_dev_run
         self._is_seeded = seed is not None
@@ -80,7 +88,7 @@ class Trainer:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        self.should_stop, self.current_iter, self.current_episode = False, 0, 0
+        self.should_stop, self.current_iter, self.current_episode, self.current_step = False, 0, 0, 0
         self.current_stage = "train"
         self.metrics, self.warnings = {}, []
         self._first_returns: dict[int, float] | None = None
@@ -125,7 +133,9 @@ class Trainer:
     def _iterate(self) -> None:
         self.initialize_iter()
         self._call("on_iter_start")
+        steps = self._buffer.global_step
         self._run_stage("train")
+        self.current_step += self._buffer.global_step - steps
         if self.val_every_n_iters is not None and (self.current_iter + 1) % self.val_every_n_iters == 0:
             self._run_stage("val")
         self.current_iter += 1
@@ -145,7 +155,9 @@ class Trainer:
             _logger.warning("%s", self.warnings[-1])
 
     def _stop_at_limit(self) -> None:
-        if self.max_iters is not None and self.current_iter >= self.max_iters and not self.should_stop:
+        limits = ((self.current_iter, self.max_iters), (self.current_step, self.max_steps))
+        is_reached = any(limit is not None and count >= limit for count, limit in limits)
+        if is_reached and not self.should_stop:
             self.should_stop = self._stop_is_limit = True
 
     def test(self, vessel: Vessel) -> None:
@@ -242,6 +254,7 @@ class Trainer:
     def _log_config(self) -> None:
         settings = {
             "max_iters": self.max_iters,
+            "max_steps": self.max_steps,
             "val_every_n_iters": self.val_every_n_iters,
             "finite_env_type": self.finite_env_type,
             "concurrency": self.concurrency,
@@ -267,10 +280,11 @@ class Trainer:
             "vessel": {} if self.vessel is None else self.vessel.state_dict(),
             "callbacks": {name: each.state_dict() for name, each in self.named_callbacks().items()},
             "loggers": {name: each.state_dict() for name, each in self.named_loggers().items()},
-            # Reaching max_iters is no reason to stop for a run that is resumed with more of them.
+            # Reaching max_iters or max_steps is no reason to stop for a run that is resumed with more of them.
             "should_stop": self.should_stop and not self._stop_is_limit,
             "current_iter": self.current_iter,
             "current_episode": self.current_episode,
+            "current_step": self.current_step,
             "current_stage": self.current_stage,
             "metrics": dict(self.metrics),
             "validations": [_as_array(self._first_returns), _as_array(self._last_returns)],
@@ -290,6 +304,7 @@ class Trainer:
         _load_named(self.named_loggers(), state["loggers"])
         self.should_stop, self._stop_is_limit = state["should_stop"], False
         self.current_iter, self.current_episode = state["current_iter"], state["current_episode"]
+        self.current_step = state.get("current_step", 0)  # 0.1 did not count them
         self.current_stage, self.metrics = state["current_stage"], dict(state["metrics"])
         first, last = map(_as_returns, state.get("validations", [None, None]))  # 0.1 did not keep them
         self.warnings, self._first_returns, self._last_returns = [], first, last or {}
@@ -313,8 +328,8 @@ def _as_returns(array: Any) -> dict[int, float] | None:
 
 def _check_positive(**settings: int | None) -> None:
     for name, value in settings.items():
-        if value is not None and (not isinstance(value, int) or value < (0 if name == "max_iters" else 1)):
-            least = 0 if name == "max_iters" else 1
+        least = 0 if name in ("max_iters", "max_steps") else 1
+        if value is not None and (not isinstance(value, int) or value < least):
             raise ConfigError(f"{name} is {value!r}: use a whole number from {least} on, or None")
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from ...errors import ConfigError, SeedIteratorNotAvailable
-from ...loggers import LogLevel, wanting
+from ...loggers import LogLevel, Metrics, wanting
 from ..collector import Collector
 from ..data_queue import DataQueue
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
+from ..log_writer import is_number
 from ..policy import Policy
 from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator
@@ -105,6 +106,10 @@ def _shown(value: Any) -> str:
 class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, ObsType, PolicyActType]):
     """Trains on `episode_per_iter` episodes an iteration; validates and tests on every state exactly once.
 
+    `step_per_iter` takes the place of `episode_per_iter` where episodes are long or differ in length: an iteration
+    begins episodes until they have made so many steps together and plays them to their ends, and the policy learns
+    after every `step_per_iter` steps, so that the size of an update does not depend on the length of an episode.
+
     Training draws the states in a shuffled order that goes on over iterations, so each is used as often as any other.
     `buffer_size` is how many steps the buffer holds before it has to grow. `update_kwargs` go to `policy.learn`.
     """
@@ -123,8 +128,11 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         buffer_size: int = 20000,
         episode_per_iter: int = 1000,
         update_kwargs: dict[str, Any] | None = None,
+        step_per_iter: int | None = None,
     ) -> None:
         check_numbers(episode_per_iter=episode_per_iter, buffer_size=buffer_size)
+        if step_per_iter is not None:
+            check_numbers(step_per_iter=step_per_iter)
         check_parts(
             simulator_fn,
             policy=policy,
@@ -141,7 +149,7 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self.state_interpreter, self.action_interpreter = state_interpreter, action_interpreter  # type: ignore[assignment]
         self.train_initial_states = train_initial_states
         self.val_initial_states, self.test_initial_states = val_initial_states, test_initial_states
-        self.buffer_size, self.episode_per_iter = buffer_size, episode_per_iter
+        self.buffer_size, self.episode_per_iter, self.step_per_iter = buffer_size, episode_per_iter, step_per_iter
         self.update_kwargs = dict(update_kwargs or {})
         self._queue: DataQueue[InitialStateType] | None = None
         self._cursor: dict[str, int] | None = None
@@ -181,9 +189,16 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         return DataQueue(self._subset("test", self.test_initial_states), repeat=1, shuffle=False)
 
     def train(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
-        episodes = self.trainer.fast_dev_run or self.episode_per_iter
-        batch = Collector(self.policy, vector_env, buffer_size=self.buffer_size).collect(episodes)
-        return dict(self.policy.learn(batch, **self.update_kwargs) or {})
+        collector = Collector(self.policy, vector_env, buffer_size=self.buffer_size)
+        few = self.trainer.fast_dev_run
+        if self.step_per_iter is None or few is not None:
+            batch = collector.collect(few or self.episode_per_iter)
+            return dict(self.policy.learn(batch, **self.update_kwargs) or {})
+        means = Metrics()
+        for part in collector.collect_steps(self.step_per_iter):
+            found = self.policy.learn(part, **self.update_kwargs) or {}
+            means.add_all({name: float(value) for name, value in found.items() if is_number(value)})
+        return dict(means.means())
 
     def validate(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
         Collector(self.policy, vector_env).play(deterministic=True)
