@@ -10,7 +10,9 @@ from gymnasium import spaces
 from sharpen.errors import InvalidInputError
 from sharpen.rl import (
     ActionInterpreter,
+    Actions,
     AuxiliaryInfoCollector,
+    Collector,
     EnvWrapper,
     GymSpaceValidationError,
     LogCollector,
@@ -23,6 +25,7 @@ from sharpen.rl import (
     StateInterpreter,
     check_nan_observation,
     generate_nan_observation,
+    vectorize_env,
 )
 from sharpen.rl.spaces import SpaceCheck
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two
@@ -259,3 +262,60 @@ def test_the_parts_are_abstract() -> None:
     for kind in (Simulator, StateInterpreter, ActionInterpreter, Reward, AuxiliaryInfoCollector):
         with pytest.raises(TypeError):
             kind()  # type: ignore[abstract, call-arg]
+
+
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_a_python_number_is_a_value_of_a_scalar_box(check: Any) -> None:
+    fraction = SpaceCheck(spaces.Box(np.float32(0.1), np.float32(0.9), (), np.float32))
+    for value in (0.5, 0.1, 0.9, np.float32(0.5), np.array(0.5, np.float32)):  # 0.1 is rounded as its bound is
+        getattr(fraction, check)(value)
+    count = SpaceCheck(spaces.Box(0, 5, (), np.int64))
+    getattr(count, check)(3)
+    getattr(SpaceCheck(spaces.Box(0, 5, (), np.float32)), check)(3)
+    for space, value in [(fraction, "0.5"), (fraction, True), (fraction, [0.5]), (count, 0.5)]:
+        with pytest.raises(GymSpaceValidationError):
+            getattr(space, check)(value)
+    with pytest.raises(GymSpaceValidationError):
+        getattr(SpaceCheck(spaces.Box(0, 1, (1,), np.float32)), check)(0.5)
+    for space, value in [(fraction, 1.5), (fraction, float("nan")), (count, 6)]:
+        with pytest.raises(GymSpaceValidationError):
+            space.full(value)
+
+
+def test_an_episode_with_python_numbers_for_scalar_boxes_is_played() -> None:
+    class Half(Simulator[int, float, float]):
+        def __init__(self, initial: int) -> None:
+            self.value = float(initial)
+
+        def step(self, action: float) -> None:
+            self.value *= action
+
+        def get_state(self) -> float:
+            return self.value
+
+        def done(self) -> bool:
+            return self.value < 1
+
+    class Seen(StateInterpreter[float, Any]):
+        observation_space = spaces.Box(0, 100, (), np.float32)
+
+        def interpret(self, simulator_state: float) -> Any:
+            return simulator_state
+
+    class Factor(ActionInterpreter[float, Any, float]):
+        action_space = spaces.Box(0, 1, (), np.float32)
+
+        def interpret(self, simulator_state: float, action: Any) -> float:
+            return float(action)
+
+    env = EnvWrapper(Half, Seen(), Factor(), [8])
+    env.reset()
+    observed = [env.step(0.5)[0] for _ in range(4)]
+    assert observed == [4.0, 2.0, 1.0, 0.5]
+
+    class Halves:
+        def act(self, obs_N: Any, *, rng: Any, deterministic: bool) -> Actions:
+            return Actions(np.full(len(obs_N), 0.5, np.float32))
+
+    with vectorize_env(lambda: EnvWrapper(Half, Seen(), Factor(), [8]), "dummy", 1) as venv:
+        assert Collector(Halves(), venv).collect().obs_T.tolist() == [8.0, 4.0, 2.0, 1.0]

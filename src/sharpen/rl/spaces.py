@@ -75,6 +75,8 @@ def _check_tuple(space: spaces.Tuple[Any], x: Any, path: str) -> None:
 
 
 def _check_box(space: spaces.Box, x: Any, path: str) -> None:
+    if _is_number_of(x, np.dtype(space.dtype), space.shape):
+        x = np.asarray(x, space.dtype)
     if not isinstance(x, np.ndarray | np.generic):
         raise _failure(f"a numpy array is needed, not {type(x).__name__}", path, space, x)
     if not np.can_cast(x.dtype, space.dtype):
@@ -116,7 +118,16 @@ def _quick_box(space: spaces.Box, full: Check) -> Check:
 
 
 def _fits(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    return isinstance(x, np.ndarray | np.generic) and x.shape == shape and np.can_cast(x.dtype, dtype)
+    if isinstance(x, np.ndarray | np.generic):
+        return x.shape == shape and np.can_cast(x.dtype, dtype)
+    return _is_number_of(x, dtype, shape)
+
+
+def _is_number_of(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Whether `x` is a Python number that a box without axes can hold."""
+    if shape != ():
+        return False
+    return dtype.kind == "f" if type(x) is float else type(x) is int and dtype.kind in "iuf"
 
 
 def _quick_discrete(space: spaces.Discrete, full: Check) -> Check:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sharpen.errors import ConfigError, InvalidInputError
@@ -232,6 +233,8 @@ def test_orders_are_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
     orders = load_orders(tmp_path, dt.time(9, 31), dt.time(14, 58))
     assert [(each.stock_id, each.amount, int(each.direction)) for each in orders] == [("X", 2.5, 1), ("Y", 7.0, 0)]
     assert (orders[0].start_time, orders[0].end_time) == (at("09:31:00"), at("14:58:00"))
+    assert load_orders(tmp_path, pd.Timestamp("9:31"), pd.Timestamp("2020-01-01 14:58")) == orders
+    assert load_orders(tmp_path, dt.datetime(2020, 1, 1, 9, 31), end_time=dt.time(14, 58)) == orders
     assert len(load_orders(tmp_path / "a.csv")) == 1
     with pytest.raises(InvalidInputError, match="there are no orders at"):
         load_orders(tmp_path / "none")

@@ -47,18 +47,27 @@ class Order:
 
 
 def load_orders(
-    order_path: str | Path, start_time: dt.time | None = None, end_time: dt.time | None = None
+    order_path: str | Path,
+    start_time: dt.time | dt.datetime | None = None,
+    end_time: dt.time | dt.datetime | None = None,
 ) -> list[Order]:
     """The orders of a CSV file, or of all CSV files of a folder; each runs from `start_time` to `end_time` of its day.
 
-    The columns are instrument, datetime, amount and order_type (0: sell, 1: buy). Orders of amount 0 are left out.
+    Of a `datetime` or a pandas `Timestamp` only the time of day counts. The columns are instrument, datetime, amount
+    and order_type (0: sell, 1: buy). Orders of amount 0 are left out.
     """
     path = Path(order_path)
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise InvalidInputError(f"there are no orders at {path}: give a CSV file, or a folder of CSV files")
-    opening, closing = start_time or dt.time(0, 0), end_time or dt.time(23, 59, 59)
+    opening, closing = _time_of_day(start_time, dt.time(0, 0)), _time_of_day(end_time, dt.time(23, 59, 59))
     return [order for file in files for order in _orders_in(file, opening, closing)]
+
+
+def _time_of_day(given: dt.time | dt.datetime | None, usual: dt.time) -> dt.time:
+    if given is None:
+        return usual
+    return given.time() if isinstance(given, dt.datetime) else given
 
 
 def _orders_in(file: Path, opening: dt.time, closing: dt.time) -> Iterable[Order]:
