@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sharpen.errors import ConfigError, RunnersExhaustedError, RunnerStartError
-from sharpen.execution import SharedMemoryExecutionStrategy
+from sharpen.execution import ClientServerExecutionStrategy, SharedMemoryExecutionStrategy
 from sharpen.runner import Runner
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import RolloutConfig
@@ -242,6 +242,47 @@ def test_stop_ends_a_run_from_another_thread(store, tmp_path):
     strategy.execute(Enqueue({"sleep": 600}), Work(folder=tmp_path), store)
     stopping.join()
     assert statistics(store)["queue_length"] == 1
+
+
+def stopped_run(strategy, algorithm, store) -> None:
+    stopping = threading.Timer(0.1, strategy.stop)
+    stopping.start()
+    strategy.execute(algorithm, Work(), store)
+    stopping.join()
+
+
+@pytest.mark.parametrize("kind", [SharedMemoryExecutionStrategy, ClientServerExecutionStrategy])
+def test_an_algorithm_sees_the_event_of_a_stop_and_ends_by_itself(store, kind):
+    ends = []
+
+    async def algorithm(store, event) -> None:
+        try:
+            await asyncio.to_thread(event.wait)
+            await asyncio.sleep(0.3)  # a cancellation would arrive here
+            ends.append((await store.statistics())["total_rollouts"])
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    stopped_run(kind(), algorithm, store)
+    assert ends == [0]
+
+
+def test_an_algorithm_that_does_not_heed_a_stop_is_cancelled_after_the_delay(store):
+    times = []
+
+    async def algorithm(store, event) -> None:
+        await asyncio.to_thread(event.wait)
+        times.append(time.monotonic())
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            times.append(time.monotonic())
+            raise
+
+    stopped_run(SharedMemoryExecutionStrategy(graceful_delay=0.5), algorithm, store)
+    first, second = times
+    assert second - first >= 0.4
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ class AlgorithmCall:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self.cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
         self.was_cancelled = False
         self.error: BaseException | None = None
 

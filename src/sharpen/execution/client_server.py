@@ -31,7 +31,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     `server_host` and `server_port` (4747, where the roles are apart and none is given). `main_process="runner"` runs
     the agents of one runner on the calling thread, for a debugger. `managed_store` says whether the store is served
     by this run (True) or by somebody else (False); None decides by the store. A runner that is asked to stop has
-    `graceful_timeout` seconds, then gets SIGINT, SIGTERM and SIGKILL within `terminate_timeout`.
+    `graceful_timeout` seconds, then gets SIGINT, SIGTERM and SIGKILL within `terminate_timeout`; an algorithm is
+    cancelled after `graceful_timeout`.
 
     Not given, `role`, `server_host`, `server_port` and `managed_store` are read from `SHARPEN_CURRENT_ROLE`,
     `SHARPEN_SERVER_HOST`, `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`; they default to `"both"`,
@@ -100,7 +101,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         from .run import Run
 
         with self._served(store) as served:
-            run = Run(served, _no_runner, 0, algorithm, grace_seconds=self.graceful_timeout)
+            seconds = self.graceful_timeout
+            run = Run(served, _no_runner, 0, algorithm, stop_seconds=seconds, grace_seconds=seconds)
             log.info("runners connect to %s", served.url)
             self._runs.execute(run)
 
@@ -145,6 +147,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             self.n_runners,
             algorithm,
             place=place,
+            stop_seconds=self.graceful_timeout,
             grace_seconds=self.graceful_timeout,
             is_over=is_over,
             start_ahead=lambda: self._start_ahead(served) if place is None else None,

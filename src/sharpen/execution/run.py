@@ -2,7 +2,8 @@
 
 A thread of its own supervises, so that a heavy learning step delays neither restarts nor signals. Whatever ends the
 run (the algorithm, a failure, a signal, `stop`) goes the same way: the event is set, the algorithm is cancelled where
-it still runs, runners are ended in order, and the store is closed last. An algorithm may wait for the runners before
+it still runs, runners are ended in order, and the store is closed last. An algorithm has time to see the event of a
+stop and to return by itself before it is cancelled. An algorithm may wait for the runners before
 it returns, with what they need until then.
 """
 
@@ -33,9 +34,11 @@ class Run:
     """One `execute`, from its start to its end.
 
     The calling thread runs the algorithm; where there is a `place` it lends itself to agents, and the algorithm runs
-    beside. `grace_seconds` is what a cancelled algorithm is given to end. `start_ahead` is called once the run is well
-    under way, or ends: what the next one needs can be started. With `bounds` there are more or fewer runners than
-    `n_runners` as there is work, and `starts` is how many may start at the same time.
+    beside. `stop_seconds` is what an algorithm is given to return by itself when the run is stopped (none after a
+    failure, nor where it has `cancelled_on_stop`), and `grace_seconds` what it has once it is cancelled.
+    `start_ahead` is called once the run is well under way, or ends: what the next one needs can be started. With
+    `bounds` there are more or fewer runners than `n_runners` as there is work, and `starts` is how many may start at
+    the same time.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Run:
         algorithm: AlgorithmBundle | None,
         *,
         place: MainThread | None = None,
+        stop_seconds: float = 10.0,
         grace_seconds: float = 10.0,
         is_over: Callable[[End], bool] = lambda _: False,
         start_ahead: Callable[[], None] = lambda: None,
@@ -55,7 +59,9 @@ class Run:
         self._served, self._begin, self._n_runners = served, begin, n_runners
         self._place, self._grace_seconds, self._is_over = place, grace_seconds, is_over
         self._start_ahead, self._bounds, self._starts = start_ahead, bounds, starts
+        self._stop_seconds = stop_seconds
         self._ahead: asyncio.TimerHandle | None = None
+        self._cancelling: asyncio.TimerHandle | None = None
         self.event = RunEvent(lambda: self._post(self._algorithm_is_done))
         self._algorithm = None if algorithm is None else AlgorithmCall(algorithm, served, self.event)
         self._loop = asyncio.new_event_loop()
@@ -233,7 +239,11 @@ class Run:
 
     async def _let_algorithm_end(self) -> None:
         """The store stays open until the algorithm, too, has ended."""
-        if self._algorithm is None or await _happens(self._algorithm_ended, self._grace_seconds):
+        if self._algorithm is None:
+            return
+        if self._cancelling is not None:
+            await _happens(self._algorithm_ended, max(self._cancelling.when() - self._loop.time(), 0))
+        if await _happens(self._algorithm_ended, self._grace_seconds):
             return
         log.warning("the algorithm has not ended within %g s of being cancelled", self._grace_seconds)
         self._interrupts.force()
@@ -272,9 +282,13 @@ class Run:
         """The way to the end, whatever leads there; the first reason counts."""
         self._reason = self._reason or reason
         self.event.set()
-        if self._algorithm is not None and not self._algorithm_ended.is_set() and not self._is_algorithm_done:
-            self._algorithm.cancel()
         self._ending.set()
+        if self._algorithm is None or self._algorithm_ended.is_set() or self._is_algorithm_done:
+            return
+        if self._is_killed or isinstance(self._reason, Exception) or self._algorithm.cancelled_on_stop:
+            self._algorithm.cancel()
+        elif self._cancelling is None:
+            self._cancelling = self._loop.call_later(self._stop_seconds, self._algorithm.cancel)
 
 
 def _has_running_loop() -> bool:

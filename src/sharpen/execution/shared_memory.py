@@ -17,10 +17,10 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
     """Threads in one process: nothing has to travel, any Python object may be a task, and a debugger sees all.
 
     `main_thread` says what runs on the calling thread: the agents (`"runner"`), or the algorithm; by default the
-    agents where there is one runner. A runner that does not stop is cancelled after `graceful_delay` seconds, and
-    its thread is given up `join_timeout` seconds later. `managed_store` says whether the store gets a loop of its own
-    for all threads; None does so where the store is not thread-safe. `poll_interval` is accepted for programs that
-    give it: nothing here polls.
+    agents where there is one runner. A stop sets the event; a runner or an algorithm that has not ended after
+    `graceful_delay` seconds is cancelled, and the thread of a runner is given up `join_timeout` seconds later.
+    `managed_store` says whether the store gets a loop of its own for all threads; None does so where the store is not
+    thread-safe. `poll_interval` is accepted for programs that give it: nothing here polls.
     """
 
     def __init__(
@@ -57,7 +57,15 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             join_timeout=self.join_timeout,
             place=place,
         )
-        run = Run(served, begin, self.n_runners, algorithm, place=place, grace_seconds=self.join_timeout)
+        run = Run(
+            served,
+            begin,
+            self.n_runners,
+            algorithm,
+            place=place,
+            stop_seconds=self.graceful_delay,
+            grace_seconds=self.join_timeout,
+        )
         self._runs.execute(run)
 
     @property

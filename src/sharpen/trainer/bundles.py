@@ -104,6 +104,7 @@ class AlgorithmBundle:
         self.loop = loop or LoopPlan()
         self._trainer = weakref.ref(trainer) if trainer is not None else None
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self.cancelled_on_stop = algorithm is not None  # which does not see the event
         self.on_begin: Callable[[], None] | None = None
         """Called in the process of the trainer when the strategy has begun."""
 

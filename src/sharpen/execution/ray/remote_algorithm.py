@@ -28,6 +28,7 @@ class RemoteAlgorithm:
     ) -> None:
         self._algorithm, self._terms, self._resources = algorithm, terms, resources
         self._parcel, self._reach = parcel, reach
+        self.cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         import ray

@@ -127,6 +127,7 @@ class RayExecutionStrategy(ExecutionStrategy):
             runners.begin,
             self.n_runners,
             algorithm,
+            stop_seconds=self.graceful_timeout,
             grace_seconds=self.graceful_timeout,
             bounds=bounds,
             starts=self.max_runners,
