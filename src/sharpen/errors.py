@@ -3,7 +3,10 @@
     SharpenError
     ├── ConfigError (ValueError)               a setting that cannot work
     │   └── ComponentError                     a component spec that cannot be turned into a component
-    ├── ComponentTypeError (TypeError)         a spec that gave a component of the wrong kind
+    │       ├── ComponentImportError (ImportError)       there is no such module
+    │       ├── ComponentAttributeError (AttributeError) the module has no such class
+    │       └── ComponentArgumentError (TypeError)       an argument that is missing, or that the class does not take
+    ├── ComponentTypeError (TypeError, ValueError)   a spec that gave a component of the wrong kind
     ├── MissingExtraError (ImportError)        an optional package is needed; the message holds the command
     ├── InvalidInputError (ValueError)         a value from a caller that is not allowed
     │   ├── TaskError                          a task that does not survive the trip through JSON
@@ -57,7 +60,19 @@ class ComponentError(ConfigError):
     """A component spec that cannot be turned into a component."""
 
 
-class ComponentTypeError(SharpenError, TypeError):
+class ComponentImportError(ComponentError, ImportError):
+    """The import path of a component leads to no module."""
+
+
+class ComponentAttributeError(ComponentError, AttributeError):
+    """The import path of a component leads to a module that does not have it."""
+
+
+class ComponentArgumentError(ComponentError, TypeError):
+    """A component lacks an argument, or was given one that it does not take."""
+
+
+class ComponentTypeError(SharpenError, TypeError, ValueError):
     """A component spec that gave something of the wrong kind."""
 
 

