@@ -33,6 +33,7 @@ class ModelAttempt:
     renewed: float
     status: str = "preparing"
     give_up_at: float | None = None
+    handed_back: bool = False
     rewards: list[tuple[int, float]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
@@ -64,7 +65,8 @@ class ModelRollout:
         self.move("preparing")
 
     def is_retried(self, status: str) -> bool:
-        return status in self.config.retry_condition and len(self.attempts) < self.config.max_attempts
+        tries = sum(not attempt.handed_back for attempt in self.attempts)
+        return status in self.config.retry_condition and tries < self.config.max_attempts
 
     def end(self, attempt: ModelAttempt, status: str, now: float) -> None:
         counts = self.counts(attempt)
@@ -125,6 +127,7 @@ class ModelRollout:
         """The open attempt ends with the rollout, or before it is queued again."""
         if self.attempts and self.attempts[-1].status in OPEN:
             self.attempts[-1].status = "succeeded" if status == "succeeded" else "failed"
+            self.attempts[-1].handed_back = status in QUEUED
         elif self.attempts:
             self.attempts[-1].give_up_at = None
         self.move(status)

@@ -314,3 +314,34 @@ async def test_a_completion_with_a_span_of_an_unknown_attempt_stores_nothing(sto
         await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, spans=[stray, wrong])
     assert await status_of(store, claimed) == ("running", "running")
     assert (await store.query_spans(claimed.rollout_id)).total == 1
+
+
+@pytest.mark.parametrize("how", ["unresponsive", "failed"])
+async def test_an_attempt_that_was_handed_back_costs_no_try(world, how):
+    lease = {"unresponsive_seconds": 10, "max_attempts": 2, "retry_condition": ["unresponsive", "failed"]}
+    claimed = await claim_new(world.store, worker_id="w-1", **lease)
+    for _ in range(3):  # Ctrl-C and resume, or restarts of a runner, one after another
+        await world.store.add_span(make_span(claimed))
+        await world.store.update_rollout(claimed.rollout_id, status="requeuing")
+        claimed = await world.store.dequeue_rollout(worker_id="w-1")
+    for is_last in (False, True):
+        if how == "failed":
+            await world.store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+        else:
+            world.pass_time(11)
+            world.pass_time(11)
+        again = await world.store.dequeue_rollout(worker_id="w-1")
+        assert (again is None) == is_last
+        claimed = again or claimed
+    assert (await world.store.get_rollout_by_id(claimed.rollout_id)).status == "failed"
+    handed_back = [
+        bool((each.metadata or {}).get("handed_back")) for each in await world.store.query_attempts(claimed.rollout_id)
+    ]
+    assert handed_back == [True] * 3 + [False] * 2
+
+
+async def test_the_metadata_of_an_attempt_that_is_handed_back_is_kept(store):
+    claimed = await run_new(store)
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, metadata={"gpu": 3})
+    await store.update_rollout(claimed.rollout_id, status="requeuing")
+    assert (await store.get_latest_attempt(claimed.rollout_id)).metadata == {"gpu": 3, "handed_back": True}

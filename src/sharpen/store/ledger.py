@@ -202,6 +202,8 @@ class Ledger(Queries):
 
     def _move_by_hand(self, row: RolloutRow, status: RolloutStatus) -> None:
         now = self.clock()
+        if status in QUEUED:
+            self._mark_handed_back(row)
         if status in QUEUED or status in FINISHED:
             self._close_latest(row, "succeeded" if status == "succeeded" else "failed", now)
         self._move(row, status, now, by_hand=True)

@@ -27,6 +27,8 @@ from .transitions import (
 
 SHORTEST_PAUSE_SECONDS = 1.0
 MAX_PAUSES = 100
+HANDED_BACK = "handed_back"
+"""The key in the metadata of an attempt that was handed back to the queue."""
 
 
 class Events(msgspec.Struct):
@@ -185,6 +187,21 @@ class Lifecycle:
             attempt.deadline = None
             self._save(attempt)
 
+    def _mark_handed_back(self, row: RolloutRow) -> None:
+        """Somebody puts the rollout back into the queue: its open attempt was not lost, and costs no try."""
+        attempt = self.tables.latest_attempt(row)
+        if attempt is not None and attempt.status in OPEN:
+            known = self.tables.unpack(attempt.metadata)
+            self.tables.drop(attempt.metadata)
+            attempt.metadata = self.tables.pack({**(known or {}), HANDED_BACK: True}, "metadata")
+
+    def _tries(self, row: RolloutRow) -> int:
+        """The attempts that count towards `max_attempts`: all but those that were handed back."""
+        if row.attempts < row.config.max_attempts:
+            return row.attempts  # there are tries left in any case
+        known = (self.tables.unpack(attempt.metadata) for attempt in self.tables.attempts(row))
+        return row.attempts - sum(bool(metadata and metadata.get(HANDED_BACK)) for metadata in known)
+
     def _report(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
         """A status from the attempt's worker: kept and, where the attempt still counts, acted on."""
         attempt.unwanted = False
@@ -224,13 +241,13 @@ class Lifecycle:
     def _follow(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
         """The latest attempt moves its rollout."""
         if still_counts(row, attempt):
-            self._move(row, rollout_status_after(row.config, attempt.status, row.attempts), now)
+            self._move(row, rollout_status_after(row.config, attempt.status, self._tries(row)), now)
 
     def _suspend(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
         """The lease ran out: try again where the rule allows, else give the attempt one more lease to come back."""
         attempt.status, attempt.end_time, attempt.deadline = "unresponsive", now, None
         is_final = False
-        if still_counts(row, attempt) and not is_retried(row.config, "unresponsive", row.attempts):
+        if still_counts(row, attempt) and not is_retried(row.config, "unresponsive", self._tries(row)):
             if row.config.unresponsive_seconds is None:
                 is_final = True
                 attempt.unwanted = attempt.worker_id is not None

@@ -115,7 +115,7 @@ def may_attempt_become(old: AttemptStatus, new: AttemptStatus) -> bool:
 
 
 def is_retried(config: RolloutConfig, attempt_status: AttemptStatus, attempts: int) -> bool:
-    """Whether a rollout whose latest of `attempts` attempts was lost like this is tried again."""
+    """Whether a rollout is tried again whose latest attempt was lost like this; `attempts` counts towards the most."""
     return attempt_status in config.retry_condition and attempts < config.max_attempts
 
 
