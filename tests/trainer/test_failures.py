@@ -86,6 +86,15 @@ def test_without_a_checkpoint_there_is_no_second_try() -> None:
     assert algorithm.taken == [0, 1]
 
 
+def test_retries_of_a_function_are_refused_as_it_keeps_no_checkpoint() -> None:
+    @algo
+    async def fails_once() -> None:
+        raise ArithmeticError
+
+    with pytest.raises(ConfigError, match="fails_once"):
+        small_trainer(algorithm=fails_once, algorithm_retries=2).fit(double)
+
+
 def test_there_are_as_many_tries_as_were_allowed() -> None:
     algorithm = Stumbling(failures=3)
     with pytest.raises(ArithmeticError):

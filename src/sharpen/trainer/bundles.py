@@ -188,6 +188,8 @@ class AlgorithmBundle:
                 return
             except Exception as error:
                 if left <= 0 or loop.error is not None or not self.checkpoints.exist or is_disk_full(error):
+                    if left > 0 and loop.error is None and not self.checkpoints.exist:
+                        log.warning("algorithm_retries has no effect, as the algorithm has kept no checkpoint")
                     # An error of ours says in words what is wrong; whoever catches it has its traceback.
                     is_clear = isinstance(error, SharpenError) or is_disk_full(error)
                     log.error("the algorithm failed: %s", error, exc_info=not is_clear)

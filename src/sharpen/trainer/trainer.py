@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import msgspec
 
-from ..algorithm import Algorithm, Baseline, FastAlgorithm
-from ..algorithm.sequence import file_name, stages_of
+from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
+from ..algorithm.sequence import file_name, stages_of, title_of
 from ..callbacks import Callback
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
@@ -237,6 +237,12 @@ class Trainer(LoopFace, Factories):
         algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
         if algorithm is None:
             self._refuse_listeners()
+        if self.algorithm_retries and isinstance(algorithm, FunctionalAlgorithm):
+            raise ConfigError(
+                f"algorithm_retries is {self.algorithm_retries}, but {title_of(algorithm)} is an @algo function, which "
+                "keeps no checkpoint to start again from: write an Algorithm with state_dict, load_state_dict and "
+                "checkpoint(), or leave algorithm_retries out"
+            )
         if algorithm is None and (train_dataset is not None or val_dataset is not None):
             log.warning("there are tasks but no algorithm to enqueue them: use dev(...), or Trainer(algorithm=...)")
         if not self._fitting.acquire(blocking=False):

@@ -32,7 +32,7 @@ There are four kinds of keys:
 - [Keys that act](#keys-that-act). A value of the wrong type or range is a `ConfigError` that names the key.
 - [Other names](#other-names) of them, from older and newer releases of verl.
 - [Keys with one value](#keys-with-one-value): another would change what is learned, and is an error.
-- [Keys without a meaning here](#keys-without-a-meaning-here): accepted, and listed once in the log with the reason.
+- [Keys without a meaning here](#keys-without-a-meaning-here): accepted, and listed in the log of a run with the reason.
 
 Any other key is an error with the nearest name. A key without a value (`null`) has its default, unless None is named
 below. References such as `${data.max_prompt_length}`, `${oc.select:name,default}` and `${oc.env:NAME}` are followed.

@@ -25,7 +25,7 @@ def fields_of(kind: Any, prefix: str = "") -> set[str]:
 
 def test_every_key_has_a_field_and_every_field_a_key() -> None:
     names = {name.removeprefix("actor_rollout_ref.") for name in KEYS}
-    assert fields_of(VERLConfig) == names | {"given"}
+    assert fields_of(VERLConfig) == names | {"given", "doubts", "ignored"}
 
 
 def test_every_default_is_a_value_that_its_key_takes() -> None:

@@ -1,6 +1,7 @@
 """VERL from end to end: a real gateway, a real engine, real agents, a tiny model."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,28 @@ def test_the_last_checkpoint_and_the_best_model_are_kept(tiny: Path, tmp_path: P
     more = small_grpo(tiny, steps=5, group_size=2)  # the last can be resumed from
     fit(more, tmp_path / "run", resume=tmp_path / "run")
     assert [row["step"] for row in lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
+
+
+def test_a_published_config_runs_without_vllm_and_says_what_is_not_used(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert find_spec("vllm") is None
+    config = {
+        "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+        "data": {"train_batch_size": 4, "max_prompt_length": 64, "max_response_length": 8},
+        "actor_rollout_ref": {
+            "rollout": {"name": "vllm", "n": 2, "tensor_model_parallel_size": 1, "gpu_memory_utilization": 0.6},
+            "actor": {"ppo_mini_batch_size": 4, "optim": {"lr": 1e-3}},
+            "model": {"path": str(tiny)},
+        },
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "project_name": "x", "total_training_steps": 1},
+    }
+    fit(VERL(config), tmp_path / "run")
+    assert [row["step"] for row in lines(tmp_path / "run")] == [1]
+    for text in (capfd.readouterr().err, (tmp_path / "run" / "run.log").read_text()):
+        assert "gpu_memory_utilization" in text
+        assert "trainer.project_name" in text
+        assert "vllm, which is not installed" in text
 
 
 class StopEarly(Callback):

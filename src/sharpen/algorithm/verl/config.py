@@ -5,7 +5,6 @@ Fields are named as the keys of verl, without `actor_rollout_ref.`: the key `act
 another is resolved here, so that nobody else asks where a value came from.
 """
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -20,7 +19,6 @@ from .given import flatten, nested, resolve
 from .keys import KEYS, LEAVES, family, full_name, is_section, nearest_key, why_ignored
 from .values import read_value, shown
 
-_log = logging.getLogger(__name__)
 _GROUPED = "actor_rollout_ref."
 _GROUP = ("rollout", "actor", "model")
 
@@ -195,11 +193,16 @@ class VERLConfig(_Section, frozen=True):
     trainer: TrainerConfig
     given: frozenset[str] = frozenset()
     """Names of the keys that the caller gave."""
+    doubts: tuple[str, ...] = ()
+    """What the caller should know of the values, a sentence each."""
+    ignored: str | None = None
+    """One line that lists the keys that do nothing here, with the reasons."""
 
     def as_dict(self) -> dict[str, Any]:
         """The whole config in verl's shape, as plain JSON values. `read_config` reads the same settings from it."""
         sections = msgspec.json.decode(msgspec.json.encode(self))
-        del sections["given"]
+        for name in ("given", "doubts", "ignored"):
+            del sections[name]
         grouped = {name: sections.pop(name) for name in _GROUP}
         return {**sections, "actor_rollout_ref": grouped}
 
@@ -217,19 +220,21 @@ Config = Mapping[str, Any] | str | os.PathLike[str] | VERLConfig | None
 def read_config(config: Config = None) -> VERLConfig:
     """The config of a mapping (nested, dotted, or both) or of a YAML file, over the defaults.
 
-    Keys that mean nothing here are listed once in the log. A ConfigError names the key that cannot be used.
+    Keys that mean nothing here are listed in `ignored`, which `VERL` logs when it runs: before that, nobody may have
+    set up logging, and there is no run.log. A ConfigError names the key that cannot be used.
     """
     if isinstance(config, VERLConfig):
         return config
     flat = flatten(config, leaves=LEAVES)
     given, ignored = _sort(flat)
     values = {name: given.get(name, key.default) for name, key in KEYS.items()}
-    for line in settle(values, frozenset(given)):
-        _log.warning("%s", line)
-    if ignored:
-        _log.info("%s", _in_words(ignored))
+    notes = {
+        "given": list(given),
+        "doubts": settle(values, frozenset(given)),
+        "ignored": _in_words(ignored) if ignored else None,
+    }
     sections = nested({name.removeprefix(_GROUPED): value for name, value in values.items()})
-    return msgspec.convert({**sections, "given": list(given)}, VERLConfig)
+    return msgspec.convert({**sections, **notes}, VERLConfig)
 
 
 # -- what was given ----------------------------------------------------------------------------------

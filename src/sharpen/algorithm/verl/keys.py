@@ -82,7 +82,7 @@ _DATA_KEYS = _section(
 )
 _ROLLOUT_KEYS = _section(
     _ROLLOUT,
-    Key("name", "auto", _ENGINE, "the engine; auto: our own"),
+    Key("name", "auto", _ENGINE, "the engine; auto, and vllm where it is not installed: our own"),
     Key("base_url", None, TEXT, "address of the server, for the engine `openai`", is_optional=True),
     Key("n", 4, whole(1), "rollouts of each task, which are one group"),
     Key("temperature", 1.0, number(above=0), "of sampling"),

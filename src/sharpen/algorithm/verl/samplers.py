@@ -9,8 +9,11 @@ more correction, and teaches less and less.
 import logging
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from ...errors import ConfigError
 from ...llm.policy.local_policy import LocalPolicy
@@ -31,6 +34,18 @@ class Sampler(Protocol):
 
     def take(self, policy: LocalPolicy) -> bool:
         """Sample with the newest weights from now on; whether the entries are others now."""
+
+
+def with_engine_here(config: VERLConfig) -> VERLConfig:
+    """The config with an engine that can run here: our own where vLLM is asked for, as in most published configs, and
+    is not installed."""
+    if config.rollout.name != "vllm" or find_spec("vllm") is not None:
+        return config
+    log.warning(
+        "actor_rollout_ref.rollout.name is vllm, which is not installed: Sharpen's own engine samples instead. "
+        "pip install vllm to use it, or set rollout.name=sharpen"
+    )
+    return replace(config, rollout=replace(config.rollout, name="sharpen", tensor_model_parallel_size=1))
 
 
 def make_sampler(config: VERLConfig, policy: LocalPolicy, *, name: str, rollout_prefix: str) -> Sampler:

@@ -35,7 +35,7 @@ from .policies import make_critic, make_policy
 from .preflight import NUM_GROUPS, conclude, run_checks
 from .reports import group_labels, in_words, reward_in_words, staleness, validation_metrics
 from .rollouts import Batch, Rollouts
-from .samplers import make_sampler
+from .samplers import make_sampler, with_engine_here
 from .sampling import training_sampling, validation_sampling
 from .scoring import Conversation, RewardModel, conversation_of
 from .step_folders import MODEL, resumable_state
@@ -57,7 +57,7 @@ class TrainingRun:
     def __init__(
         self, verl: "VERL", train: Dataset[Any] | None, val: Dataset[Any] | None, saved: State | None, calls: HeldCalls
     ) -> None:
-        self._verl, self._config, self._calls = verl, verl.settings, calls
+        self._verl, self._config, self._calls = verl, with_engine_here(verl.settings), calls
         self._folders = verl.step_folders()
         self._folders.mend()
         self._is_resumed = saved is not None

@@ -3,6 +3,7 @@
 The loop itself is in `training_run`. Nothing heavy is imported or downloaded before `run`.
 """
 
+import logging
 import math
 import os
 import shutil
@@ -21,6 +22,8 @@ from .step_folders import StepFolders
 
 if TYPE_CHECKING:
     from .training_run import TrainingRun
+
+log = logging.getLogger(__name__)
 
 
 class VERL(Algorithm[TaskT]):
@@ -62,6 +65,10 @@ class VERL(Algorithm[TaskT]):
         check_packages()
         from .training_run import TrainingRun
 
+        for doubt in self.settings.doubts:
+            log.warning("%s", doubt)
+        if self.settings.ignored is not None:
+            log.info("%s", self.settings.ignored)
         self._folders = self.step_folders()
         self._run = TrainingRun(self, train_dataset, val_dataset, self._loaded, calls)
         self._loaded = None  # a second run is a new one
