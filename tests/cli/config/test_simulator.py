@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -14,9 +15,10 @@ from sharpen.archive.catalog import RunEntry
 from sharpen.cli import main
 from sharpen.cli.config import load_config
 from sharpen.cli.config.plan import make_plan
+from sharpen.cli.config.recorded_run import RecordedRun
 from sharpen.cli.config.simulator import make_vessel
 from sharpen.cli.config.simulator_run import train_policy
-from sharpen.errors import ConfigError
+from sharpen.errors import ConfigError, DiskFullError
 from tests.cli.projects import write
 
 CONFIG = """
@@ -112,7 +114,16 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(tmp_path: Path, own_ru
     resumed = train_policy(load_config(path, ["name=part", "max_iters=4"]), resume=part.run_dir)
     assert resumed.run_dir == part.run_dir
     assert resumed.metrics == whole.metrics
+    assert resumed.seconds > part.seconds
     assert len(lines(resumed.run_dir / "episodes.jsonl")) == len(lines(whole.run_dir / "episodes.jsonl"))  # type: ignore[operator]
+
+
+def test_a_full_disk_ends_the_run_with_what_to_do(tmp_path: Path, own_runs: Path) -> None:
+    config = load_config(write(tmp_path / "p", CONFIG))
+    run = RecordedRun(config, default_name="full", resume=None)
+    with pytest.raises(DiskFullError, match=re.escape(str(run.folder.path))):
+        run.execute({}, lambda _: {"bytes": Path("/dev/full").write_bytes(b"x")})
+    assert RunEntry.of(only_run(own_runs)).state == "failed"
 
 
 def test_ctrl_c_keeps_the_iteration_and_the_run_goes_on(tmp_path: Path, own_runs: Path) -> None:

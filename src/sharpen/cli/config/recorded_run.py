@@ -13,6 +13,7 @@ from ..._version import __version__
 from ...errors import ConfigError
 from ...logging import also_to_file, is_set_up, setup_logging
 from ...runs import RunFolder
+from ...runs.files import FullDisk, naming_full_disk
 from ...runs.history import EARLIER, MOMENT
 from ...trainer.result import RunEnd, RunResult
 from .kept_config import keep_config
@@ -55,7 +56,8 @@ class RecordedRun:
                 self._write_config(describe)
                 keep_config(self.config, self.folder.path)
                 try:
-                    metrics = dict(work(self.folder.path))
+                    with naming_full_disk(self.folder.path):
+                        metrics = dict(work(self.folder.path))
                 except BaseException as error:
                     self._conclude(_end_of(error), self._last_metrics(), began, error)
                     raise
@@ -92,7 +94,8 @@ class RecordedRun:
             error=told,
             warnings=list(self.warnings),
         )
-        self.folder.write_result(result.record())
+        with FullDisk("result.json").tolerated(self.folder.path):
+            self.folder.write_result(result.record())
         return result
 
 
