@@ -6,7 +6,6 @@ hold it as `store`. A wrapper from elsewhere is not looked through: it may have 
 
 import asyncio
 import secrets
-import time
 from typing import Any, Literal
 
 import msgspec
@@ -65,7 +64,7 @@ def address_of(store: LightningStore) -> StoreAddress | None:
         token = innermost._headers.get("authorization", "").removeprefix("Bearer ")
         return ServedStore(innermost.url, token or None)
     exact = f"{type(innermost).__module__}.{type(innermost).__qualname__}"
-    if exact == SQLITE and innermost._clock is time.time:
+    if exact == SQLITE and innermost._clock.is_real:
         return StoreFile(
             path=str(innermost.path.absolute()),
             synchronous=innermost._synchronous,
