@@ -13,6 +13,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.logging import also_to_file, apply_settings, current_settings, is_set_up, setup_logging
+from sharpen.store.ids import new_id
 
 from .logs import forget_logging
 
@@ -42,6 +43,14 @@ def test_lines_name_their_level_and_room() -> None:
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING store.client: the server is away\n", stream.getvalue()
     )
+
+
+def test_the_random_part_of_an_attempts_id_is_hidden() -> None:
+    stream, attempt_id = io.StringIO(), new_id("at")
+    setup_logging("info", stream=stream)
+    logging.getLogger("sharpen.runner").info("POST http://h/rollout/ro-1/attempt/%s/v1, %r", attempt_id, attempt_id)
+    assert attempt_id not in stream.getvalue()
+    assert stream.getvalue().count(attempt_id[:15]) == 2
 
 
 def test_a_room_has_a_level_of_its_own() -> None:

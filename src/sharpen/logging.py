@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import pkgutil
+import re
 import sys
 import threading
 import warnings
@@ -26,6 +27,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
 _PACKAGE = __name__.partition(".")[0]
 _lock = threading.Lock()
+_ATTEMPT_ID = re.compile(r"\b(at-[0-9a-f]{12})[0-9a-f]{16}\b")  # the rest admits its agent to the gateway
 
 Level = str | int
 
@@ -122,7 +124,7 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix(f"{_PACKAGE}.")
-        return super().format(record)
+        return _ATTEMPT_ID.sub(r"\1...", super().format(record))
 
 
 class _Screen(logging.StreamHandler[TextIO]):

@@ -113,7 +113,9 @@ async def served(
     made = GatewayOptions(**options)
     plain = [{"model_name": "scripted", "base_url": url, "engine": "none"} for url in base_urls]
     models = parse_model_list([*plain, *entries])
-    choice = choice or Upstreams(models, num_retries=made.num_retries, passes_keys=made.token is None)
+    choice = choice or Upstreams(
+        models, num_retries=made.num_retries, passes_keys=made.token is None or made.open_attempts
+    )
     attempts = Attempts(store, strict=strict)
     recorder = Recorder(store, heard=attempts.heard, record_seconds=record_seconds)
     kept = Books(Budget(limits, None, store), recorder, choice, **(books or {}))

@@ -197,6 +197,27 @@ async def test_without_a_token_the_clients_own_key_reaches_the_upstream_and_noth
     assert SECRET not in caplog.text
 
 
+async def test_where_attempts_are_open_their_keys_reach_the_upstream_and_the_token_does_not(
+    store: InMemoryLightningStore, upstream: ScriptedUpstream
+) -> None:
+    rollout, path = await start(store)
+    async with served(store, upstream.base_url, token="the-token", open_attempts=True, strict=False) as gateway:
+        sent = {"theirs": 200, "the-token": 200}
+        for key, status in sent.items():
+            assert (await gateway.post(f"{path}/chat/completions", CHAT, x_api_key=key))[0] == status
+        assert (await gateway.post("/v1/chat/completions", CHAT, authorization="Bearer theirs"))[0] == 401
+        unknown = path.replace(rollout.attempt.attempt_id, "at-unknown")
+        assert (await gateway.post(f"{unknown}/chat/completions", CHAT, authorization="Bearer theirs"))[0] == 404
+        assert (await gateway.get(f"{unknown}/models"))[0] == 404
+        assert (await gateway.get(f"{path}/models"))[0] == 200
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+        async with asyncio.timeout(10):
+            while (await gateway.post(f"{path}/chat/completions", CHAT))[0] != 409:
+                await asyncio.sleep(0.02)
+    assert len(await spans_of(store, rollout)) >= 2
+    assert "the-token" not in str([each.headers for each in upstream.requests])
+
+
 async def test_errors_before_a_route_is_known_follow_the_sdk_that_asks(gateway: Served) -> None:
     _, _, data = await gateway.post("/v1/nothing", CHAT, anthropic_version="2023-06-01")
     assert json.loads(data)["type"] == "error"

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,16 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from sharpen import LLM, InMemoryLightningStore, LlmProxyTraceToTriplet, PromptTemplate, ProxyLLM, algo, llm_rollout
+from sharpen import (
+    LLM,
+    Algorithm,
+    InMemoryLightningStore,
+    LlmProxyTraceToTriplet,
+    PromptTemplate,
+    ProxyLLM,
+    algo,
+    llm_rollout,
+)
 from sharpen.components import build_component
 from sharpen.errors import ConfigError, PortTakenError
 from sharpen.llm_proxy import LLMProxy
@@ -463,3 +474,78 @@ def test_a_killed_run_goes_on_with_its_gateway_and_no_rollout_fails(vllm: Script
     rollouts, reward, calls = done.stdout.split()
     assert (rollouts, reward) == ("40", "1.0")
     assert 0 < int(calls) <= len(vllm.requests)  # the last second before the kill may be missing
+
+
+# -- who may call it -----------------------------------------------------------------------------------
+
+
+def status_of(url: str, key: str | None = "anything") -> int:
+    """What the gateway answers to a call, or to a GET of a page."""
+    body = (
+        b'{"model": "main", "messages": [{"role": "user", "content": "hi"}]}' if url.endswith("completions") else None
+    )
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@llm_rollout
+def pry(task: str, llm: LLM) -> float:
+    """What an agent can call, and what is left of the attempt before it."""
+    base, _, _ = llm.endpoint.partition("/rollout/")
+    own = [status_of(f"{llm.endpoint}{path}", key) for path in ("/chat/completions", "/models") for key in ("x", None)]
+    others = [
+        status_of(f"{base}{path}", key)
+        for path in ("/v1/chat/completions", "/v1/models", "/totals")
+        for key in ("anything", None)
+    ]
+    attempt = llm.endpoint.removesuffix("/v1")
+    guessed = status_of(f"{attempt[:-1]}{'0' if attempt[-1] != '0' else '1'}/v1/chat/completions")
+    before = Path(task)
+    assert (own, others, guessed, status_of(f"{base}/health")) == ([200] * 4, [401] * 6, 404, 200)
+    if before.exists():
+        until(lambda: status_of(f"{before.read_text()}/chat/completions") == 409)
+    before.write_text(llm.endpoint, "utf-8")
+    return 1.0
+
+
+def test_without_the_token_of_the_run_only_the_url_of_an_open_attempt_can_be_called(
+    vllm: ScriptedUpstream, tmp_path: Path
+) -> None:
+    @algo
+    async def two_in_turn(store: Any, llm_proxy: Any) -> None:
+        for _ in range(2):
+            rollout = await store.enqueue_rollout(str(tmp_path / "before"))
+            (done,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            assert done.reward == 1.0, await store.query_attempts(rollout.rollout_id)
+        url = llm_proxy.as_resource().endpoint
+        token = llm_proxy.run_token
+        for path in ("/v1/models", "/v1/chat/completions", "/totals"):
+            assert await asyncio.to_thread(status_of, url.replace("/v1", path), token) == 200
+
+    trainer = small_trainer(algorithm=two_in_turn, llm_proxy=LLMProxy(model_list=models(vllm), strict=False))
+    assert trainer.fit(pry).status == "succeeded"
+
+
+def test_an_algorithm_calls_the_gateway_of_its_run_by_its_client(vllm: ScriptedUpstream) -> None:
+    class Asks(Algorithm[Any]):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            async with self.get_client() as client:
+                answer = await client.chat.completions.create(
+                    model="main", messages=[{"role": "user", "content": "two and two"}]
+                )
+            assert answer.choices[0].message.content == "four"
+
+    assert small_trainer(algorithm=Asks(), llm_proxy={"model_list": models(vllm)}).fit(double).status == "succeeded"
+    assert all("Bearer sk-upstream" in str(each.headers) for each in vllm.requests)
+
+
+def test_a_gateway_is_as_open_after_a_run_as_before(vllm: ScriptedUpstream) -> None:
+    proxy = LLMProxy(model_list=models(vllm))
+    small_trainer(algorithm=ask_all, llm_proxy=proxy).fit(ask, ["one"])
+    with proxy:
+        assert proxy.run_token is None
+        assert status_of(f"{proxy.as_resource().endpoint}/chat/completions", None) == 200

@@ -33,6 +33,11 @@ class Gateway(Protocol):
     def as_resource(self) -> LLM: ...
 
 
+def key_for(gateway: Any, llm: LLM) -> str:
+    """The key with which an algorithm calls the gateway of its run outside of any attempt."""
+    return llm.resolve_api_key() or getattr(gateway, "run_token", None) or "held-by-the-gateway"
+
+
 def is_gateway(worker: Worker) -> bool:
     """Whether a worker of the store is a gateway, which keeps its totals there, and no runner."""
     return worker.worker_id.startswith("gateway-")
@@ -160,7 +165,7 @@ class Algorithm(Generic[TaskT]):
         except ModuleNotFoundError as error:
             raise MissingExtraError.of("openai", extra="apo", feature="get_client()") from error
         llm = self._llm_proxy.as_resource()
-        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.resolve_api_key() or "held-by-the-gateway")
+        return AsyncOpenAI(base_url=llm.get_base_url(), api_key=key_for(self._llm_proxy, llm))
 
     def _unset(self, part: str, way_out: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} has no {part}: {way_out}")

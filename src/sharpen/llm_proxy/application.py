@@ -43,11 +43,15 @@ class GatewayApplication:
         headers = _headers(scope["headers"])
         found = find_route(_raw_path(scope))
         try:
-            route = self._checked(scope["method"], scope["path"], headers, found)
+            self._check_origin(headers)
+            has_token = self._takes_token(headers, found)
+            route = _checked(scope["method"], scope["path"], found)
             if route.api is None:
+                if not has_token and route.place is not None:
+                    await self.gateway.check_credential(route.place)
                 return await self._tell(route, headers, send)
             call = await self._call(route.api, route.place, headers, receive)
-            call.query = _query(scope)
+            call.query, call.has_token = _query(scope), has_token
         except Refusal as refusal:
             return await _refuse(refusal, found, headers, send)
         except HungUp:
@@ -58,16 +62,6 @@ class GatewayApplication:
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def _checked(self, verb: str, path: str, headers: dict[str, str], route: Route | None) -> Route:
-        self._check_origin(headers)
-        if route is None or route.page != "health":
-            self._check_token(headers)
-        if route is None:
-            raise Refusal(404, "not_found", f"there is nothing at {path}; there are {ROUTES}", should_retry=False)
-        if verb != route.verb:
-            raise Refusal(405, "wrong_method", f"{path} takes {route.verb}, not {verb}", should_retry=False)
-        return route
-
     def _check_origin(self, headers: dict[str, str]) -> None:
         """A page of another site must not spend the user's keys, by name tricks or by script."""
         host = headers.get("host", "")
@@ -77,20 +71,26 @@ class GatewayApplication:
         if origin and origin.partition("://")[2] != host:
             raise Refusal(403, "wrong_origin", f"requests from the origin {origin!r} are not allowed")
 
-    def _check_token(self, headers: dict[str, str]) -> None:
-        """The token of the gateway is not for upstreams, so it goes no further."""
-        if self._token is None:
-            return
-        shown, key = headers.pop("authorization", ""), headers.pop("x-api-key", "")
+    def _takes_token(self, headers: dict[str, str], route: Route | None) -> bool:
+        """Whether the token was shown, or is not needed; it is not for upstreams, so it goes no further.
+
+        False leaves the decision to the id of the attempt in the URL; where that cannot decide, it is refused.
+        """
+        if self._token is None or (route is not None and route.page == "health"):
+            return True
+        shown, key = headers.get("authorization", ""), headers.get("x-api-key", "")
         scheme, _, given = shown.partition(" ")
         bearer = given.strip() if scheme.lower() == "bearer" else ""
-        if not any(hmac.compare_digest(each.encode(), self._token) for each in (bearer, key)):
-            raise Refusal(
-                401,
-                "wrong_token",
-                "the token of the gateway is missing or wrong: give it to your SDK as its API key",
-                should_retry=False,
-            )
+        if any(hmac.compare_digest(each.encode(), self._token) for each in (bearer, key)):
+            headers.pop("authorization", None)
+            headers.pop("x-api-key", None)
+            return True
+        if self.options.open_attempts and route is not None and route.place is not None:
+            return False
+        advice = "give it to your SDK as its API key"
+        if self.options.open_attempts:
+            advice = "agents call under the URL of their attempt, llm.get_base_url(rollout_id, attempt_id)"
+        raise Refusal(401, "wrong_token", f"the token of the gateway is missing or wrong: {advice}", should_retry=False)
 
     # -- a call --------------------------------------------------------------------------------------
 
@@ -138,6 +138,14 @@ class GatewayApplication:
         gate = self.gateway.gate
         counts = {"in_flight": gate.in_flight, "waiting": gate.waiting}
         return {"status": "ok", "version": __version__, **counts, "paused": gate.is_paused}
+
+
+def _checked(verb: str, path: str, route: Route | None) -> Route:
+    if route is None:
+        raise Refusal(404, "not_found", f"there is nothing at {path}; there are {ROUTES}", should_retry=False)
+    if verb != route.verb:
+        raise Refusal(405, "wrong_method", f"{path} takes {route.verb}, not {verb}", should_retry=False)
+    return route
 
 
 async def _next(receive: Receive) -> MutableMapping[str, Any]:

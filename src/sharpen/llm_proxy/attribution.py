@@ -5,6 +5,7 @@ receipts say the same. When the store does not answer, an attempt that was wante
 """
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable, Iterable
 
@@ -87,7 +88,8 @@ class Attempts:
         latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
         if rollout is None or latest is None:
             return _unknown(place)
-        if latest.attempt_id == place.attempt_id:
+        # The id may be all that admits a call. (Lookups by a key compare its random hash first, which tells nothing.)
+        if hmac.compare_digest(latest.attempt_id.encode(), place.attempt_id.encode(errors="surrogatepass")):
             why = _why_unwanted(rollout, latest)
         elif await self._exists(place):
             why = "another attempt has taken its place"

@@ -38,6 +38,8 @@ class Call:
     """The same, parsed."""
     headers: Mapping[str, str]
     """As the agent sent them, names in lower case. They may hold its key: they are never written down."""
+    has_token: bool = True
+    """Whether the token of the gateway was shown, or none is needed; otherwise only the id of its attempt admits it."""
     start_time: float = field(default_factory=time.time)
     added: frozenset[str] = frozenset()
     """Fields that the gateway added to the request, such as `return_token_ids`."""

@@ -19,7 +19,7 @@ from ..http.client import Unsent
 from .attribution import Attempts
 from .bookkeeping import Books, Passage
 from .budgets.totals import Totals
-from .calls import Api, Call, Refusal
+from .calls import Api, Call, Place, Refusal
 from .dialects import Dialect, error_body, error_headers
 from .options import GatewayOptions
 from .pausing import Gate, stopping
@@ -94,11 +94,22 @@ class Gateway:
 
     async def _check_attempt(self, call: Call) -> None:
         if call.place is None:
-            return
+            return None
+        if not call.has_token:
+            return await self.check_credential(call.place)
         refusal = None if self.attempts is None else await self.attempts.check(call.place)
         if self.attempts is None or (refusal is not None and not self.attempts.strict):
             call.place = None
         elif refusal is not None:
+            raise refusal
+        return None
+
+    async def check_credential(self, place: Place) -> None:
+        """Refuse whoever shows no token and does not know the id of an open attempt."""
+        if self.attempts is None:
+            raise Refusal(401, "wrong_token", "this gateway has no store, so every call needs its token")
+        refusal = await self.attempts.check(place)
+        if refusal is not None:
             raise refusal
 
     # -- through -------------------------------------------------------------------------------------

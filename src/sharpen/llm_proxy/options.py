@@ -19,6 +19,8 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_retries: int = 0
     token: str | None = None
     """What callers must show, as `Authorization: Bearer` or `x-api-key`."""
+    open_attempts: bool = False
+    """Whether calls under the URL of an open attempt need no token: its id is their credential."""
     hosts: frozenset[str] | None = None
     """Names under which the gateway is served; None serves every name."""
     max_body_bytes: int = MAX_BODY_BYTES

@@ -123,6 +123,7 @@ class LLMProxy:
         Redaction(self._redact)
         self._fixed_port, self._launch_mode = port, launch_mode
         self._store: LightningStore | None = store
+        self._run_token: str | None = None
         self._set_off()
 
     def _set_off(self) -> None:
@@ -168,6 +169,17 @@ class LLMProxy:
         settings = make_settings(msgspec.structs.asdict(self._settings) | {"host": host, "token": literal})
         check_reach(host, token)
         self._settings, self._token = settings, token
+
+    @property
+    def run_token(self) -> str | None:
+        """The token of the run that started it, where it has no other. Every call needs it that is not under the URL of
+        an open attempt."""
+        return self._run_token if self._token is None else None
+
+    @run_token.setter
+    def run_token(self, token: str | None) -> None:
+        """From the next start on."""
+        self._run_token = token
 
     @property
     def port(self) -> int | None:
@@ -297,8 +309,12 @@ class LLMProxy:
                 f"the store of the gateway {self.name!r}, {self._lost_store}, lives in the memory of another process: "
                 "call set_store() before start()"
             )
-        token = resolve_token(self._token)
-        settings = msgspec.structs.replace(self._settings, token=token, instance=self._instance)
+        settings = msgspec.structs.replace(
+            self._settings,
+            token=resolve_token(self._token) or self.run_token,
+            open_attempts=self.run_token is not None,
+            instance=self._instance,
+        )
         try:
             store = self.get_store()
             self._running = launch(settings, port=port, store=store, redact=self._redact, mode=self._launch_mode)

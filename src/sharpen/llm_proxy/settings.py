@@ -55,6 +55,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = DEFAULT_HOST
     token: str | None = None
     """What callers must show; the value itself, not a reference."""
+    open_attempts: bool = False
+    """Whether calls under the URL of an open attempt need no token: its id is their credential."""
     model_list: list[dict[str, Any]] = []
     num_retries: int = 0
     strict: bool = True

@@ -168,19 +168,25 @@ class RunGateway:
 
     @contextlib.contextmanager
     def _within_reach(self, event: ExecutionEvent) -> Iterator[None]:
-        """Where agents run on other machines too, one that only this machine could reach listens at an address that
-        all of them know, with a token; afterwards as before."""
+        """One that only this machine can reach asks for a token of the run, except under the URL of an attempt.
+
+        Where agents run on other machines too, it listens at an address that all of them know, and asks everybody for a
+        token. Afterwards it is as before.
+        """
         gateway, reach = self._gateway, event.reach if isinstance(event, RunEvent) else None
-        if reach is None or not hasattr(gateway, "reach") or not is_loopback(gateway.host):
+        if not hasattr(gateway, "reach") or not is_loopback(gateway.host):
             yield
             return
         before = gateway.reach
-        gateway.reach = reach.host, before[1] or f"{ENV_PREFIX}{reach.token_variable}"
+        if reach is not None:
+            gateway.reach = reach.host, before[1] or f"{ENV_PREFIX}{reach.token_variable}"
+        else:
+            gateway.run_token = secrets.token_urlsafe(32)
         try:
             yield
         finally:
             if not gateway.is_running():
-                gateway.reach = before
+                gateway.reach, gateway.run_token = before, None
 
     async def _start(self, old: str | None) -> None:
         """At the port where it was before, so that rollouts which wait still find it."""

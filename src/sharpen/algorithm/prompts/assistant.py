@@ -20,7 +20,7 @@ import msgspec
 
 from ...components.messages import listed
 from ...errors import ConfigError, MissingExtraError, RunError
-from ..base import Algorithm
+from ..base import Algorithm, key_for
 from .call_failures import NoAnswerError, TooLongError, complains_of, failure_of, without_key
 from .candidates import Cost
 from .loop_client import loop_client
@@ -225,7 +225,7 @@ def choose_client(
     if models and all(is_listed(model, names) for model in models):
         # Named, since a gateway of several models cannot choose one by itself.
         llm = gateway.as_resource(model=models[0])
-        key = llm.resolve_api_key() or "held-by-the-gateway"
+        key = key_for(gateway, llm)
         return AsyncOpenAI(base_url=llm.get_base_url(), api_key=key, max_retries=CALL_RETRIES)
     if os.environ.get("OPENAI_API_KEY"):
         return AsyncOpenAI(max_retries=CALL_RETRIES)

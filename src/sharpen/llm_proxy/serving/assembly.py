@@ -144,7 +144,7 @@ async def _choice(settings: GatewaySettings, store: LightningStore | None) -> Ch
         return Upstreams(
             entries,
             num_retries=settings.num_retries,
-            passes_keys=settings.token is None,
+            passes_keys=settings.token is None or settings.open_attempts,
             timeout_seconds=settings.timeout,
             connect_seconds=settings.connect_timeout,
         )
@@ -163,6 +163,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         # A recorded failure is an answer too: asking again would use up those of the calls that follow.
         num_retries=0 if settings.mode == "replay" else settings.num_retries,
         token=settings.token,
+        open_attempts=settings.open_attempts,
         hosts=allowed_hosts(settings.host),
         max_body_bytes=settings.max_body_bytes,
     )
