@@ -178,3 +178,11 @@ async def test_a_claim_whose_answer_was_lost_on_the_way_is_the_same_claim(server
         assert (await client.statistics())["queue_length"] == 1
         assert (await client.get_rollout_by_id(first.rollout_id)).status == "succeeded"
         await client.close()
+
+
+async def test_a_write_that_is_nested_too_deeply_is_refused(server):
+    body = b'{"requests": [{"verb": "POST", "path": "/v1/rollouts", "body": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}"
+    async with aiohttp.ClientSession() as session:
+        headers = {"content-type": "application/json"}
+        async with session.post(f"{server.endpoint}/v1/batch", data=body, headers=headers) as answer:
+            assert (answer.status, (await answer.json())["error"]["type"]) == (400, "InvalidInputError")

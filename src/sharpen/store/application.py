@@ -222,7 +222,10 @@ class StoreApplication:
         body = await self._read(headers, receive)
         if _content_type(headers) != "application/json":
             raise HttpError(415, "InvalidInputError", "send the body as application/json")
-        entries = _decode_batch(body).requests
+        try:
+            entries = _decode_batch(body).requests
+        except RecursionError:
+            raise InvalidInputError("the body is nested too deeply") from None
         if len(entries) > MAX_TOGETHER:
             raise TooLargeError(f"requests has {len(entries)} items; at most {MAX_TOGETHER} are taken in one call")
         scopes: list[Scope] = [{"method": entry.verb, "path": entry.path} for entry in entries]
