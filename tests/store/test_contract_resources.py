@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharpen.errors import InvalidInputError, SecretError, UnknownIdError
+from sharpen.errors import InvalidInputError, SecretError
 from sharpen.types import LLM, PromptTemplate, ProxyLLM
 
 A = {"prompt": PromptTemplate("a")}
@@ -97,11 +97,14 @@ async def test_the_latest_does_not_depend_on_the_clock(store, clock):
     assert await store.get_latest_resources() == update
 
 
-async def test_unknown_resources_cannot_be_updated(store):
-    with pytest.raises(ValueError, match="rs-unknown") as caught:
-        await store.update_resources("rs-unknown", A)
-    assert isinstance(caught.value, UnknownIdError)
-    assert await store.get_latest_resources() is None
+async def test_an_update_of_a_new_id_is_its_first_version(store, clock):
+    update = await store.update_resources("rs-new", A, request_id="req-1")
+    assert (update.version, update.resources, update.create_time) == (1, A, clock.now)
+    assert await store.get_latest_resources() == update
+    assert await store.update_resources("rs-new", A, request_id="req-1") == update
+    assert (await store.update_resources("rs-new", B)).version == 2
+    with pytest.raises(InvalidInputError, match="bad id"):
+        await store.update_resources("bad id", A)
 
 
 @pytest.fixture

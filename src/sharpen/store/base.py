@@ -338,7 +338,7 @@ class LightningStore:
     async def update_resources(
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
-        """Store the next version under the same id and make it the latest."""
+        """Store the next version under this id, version 1 of a new one, and make it the latest."""
         raise NotImplementedError
 
     async def get_resources_by_id(self, resources_id: str, version: Version | None = None) -> ResourcesUpdate | None:

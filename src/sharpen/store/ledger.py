@@ -378,15 +378,15 @@ class Ledger(Queries):
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
         self._check_resources(resources)
-        latest = self.tables.resources(resources_id, None)
-        if latest is None:
-            raise UnknownIdError(f"there are no resources {resources_id!r}: publish them with add_resources first")
+        checks.check_id("resources_id", resources_id)
         if request_id is not None:
             checks.check_id("request_id", request_id)
             if given := self.tables.resources_by_request(request_id):
                 _check_same("resources", request_id, resources_id, given.resources_id)
                 return given
-        update = replace(latest, update_time=self.clock(), version=latest.version + 1, resources=dict(resources))
+        latest, now = self.tables.resources(resources_id, None), self.clock()
+        created, version = (now, 1) if latest is None else (latest.create_time, latest.version + 1)
+        update = ResourcesUpdate(resources_id, created, now, version, dict(resources))
         self.tables.add_resources(update, request_id)
         return update
 
