@@ -15,6 +15,7 @@ from .events import RunnerEvent
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
+from .runner_environment import prepare_for_agents
 from .serving import client_with
 from .transport import unpack
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[int]) -> int:
     """Run the bundle to its end; the exit code."""
     job = RunnerJob(**header)
+    prepare_for_agents()
     bundle = unpack(payload)
     parent.tell(ready=worker_name(job.worker_id))
     event = RunnerEvent(
