@@ -42,6 +42,60 @@ HI = message("user", text("hi"))
 HELLO = message("assistant", text("hello"))
 
 
+# -- as AgentOps records -----------------------------------------------------------------------------
+
+WEATHER = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+NOW = {"id": "b", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+
+
+def tool_span(call, start, *, parent="call"):
+    made = span(f"tool_call.{call['function']['name']}", start, start, parent=parent)
+    made.attributes.update({"tool.name": call["function"]["name"], "tool.parameters": call["function"]["arguments"]})
+    made.attributes.update({"tool.call.id": call["id"], "tool.call.type": "function"})
+    return made
+
+
+def test_tool_calls_that_agentops_records_as_spans_are_part_of_the_answer():
+    asked, end = {"role": "user", "content": "hi"}, {"role": "assistant", "finish_reason": "tool_calls"}
+    call = flat(prompt=[asked], completion=[end], id="call", gen_ai__request__functions__0__name="weather")
+    call.attributes["gen_ai.request.functions.0.parameters"] = '{"type": "object"}'
+    (read,) = conversations(tool_span(NOW, 1.6), call, tool_span(WEATHER, 1.5))
+    assert read["messages"] == [asked, {"role": "assistant", "content": None, "tool_calls": [WEATHER, NOW]}]
+    assert read["tools"] == [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def test_a_streamed_answer_of_tool_calls_alone_is_read():
+    call = flat(prompt=[{"role": "user", "content": "hi"}], id="call")
+    (read,) = conversations(call, tool_span(WEATHER, 1.5))
+    assert read["messages"][-1] == {"role": "assistant", "content": None, "tool_calls": [WEATHER]}
+
+
+def test_tool_spans_go_to_the_one_choice_that_ended_with_tool_calls():
+    said = {"role": "assistant", "content": "hello", "finish_reason": "stop"}
+    end = {"role": "assistant", "finish_reason": "tool_calls"}
+    prompt = [{"role": "user", "content": "hi"}]
+    found = conversations(flat(prompt=prompt, completion=[said, end], id="call"), tool_span(WEATHER, 1.5))
+    assert [each["messages"][-1].get("tool_calls") for each in found] == [None, [WEATHER]]
+    found = conversations(flat(prompt=prompt, completion=[end, end], id="call"), tool_span(WEATHER, 1.5))
+    assert [each["messages"][-1].get("tool_calls") for each in found] == [None, None]  # nobody knows whose
+
+
+def test_a_tool_that_runs_below_a_call_without_an_id_is_no_tool_call():
+    call = flat(prompt=[{"role": "user", "content": "hi"}], completion=[{"content": "hello"}], id="call")
+    (read,) = conversations(call, span("search", 1.5, 1.6, parent="call", tool__name="search"))
+    assert "tool_calls" not in read["messages"][-1]
+
+
+def test_the_role_of_an_earlier_turn_follows_from_its_tool_calls():
+    earlier = {"tool_calls.0.id": "a", "tool_calls.0.name": "weather", "tool_calls.0.arguments": '{"city": "Rome"}'}
+    result = {"tool_call_id": "a", "content": "rain"}
+    (read,) = conversations(flat(prompt=[earlier, result], completion=[{"content": "It rains."}]))
+    assert read["messages"][:2] == [
+        {"role": "assistant", "content": None, "tool_calls": [WEATHER]},
+        {"role": "tool", "content": "rain", "tool_call_id": "a"},
+    ]
+
+
 # -- messages of typed parts -------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 Each test has a process of its own, since AgentOps can be started once, and ends if it asks for a host elsewhere.
 """
 
+import json
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from sharpen.errors import MissingExtraError
 from sharpen.tracer import AgentOpsTracer
 
+from .chat_server import TOOL_CALL, TOOLS
 from .scenes import run_script
 
 pytest.importorskip("agentops")
@@ -88,6 +90,34 @@ with chat_server() as url:
         "chat tiny 3",
         "openai.chat.completion 3",
     ]
+
+
+def test_tools_and_tool_calls_are_read_from_what_agentops_records() -> None:
+    code = f"""{ALONE}
+import json
+from sharpen.adapter import TraceToMessages
+def use_a_tool(url):
+    import openai
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    answer = client.chat.completions.create(model="tiny", messages=messages(), tools=TOOLS)
+    call = answer.choices[0].message.tool_calls[0]
+    result = {{"role": "tool", "tool_call_id": call.id, "content": "42"}}
+    for said in (answer.choices[0].message, answer.choices[0].message.model_dump()):
+        client.chat.completions.create(model="tiny", messages=[*messages(), said, result], tools=TOOLS)
+tracer = AgentOpsTracer()
+with chat_server() as url, tracer.lifespan():
+    tracer.trace_run(use_a_tool, url)
+print(json.dumps(TraceToMessages().adapt(tracer.get_last_trace())))
+"""
+    first, *later = json.loads(run_script(code).stdout)
+    asking = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
+    assert (first["messages"][-1], first["tools"]) == (asking, TOOLS)
+    assert len(later) == 2
+    for read in later:  # AgentOps records the answer that was given back as a dict, but not the client's own object
+        assert read["tools"] == TOOLS
+        assert [each["role"] for each in read["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+        assert read["messages"][2] == asking
+        assert read["messages"][3] == {"role": "tool", "tool_call_id": TOOL_CALL["id"], "content": "42"}
 
 
 def test_instrumentations_can_be_left_to_the_user() -> None:

@@ -44,6 +44,8 @@ class LLMCall:
     agent_name: str | None = None
     # The call whose answer this one goes on from, where the API remembers it.
     previous: "LLMCall | None" = None
+    # The call before this one in the order of time.
+    before: "LLMCall | None" = None
 
     @property
     def response_id(self) -> str | None:
@@ -175,7 +177,8 @@ def _response_id(span: Span) -> str | None:
 def link_conversations(calls: Sequence[LLMCall]) -> None:
     """Let calls know the one they go on from: with some APIs the request only names its answer."""
     by_id = {call.response_id: call for call in reversed(calls) if call.response_id is not None}
-    for call in calls:
+    for before, call in zip((None, *calls), calls, strict=False):
+        call.before = before
         named_ids = (span.attributes.get(_PREVIOUS_RESPONSE_ID) for span in call.spans)
         call.previous = next((by_id[each] for each in named_ids if each in by_id), None)
 

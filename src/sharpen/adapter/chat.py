@@ -1,7 +1,8 @@
 """LLM calls as chat messages in OpenAI's format, from what the GenAI conventions record.
 
 The current conventions keep a list of messages, each with typed parts, as JSON in one attribute. The older ones write
-every leaf as an attribute of its own (`gen_ai.prompt.0.content`).
+every leaf as an attribute of its own (`gen_ai.prompt.0.content`). AgentOps does so too, but records the tool calls of
+an answer as spans below the call, and leaves out an earlier answer that was given back as the client's own object.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 
 from .attributes import read_flat
 from .calls import LLMCall
+from .tree import SpanNode
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
@@ -17,7 +19,7 @@ Tool = dict[str, Any]
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 INSTRUCTIONS, TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
 _FLAT_INPUT, _FLAT_OUTPUT = "gen_ai.prompt", "gen_ai.completion"
-_FLAT_TOOLS = ("llm.request.functions", "gen_ai.request.tools")
+_FLAT_TOOLS = ("llm.request.functions", "gen_ai.request.functions", "gen_ai.request.tools")
 # Parts that the result of a tool can be made of.
 _RESULT_TYPES = {"text", "uri", "blob", "file"}
 _CONTENT_TYPES = {"text", "image_url", "input_audio", "file", "refusal"}
@@ -32,7 +34,7 @@ def prompt_messages(call: LLMCall) -> list[Message]:
 
 def _input_messages(call: LLMCall) -> list[Message]:
     found = [message for item in _list(call.read(INPUT)) for message in _from_parts(item, "user")]
-    return found or [_from_flat(item, "user") for item in _flat(call, _FLAT_INPUT)]
+    return found or _with_lost_answers(call, [_from_flat(item, "user") for item in _flat(call, _FLAT_INPUT)])
 
 
 def _remembered(call: LLMCall) -> list[Message]:
@@ -48,7 +50,7 @@ def _remembered(call: LLMCall) -> list[Message]:
 def response_messages(call: LLMCall) -> list[Message]:
     """What the model answered: one message for each choice."""
     found = [message for item in _list(call.read(OUTPUT)) for message in _from_parts(item, "assistant")]
-    return found or [_from_flat(item, "assistant") for item in _flat(call, _FLAT_OUTPUT)]
+    return found or [_from_flat(item, "assistant") for item in _with_tool_spans(call, _flat(call, _FLAT_OUTPUT))]
 
 
 def tools(call: LLMCall) -> list[Tool] | None:
@@ -155,6 +157,8 @@ def _joined(contents: list[dict[str, Any]]) -> Any:
 
 def _from_flat(item: Mapping[str, Any], default_role: str) -> Message:
     calls = [_tool_call(call) for call in _list(item.get("tool_calls"))]
+    # AgentOps leaves out the role of some earlier turns.
+    default_role = "assistant" if calls else "tool" if item.get("tool_call_id") else default_role
     content = _flat_content(item.get("content"))
     message: Message = {"role": _role(item, default_role), "content": content if content or calls else ""}
     if calls and not content:
@@ -173,6 +177,54 @@ def _flat_content(content: Any) -> Any:
         return content
     is_parts = parts and all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts)
     return parts if is_parts else content
+
+
+def _with_tool_spans(call: LLMCall, answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers with the tool calls that AgentOps records as spans.
+
+    The spans do not say which of several choices they belong to: they go to the only one that ended with tool calls.
+    """
+    called = list(_tool_spans(call, call.node))
+    if not called or any("tool_calls" in answer for answer in answers):
+        return answers
+    answers = answers or [{}]
+    places = [number for number, answer in enumerate(answers) if answer.get("finish_reason") == "tool_calls"]
+    if len(answers) > 1 and len(places) != 1:
+        return answers
+    place = places[0] if places else 0
+    return [*answers[:place], {**answers[place], "tool_calls": called}, *answers[place + 1 :]]
+
+
+def _with_lost_answers(call: LLMCall, messages: list[Message]) -> list[Message]:
+    """Before the result of a tool stands the answer that called it; where it was not recorded, as it was given."""
+    found: list[Message] = []
+    known: set[Any] = set()
+    for message in messages:
+        wanted = message.get("tool_call_id")
+        lost = None if wanted is None or wanted in known else _answer_with(call, wanted)
+        found += [message] if lost is None else [lost, message]
+        known |= {each["id"] for part in found[-2:] for each in part.get("tool_calls", ())}
+    return found
+
+
+def _answer_with(call: LLMCall, tool_call_id: Any) -> Message | None:
+    earlier = call.before
+    while earlier is not None:
+        if any(each["id"] == tool_call_id for each in _tool_spans(earlier, earlier.node)):
+            return next((each for each in response_messages(earlier) if "tool_calls" in each), None)
+        earlier = earlier.before
+    return None
+
+
+def _tool_spans(call: LLMCall, node: SpanNode) -> Iterator[dict[str, Any]]:
+    """Below the span of the call, or below another view of the same call."""
+    for child in node.children:
+        attributes = child.span.attributes
+        if "tool.call.id" in attributes and attributes.get("tool.name"):
+            arguments = attributes.get("tool.parameters")
+            yield {"id": attributes["tool.call.id"], "name": attributes["tool.name"], "arguments": arguments or None}
+        elif child.span in call.spans:
+            yield from _tool_spans(call, child)
 
 
 # -- tools -------------------------------------------------------------------------------------------
