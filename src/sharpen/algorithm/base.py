@@ -71,6 +71,8 @@ class Algorithm(Generic[TaskT]):
     """The prompt that the agent has by itself, where no resource gives it one."""
     agent_takes_prompt: bool = True
     """Whether the agent can see a prompt among its resources at all."""
+    final_warnings: Sequence[str] = ()
+    """What people should know of a run that ended well, after `run`; it is logged already. The result has it, too."""
     own_gateway_address: str | None = None
     """Where the gateway is, if the run has started it: then nobody else calls it."""
 

@@ -272,8 +272,9 @@ class Run:
 
     def _warnings(self, latest: ResourcesUpdate | None) -> list[str]:
         """What a run that came to its end should not hide, also in the log."""
+        told = [warning for stage in self._stages for warning in stage.final_warnings]
         if self._algorithm is None or latest is None:
-            return []
+            return told
         from ..archive.scores import validation_decline
 
         published = latest.resources_id, latest.version
@@ -282,7 +283,7 @@ class Run:
         found = [] if decline is None else [decline.describe("val/reward_mean")]
         for warning in found:
             log.warning("%s", warning)
-        return found
+        return told + found
 
     def _ask(self, question: Callable[[LightningStore], Coroutine[Any, Any, T]]) -> T | None:
         """An answer of the store, after the run; None where it does not answer any more."""

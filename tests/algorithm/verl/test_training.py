@@ -248,6 +248,7 @@ def test_a_run_that_changed_no_weight_says_so_at_its_end(tiny: Path, tmp_path: P
     warnings = [line for line in (tmp_path / "run" / "run.log").read_text().splitlines() if " WARNING " in line]
     assert "no weight" in warnings[-1]
     assert "always 0" in warnings[-1]
+    assert [each in warnings[-1] for each in trainer.result.warnings] == [True]
 
 
 def test_a_learning_rate_of_one_ends_in_a_clear_message(tiny: Path, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ class TrainingRun:
             log.info("checkpoints in %s", self._folders.describe())
         if (warning := final_warning(self.summary.steps, spell=self._verl.spelled)) is not None:
             log.warning("%s", warning)
+            self._verl.final_warnings = (warning,)
 
     async def _run_with(
         self, policy: LocalPolicy, critic: LocalCritic | None, stack: contextlib.AsyncExitStack

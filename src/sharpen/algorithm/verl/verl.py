@@ -65,6 +65,7 @@ class VERL(Algorithm[TaskT]):
         check_packages()
         from .training_run import TrainingRun
 
+        self.final_warnings = ()
         for doubt in self.settings.doubts:
             log.warning("%s", doubt)
         if self.settings.ignored is not None:
