@@ -105,3 +105,8 @@ def test_errors_are_those_that_programs_catch(call: Any, error: type[Exception])
     with pytest.raises(error) as caught:
         call()
     assert isinstance(caught.value, SharpenError)
+
+
+def test_a_trainer_has_as_many_runners_as_its_strategy() -> None:
+    assert Trainer().n_runners == 1
+    assert Trainer(strategy={"type": "shm", "n_runners": 3}).n_workers == 3

@@ -131,6 +131,7 @@ class Trainer(LoopFace, Factories):
         named = taken_by(self._make_strategy, n_runners=self.n_runners or 1, port=self.port)
         self.strategy = self._make_strategy(strategy, **named)
         self._check_strategy()
+        self.n_runners = getattr(self.strategy, "n_runners", self.n_runners)
         self.runner = self._make_runner(runner)
         self._check_runner(self.runner)
         self.algorithm = self._make_algorithm(algorithm)
