@@ -1,13 +1,18 @@
-"""What is different for an agent in a runner process: there is no terminal."""
+"""What is different for an agent in a runner process: there is no terminal, and the statements of the user's script
+did not run."""
 
+import functools
 import io
+import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import AgentError
 from ..tracer.imports import ImportWatch
 
+log = logging.getLogger(__name__)
 HINT = (
     "a runner process has no terminal. To debug, run the agent in this process with Trainer(strategy='shm'), or set "
     "PYTHONBREAKPOINT to a remote debugger, such as debugpy.breakpoint"
@@ -15,10 +20,14 @@ HINT = (
 
 
 def prepare_for_agents() -> None:
-    """Let breakpoints and reads from the terminal say what to do."""
+    """Let breakpoints and reads from the terminal say what to do, and the OpenAI Agents SDK send no traces."""
     sys.breakpointhook = _break
     sys.stdin = _NoTerminal(open(os.devnull, "rb"))  # noqa: SIM115 - open as long as the process
     ImportWatch(["pdb"], _refuse_pdb).start()
+    keep_agents_sdk_private()
+
+
+# -- breakpoints -------------------------------------------------------------------------------------
 
 
 def _break(*arguments: Any, **options: Any) -> Any:
@@ -44,3 +53,52 @@ class _NoTerminal(io.TextIOWrapper):
 
     def __next__(self) -> NoReturn:
         raise StopIteration
+
+
+# -- the OpenAI Agents SDK ---------------------------------------------------------------------------
+
+
+def keep_agents_sdk_private() -> None:
+    """Keep the SDK's default exporter from sending prompts to the SDK's maker, unless the agent has set that up.
+
+    A script switches it off at its top level, and those statements do not run here. The SDK is not imported for it.
+    Processors that the user adds get everything.
+    """
+    ImportWatch(["agents"], _guard_export).start()
+
+
+def _guard_export(name: str) -> None:
+    processors = sys.modules.get(f"{name}.tracing.processors")
+    exporter = getattr(processors, "BackendSpanExporter", None)
+    if exporter is not None:  # otherwise it is another package of that name
+        exporter.export = _guarded(exporter.export, processors)
+
+
+def _guarded(export: Callable[[Any, Any], None], processors: Any) -> Callable[[Any, Any], None]:
+    @functools.wraps(export)
+    def export_wanted(self: Any, items: Any) -> None:
+        is_ours = self is not getattr(processors, "_global_exporter", self)
+        wanted = [item for item in items if is_ours or _is_set_up(self) or getattr(item, "tracing_api_key", None)]
+        if wanted:
+            export(self, wanted)
+        if len(wanted) < len(items):
+            _log_dropped()
+
+    return export_wanted
+
+
+def _is_set_up(exporter: Any) -> bool:
+    """Whether the agent called `set_tracing_export_api_key` or `set_tracing_disabled(False)`, or the environment says
+    that tracing is not disabled."""
+    provider = getattr(sys.modules.get("agents.tracing.setup"), "GLOBAL_TRACE_PROVIDER", None)
+    if getattr(exporter, "_api_key", None) is not None or getattr(provider, "_manual_disabled", None) is False:
+        return True
+    return os.environ.get("OPENAI_AGENTS_DISABLE_TRACING", "").lower() in ("0", "false")
+
+
+@functools.cache
+def _log_dropped() -> None:
+    log.info(
+        "traces of the OpenAI Agents SDK are not sent to its maker from a runner process; to send them, call "
+        "agents.set_tracing_disabled(False) in the agent, or set OPENAI_AGENTS_DISABLE_TRACING=0"
+    )

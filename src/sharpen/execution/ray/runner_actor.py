@@ -12,6 +12,7 @@ from typing import Any
 
 from ...runner import worker_name
 from ..lives import End
+from ..runner_environment import keep_agents_sdk_private
 from ..runner_thread import RunnerThread
 from ..serving import client_of
 from .arrival import Arrival, Parcel, Surroundings
@@ -45,6 +46,7 @@ class RunnerActor:
     ) -> dict[str, Any]:
         """Be ready to work: the name in the store and the node, or what went wrong."""
         self._end_process_of_an_earlier_life()
+        keep_agents_sdk_private()
         try:
             self._arrival = Arrival(version, surroundings, f"runner {assignment.worker_id}")
             bundle = await asyncio.to_thread(self._arrival.unpack, parcel)
