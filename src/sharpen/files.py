@@ -58,6 +58,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def folder_size(folder: Path) -> int:
+    """The bytes of all files in a folder and below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def size_in_words(size_bytes: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes / 1e3:.1f} kB"
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes that were killed left half-written."""
     for path in folder.glob(".*.tmp"):

@@ -5,6 +5,7 @@ rest of this room treats alike. Rows are taken from the start, so the same `max_
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import ConfigError, MissingExtraError, in_words
+from ..files import size_in_words
 from .column_kinds import REFUSALS, table_error
 from .errors import DatasetError, RowError
 from .list_dataset import Dataset, ListDataset, Row
 from .plain_numbers import is_whole
+
+log = logging.getLogger(__name__)
 
 Source = Dataset | Iterable[Mapping[str, Any]] | str | os.PathLike[str]
 
@@ -127,6 +131,7 @@ def read_from_hub(name: str, split: str, *, config: str | None = None, max_sampl
             "'sharpen[llm]'; or give local files: a folder or a JSON Lines file with path=, or SHARPEN_DATA"
         )
     try:
+        _announce(package, name, config)
         dataset = package.load_dataset(name, config, split=split)
     except Exception as error:
         raise DatasetError(
@@ -134,6 +139,18 @@ def read_from_hub(name: str, split: str, *, config: str | None = None, max_sampl
             f"or give local files with path= or the variable SHARPEN_DATA. {in_words(error)}"
         ) from error
     return read_rows(dataset, max_samples=max_samples)
+
+
+def _announce(package: Any, name: str, config: str | None) -> None:
+    """Log how much has to be downloaded of a data set."""
+    from huggingface_hub import HfFileSystem
+
+    builder = package.load_dataset_builder(name, config)
+    if os.path.exists(builder.cache_dir):
+        return
+    files = [file for files in (builder.config.data_files or {}).values() for file in files]
+    size_bytes = sum(HfFileSystem().size(file) or 0 for file in files if file.startswith("hf://"))
+    log.warning("downloading the data set %r from the hub: %s in %d files", name, size_in_words(size_bytes), len(files))
 
 
 def _parsed(line: bytes, place: str) -> Row:

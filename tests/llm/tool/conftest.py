@@ -26,6 +26,6 @@ def base(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def call(base: Path) -> Calls:
-    calls = Calls(base)
+    calls = Calls(base, allow_download=False)
     calls.tool.register_reward_function("waiting", WaitingReward())
     return calls

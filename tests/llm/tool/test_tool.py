@@ -28,7 +28,7 @@ KEYS = st.sampled_from(["action", "algorithm", "model_name", "dataset", "job_id"
 )
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_call_raises_and_every_answer_is_json(tmp_path: Path, parameters: dict[str, Any]) -> None:
-    tool = RLTrainingTool(tmp_path)
+    tool = RLTrainingTool(tmp_path, allow_download=False)
     for call in (parameters, json.dumps(parameters)):
         answer = json.loads(tool.run(call))
         assert answer["status"] == "success" or answer["error"]["message"]
@@ -37,7 +37,7 @@ def test_no_call_raises_and_every_answer_is_json(tmp_path: Path, parameters: dic
 
 @pytest.mark.parametrize("call", [None, 3, [], b"\xff", object(), {"action": object()}, {3: 4, "action": "list"}])
 def test_what_is_no_call_is_refused(tmp_path: Path, call: Any) -> None:
-    assert json.loads(RLTrainingTool(tmp_path).run(call))["status"] == "error"
+    assert json.loads(RLTrainingTool(tmp_path, allow_download=False).run(call))["status"] == "error"
 
 
 def test_a_refusal_tells_key_value_and_what_was_meant(call: Calls) -> None:

@@ -1,33 +1,89 @@
-"""Models on the Hugging Face hub, fetched into its cache folder."""
+"""Models on the Hugging Face hub, fetched into its cache folder.
 
+How much is to be downloaded is said before it begins. A download that fails or is killed leaves no model behind: the
+cache does not give out a snapshot of which files are missing, and the next download removes what a killed one left.
+"""
+
+import logging
 import os
+import shutil
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from ...errors import MissingExtraError, text_of
+from ...errors import MissingExtraError, in_words
+from ...files import size_in_words
 from ..errors import ModelError
+
+log = logging.getLogger(__name__)
 
 # Weights as safetensors, tokenizer, templates and settings; not the same weights in other formats.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 _UNWANTED = ["*/*", "consolidated*"]
+_ABANDONED_SECONDS = 60.0  # a download that goes on writes more often
+
+
+@dataclass(frozen=True)
+class Download:
+    """What is still missing of a model."""
+
+    name: str
+    num_files: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{size_in_words(self.size_bytes)} in {self.num_files} files"
 
 
 def hub_folder(name: str, *, allow_download: bool = True, trust_remote_code: bool = False) -> Path:
     """The folder that holds a model of the hub, downloaded if it is not there yet."""
-    turn_telemetry_off()
+    if allow_download:
+        announce_download(name, trust_remote_code=trust_remote_code)
+    with _errors_of(name, allow_download=allow_download):
+        return Path(_snapshot(name, trust_remote_code=trust_remote_code, local_files_only=not allow_download))
+
+
+def is_downloaded(name: str) -> bool:
+    """Whether the whole model is in the cache."""
     try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError.of("huggingface_hub", extra="llm", feature="a model from the hub") from error
-    wanted = [*_WANTED, "*.py"] if trust_remote_code else _WANTED
-    try:
-        found = snapshot_download(
-            name, allow_patterns=wanted, ignore_patterns=_UNWANTED, local_files_only=not allow_download
+        _snapshot(name, local_files_only=True)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def announce_download(name: str, *, trust_remote_code: bool = False) -> Download | None:
+    """Log what has to be downloaded of a model; an error where the hub does not have it, or the disk has no room.
+
+    None where nothing is missing, and where the hub cannot be reached but the model is in the cache.
+    """
+    from huggingface_hub.errors import DryRunError
+
+    with _errors_of(name, allow_download=True), _without_bars():
+        try:
+            planned = _snapshot(name, trust_remote_code=trust_remote_code, dry_run=True)
+        except DryRunError:
+            _snapshot(name, trust_remote_code=trust_remote_code)
+            return None
+    missing = [each for each in planned if each.will_download]
+    if not missing:
+        return None
+    found = Download(name, len(missing), sum(each.file_size or 0 for each in missing))
+    folder = _cache()
+    _remove_abandoned(name, folder)
+    free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
+    if found.size_bytes > free:
+        raise ModelError(
+            f"the model {name!r} takes {found}, but {size_in_words(free)} are free in {str(folder)!r}: free some "
+            "space, or set HF_HOME to a folder on another disk"
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(text_of(error).split())[:300]
-        raise ModelError(f"the model {name!r} cannot be found: {_advice(allow_download)} ({reason})") from error
-    return Path(found)
+    log.warning("downloading the model %r from the hub to %s: %s", name, folder, found)
+    return found
 
 
 def turn_telemetry_off() -> None:
@@ -38,10 +94,64 @@ def turn_telemetry_off() -> None:
         vars(constants)["HF_HUB_DISABLE_TELEMETRY"] = True  # It read the variable when it was imported.
 
 
-def _advice(allow_download: bool) -> str:
-    if allow_download:
-        return "no folder here has that name, and the hub did not give it: check name and connection, or give a folder"
+def _snapshot(name: str, *, trust_remote_code: bool = False, **how: Any) -> Any:
+    turn_telemetry_off()
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError.of("huggingface_hub", extra="llm", feature="a model from the hub") from error
+    wanted = [*_WANTED, "*.py"] if trust_remote_code else _WANTED
+    return snapshot_download(name, allow_patterns=wanted, ignore_patterns=_UNWANTED, **how)
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _remove_abandoned(name: str, folder: Path) -> None:
+    """Remove files that a download which was killed has left half-written."""
+    for file in (folder / f"models--{name.replace('/', '--')}" / "blobs").glob("*.incomplete"):
+        if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    utils: Any = import_module("huggingface_hub.utils")
+    was_off = utils.are_progress_bars_disabled()
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not was_off:
+            utils.enable_progress_bars()
+
+
+@contextmanager
+def _errors_of(name: str, *, allow_download: bool) -> Iterator[None]:
+    """Whatever goes wrong with the hub, as a ModelError that says what to do."""
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        reason = " ".join(in_words(error).split())[:300]
+        raise ModelError(f"the model {name!r} cannot be found: {_advice(error, allow_download)} ({reason})") from error
+
+
+def _advice(error: Exception, allow_download: bool) -> str:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    here = "no folder here has that name"
+    if not allow_download:
+        return f"{here}, it was not downloaded before, and allow_download is off: turn it on, or give a folder"
+    if isinstance(error, GatedRepoError):
+        return f"{here}, and on the hub its terms must be accepted first: do so, and set HF_TOKEN to a token of yours"
+    if isinstance(error, RepositoryNotFoundError):
+        return f"{here}, and the hub has no such model, or it is private: check the name, or set HF_TOKEN"
     return (
-        "no folder here has that name, it was not downloaded before, and allow_download is off: "
-        "turn it on, or give a folder"
+        f"{here}, and the hub did not give all of it: check the connection and try again (complete files are kept), or "
+        "give a folder"
     )

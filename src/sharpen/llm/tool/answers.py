@@ -20,6 +20,8 @@ def describe(job: Job, *, log_lines: int | None = None) -> dict[str, Any]:
         "elapsed_seconds": _elapsed(record, state, progress, result),
         "log": str(job.folder / "log"),
     }
+    if record.get("download"):
+        answer["download"] = record["download"]
     if record["action"] == "train":
         answer |= {"algorithm": record["algorithm"], "output_dir": record["output_dir"]}
         answer |= {"progress": _progress(record, progress, state), "metrics": progress.get("metrics", {})}

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import ConfigError, in_words, text_of
+from sharpen.llm.models.hub import hub_folder
+from sharpen.llm.models.source import find_model
 from sharpen.llm.plain_json import write_json
 from sharpen.llm.tool.errors import JobError
 from sharpen.llm.tool.jobs import EVAL_ROWS, ROWS, Job
@@ -77,6 +79,7 @@ def _work(job: Job, packed: bytes, stop: StopRequest) -> dict[str, Any]:
     # Once more: the base of an adapter may be named relative to the folder that a process works in.
     workspace = Workspace(job.folder.parents[2])
     check_model(workspace, "the model", record["model"], allow_download=record["allow_download"])
+    _fetch(record["model"], allow_download=record["allow_download"])
     functions = _unpacked(packed)
     if record["action"] == "evaluate":
         return {"state": "finished", "result": _evaluate(job, record, functions)}
@@ -84,6 +87,14 @@ def _work(job: Job, packed: bytes, stop: StopRequest) -> dict[str, Any]:
         result = _train(job, record, functions, stop)
     is_stopped = stop.is_asked and bool(result.get("stopped_early"))
     return {"state": "stopped" if is_stopped else "finished", "result": result}
+
+
+def _fetch(model: str, *, allow_download: bool) -> None:
+    """Have all of a model here before anything is written to the output folder."""
+    source = find_model(model)
+    source = source.base or source
+    if source.kind == "hub":
+        hub_folder(source.name, allow_download=allow_download)
 
 
 def _unpacked(packed: bytes) -> Functions:

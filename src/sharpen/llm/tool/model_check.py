@@ -1,15 +1,12 @@
 """Which models a call may name: those in the base folder, and what is on the hub only where that is allowed."""
 
 from pathlib import Path
-from typing import Any
 
-from ...errors import MissingExtraError
 from ..errors import ModelError
+from ..models.hub import is_downloaded
 from ..models.source import ModelSource, find_model
 from .errors import ParameterError
 from .workspace import Workspace
-
-_FILES = ("config.json", "adapter_config.json")
 
 
 def check_model(workspace: Workspace, key: str, name: str, *, allow_download: bool) -> str:
@@ -28,7 +25,7 @@ def check_source(workspace: Workspace, key: str, name: str, source: ModelSource,
     if source.base is not None:
         check_source(workspace, key, name, source.base, allow_download=allow_download)
     if source.path is None:
-        if not allow_download and not _is_cached(source.name):
+        if not allow_download and not is_downloaded(source.name):
             raise ParameterError.of(
                 key,
                 name,
@@ -51,12 +48,3 @@ def _may_read(workspace: Workspace, path: Path) -> bool:
     from ..models.gguf import cache_folder
 
     return path.is_relative_to(workspace.base) or path.is_relative_to(cache_folder().resolve())
-
-
-def _is_cached(name: str) -> bool:
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError as error:
-        raise MissingExtraError.of("huggingface_hub", extra="llm", feature="a model of the hub") from error
-    found: list[Any] = [try_to_load_from_cache(name, file) for file in _FILES]
-    return any(isinstance(each, str) for each in found)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..models.hub import announce_download
+from ..models.source import find_model
 from ..training.run_length import run_length
 from ..training.settings import DEFAULTS, Settings, resolve
 from .data import DataBook, Form, write_rows
@@ -49,10 +51,11 @@ class Orders:
         eval_reward = request.given.get("eval_reward")
         judge = None if eval_reward is None else self._rewards.spec("eval_reward", eval_reward)
         settings = self._settings(request, model, output_dir)
+        download = self._download(model)
         rows = {ROWS: self._rows(request, algorithm)}
         if "eval_dataset" in request.given:
             rows[EVAL_ROWS] = self._eval_rows(request, algorithm)
-        record = self._record(request, model, rewards) | {
+        record = self._record(request, model, rewards, download) | {
             "algorithm": algorithm,
             "output_dir": str(output_dir),
             "eval_reward": judge,
@@ -93,8 +96,9 @@ class Orders:
         rewards = self._reward_specs(request.given.get("reward", []))
         name = request.get("dataset")
         split = request.given.get("split") or self._data.test_split("dataset", name)
+        download = self._download(model)
         rows = self._data.rows("dataset", name, split, "rl", max_samples=request.get("max_samples"))
-        return self._begin("evaluate", self._record(request, model, rewards), {ROWS: rows}, rewards)
+        return self._begin("evaluate", self._record(request, model, rewards, download), {ROWS: rows}, rewards)
 
     # -- both ----------------------------------------------------------------------------------------
 
@@ -107,14 +111,24 @@ class Orders:
             )
         return model
 
+    def _download(self, model: str) -> dict[str, Any] | None:
+        """What the job will have to fetch from the hub; an error here where it cannot."""
+        source = find_model(model)
+        source = source.base or source
+        found = announce_download(source.name) if source.kind == "hub" and self._allow_download else None
+        return None if found is None else {"files": found.num_files, "size_bytes": found.size_bytes}
+
     def _reward_specs(self, wanted: str | list[str]) -> list[Spec]:
         return [self._rewards.spec("reward", name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
 
-    def _record(self, request: Request, model: str, rewards: list[Spec]) -> dict[str, Any]:
+    def _record(
+        self, request: Request, model: str, rewards: list[Spec], download: dict[str, Any] | None
+    ) -> dict[str, Any]:
         return {
             "action": request.action.name,
             "asked": dict(request.given),
             "model": model,
+            "download": download,
             "rewards": rewards,
             "settings": _settings_of(request),
             "allow_download": self._allow_download,

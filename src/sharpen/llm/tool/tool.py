@@ -40,13 +40,14 @@ _DESCRIPTION = (
 class RLTrainingTool:
     """Trains models for an agent. Paths in calls are relative to `base_dir`, and those that lead out are refused.
 
-    Without `allow_download`, models of the hub are used only where they are in its cache on this machine.
+    Models and data sets that are named as on the hub are downloaded where they are not on this machine yet, after a log
+    line with their size; with `allow_download=False` they are refused.
     """
 
     name = "rl_training"
     description = _DESCRIPTION
 
-    def __init__(self, base_dir: str | os.PathLike[str] = ".", allow_download: bool = False) -> None:
+    def __init__(self, base_dir: str | os.PathLike[str] = ".", allow_download: bool = True) -> None:
         self._workspace = Workspace(base_dir)
         self._jobs = JobBook(self._workspace)
         self._data = DataBook(self._workspace, allow_download=allow_download)
