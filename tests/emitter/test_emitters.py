@@ -36,6 +36,19 @@ def test_a_message_is_recorded_and_read_back(tracer: Tracer) -> None:
     assert get_message_value(span) == get_message_value(core) == "grüße"
 
 
+@pytest.mark.parametrize(
+    ("emit", "value"), [(emit_message, "hi"), (emit_object, {"a": 1}), (emit_exception, ValueError("no"))]
+)
+def test_attributes_of_the_user_stand_beside_what_is_emitted(tracer: Tracer, emit: Any, value: Any) -> None:
+    plain = emit(value, propagate=False).attributes
+    hostile = dict.fromkeys(plain, "other")  # what is emitted stays
+    tracer.trace_run(emit, value, attributes={"step": 3, "tags": {"who": "me"}, **hostile})
+    [span] = tracer.get_last_trace()
+    assert span.attributes == {"step": 3, "tags.who": "me", **plain}
+    with pytest.raises(InvalidInputError, match="'step'"):
+        emit(value, {"step": object()}, propagate=False)
+
+
 @pytest.mark.parametrize("value", [None, 3, b"bytes", ["a"]])
 def test_a_message_is_text(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="emit_object"):

@@ -47,15 +47,16 @@ def test_several_dimensions_are_numbered_with_the_primary_one_first(tracer: Trac
     [span] = tracer.get_last_trace()
     assert span.attributes["sharpen.reward.0.name"] == "truth"
     assert get_reward_value(span) == 0.25
-    assert list(get_rewards_from_span(span).items()) == [("truth", 0.25), ("speed", 1.0), ("style", 0.5)]
+    found = get_rewards_from_span(span)
+    assert [(each.name, each.value) for each in found] == [("truth", 0.25), ("speed", 1.0), ("style", 0.5)]
 
 
 def test_a_dict_with_one_dimension_needs_no_primary_key() -> None:
-    assert get_rewards_from_span(emit_reward({"truth": 1}, propagate=False)) == {"truth": 1.0}
+    assert get_rewards_from_span(emit_reward({"truth": 1}, propagate=False)) == [("truth", 1.0)]
 
 
 def test_a_number_may_have_a_name() -> None:
-    assert get_rewards_from_span(emit_reward(2, primary_key="score", propagate=False)) == {"score": 2.0}
+    assert get_rewards_from_span(emit_reward(2, primary_key="score", propagate=False)) == [("score", 2.0)]
 
 
 def test_further_attributes_stand_beside_the_reward() -> None:
@@ -194,7 +195,7 @@ def test_the_last_reward_is_the_final_one(form: Callable[[list[SpanCoreFields]],
     assert find_final_reward(spans) == 3.0
     assert [get_reward_value(span) for span in find_reward_spans(spans)] == [1.0, 3.0]
     assert [is_reward_span(span) for span in spans] == [False, True, False, True, False]
-    assert get_rewards_from_span(spans[0]) == {}
+    assert get_rewards_from_span(spans[0]) == []
 
 
 def test_no_spans_no_reward() -> None:
@@ -212,7 +213,7 @@ def test_an_attribute_that_is_no_number_is_no_reward(value: Any) -> None:
 def test_a_reward_written_by_others_is_read_by_its_attribute() -> None:
     span = Span.from_attributes(name="anything", attributes={"sharpen.reward.0.value": 2})
     assert get_reward_value(span) == 2.0
-    assert get_rewards_from_span(span) == {"primary": 2.0}
+    assert get_rewards_from_span(span) == [("primary", 2.0)]
 
 
 @settings(deadline=None)
@@ -224,5 +225,6 @@ def test_a_reward_written_by_others_is_read_by_its_attribute() -> None:
 def test_all_dimensions_come_back(given_reward: tuple[dict[str, float], str]) -> None:
     values, primary = given_reward
     core = emit_reward(values, primary_key=primary, propagate=False)
-    assert get_rewards_from_span(core) == values
+    assert dict(get_rewards_from_span(core)) == values
+    assert get_rewards_from_span(core)[0].name == primary
     assert get_reward_value(core) == values[primary]

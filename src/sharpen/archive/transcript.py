@@ -157,7 +157,7 @@ def _without_echoes(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _entry(span: Span, kind: EntryKind) -> Entry:
-    rewards = get_rewards_from_span(span)
+    rewards = dict(get_rewards_from_span(span))
     attributes = span.attributes
     has_io = kind in ("operation", "reward")
     return Entry(
@@ -211,7 +211,7 @@ def _marks(nodes: Sequence[SpanNode], calls: CallEntries) -> list[RewardMark]:
         for node in nodes
         if (rewards := get_rewards_from_span(node.span))
         for turn in [turns.before(node)]
-        for name, value in rewards.items()
+        for name, value in rewards
     ]
 
 

@@ -6,6 +6,7 @@ from .message import emit_message, get_message_value
 from .object import emit_object, get_object_value
 from .operation import operation
 from .reward import (
+    RewardDimension,
     emit_reward,
     find_final_reward,
     find_reward_spans,
@@ -16,6 +17,7 @@ from .reward import (
 )
 
 __all__ = [
+    "RewardDimension",
     "emit_annotation",
     "emit_exception",
     "emit_message",

@@ -1,15 +1,23 @@
 """Exceptions, under OpenTelemetry's names."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..errors import InvalidInputError, in_words
 from ..semconv import AGL_EXCEPTION
 from ..tracer.operation import exception_attributes
 from ..types import SpanCoreFields, TraceStatus
+from .annotation import flatten
 from .span import emit
 
 
-def emit_exception(exception: BaseException, *, propagate: bool = True) -> SpanCoreFields:
-    """Record an exception: its type, its message and its stack trace."""
+def emit_exception(
+    exception: BaseException, attributes: Mapping[str, Any] | None = None, *, propagate: bool = True
+) -> SpanCoreFields:
+    """Record an exception: its type, its message and its stack trace. `attributes` are added to its span, nested dicts
+    as dotted keys."""
     if not isinstance(exception, BaseException):
         raise InvalidInputError(f"emit_exception takes an exception, not {type(exception).__name__}")
     status = TraceStatus("ERROR", in_words(exception))
-    return emit(AGL_EXCEPTION, exception_attributes(exception), status=status, propagate=propagate)
+    found = {**flatten(attributes or {}), **exception_attributes(exception)}
+    return emit(AGL_EXCEPTION, found, status=status, propagate=propagate)

@@ -1,11 +1,13 @@
 """Objects: values that JSON can hold."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidInputError
 from ..semconv import AGL_OBJECT, LightningSpanAttributes
 from ..types import Attributes, SpanCoreFields
+from .annotation import flatten
 from .span import AnySpan, emit
 
 _TYPE = LightningSpanAttributes.OBJECT_TYPE.value
@@ -13,9 +15,9 @@ _LITERAL = LightningSpanAttributes.OBJECT_LITERAL.value
 _JSON = LightningSpanAttributes.OBJECT_JSON.value
 
 
-def emit_object(value: Any, *, propagate: bool = True) -> SpanCoreFields:
-    """Record a value that JSON can hold."""
-    return emit(AGL_OBJECT, _attributes(value), propagate=propagate)
+def emit_object(value: Any, attributes: Mapping[str, Any] | None = None, *, propagate: bool = True) -> SpanCoreFields:
+    """Record a value that JSON can hold; `attributes` are added to its span, nested dicts as dotted keys."""
+    return emit(AGL_OBJECT, {**flatten(attributes or {}), **_attributes(value)}, propagate=propagate)
 
 
 def get_object_value(span: AnySpan) -> Any:

@@ -10,8 +10,7 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from itertools import count
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from ..errors import InvalidInputError
 from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
@@ -137,15 +136,20 @@ def get_reward_value(span: AnySpan) -> float | None:
     return _read(span.attributes, 0)
 
 
-def get_rewards_from_span(span: AnySpan) -> dict[str, float]:
-    """All dimensions of a span's reward, the primary one first."""
-    rewards: dict[str, float] = {}
-    for number in count():
-        value = _read(span.attributes, number)
-        if value is None:
-            return rewards
-        rewards[str(span.attributes.get(f"{_PREFIX}.{number}.name", DEFAULT_NAME))] = value
-    raise AssertionError("count() does not end")
+class RewardDimension(NamedTuple):
+    """One dimension of a reward."""
+
+    name: str
+    value: float
+
+
+def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
+    """All dimensions of a span's reward, the primary one first; none for other spans."""
+    rewards: list[RewardDimension] = []
+    while (value := _read(span.attributes, len(rewards))) is not None:
+        name = span.attributes.get(f"{_PREFIX}.{len(rewards)}.name", DEFAULT_NAME)
+        rewards.append(RewardDimension(str(name), value))
+    return rewards
 
 
 def is_reward_span(span: AnySpan) -> bool:

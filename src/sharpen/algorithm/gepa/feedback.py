@@ -60,7 +60,7 @@ def _parts_of_rewards(spans: Sequence[Span]) -> Iterable[str]:
     for span in spans:
         rewards = get_rewards_from_span(span)
         if len(rewards) > 1:
-            yield "Its parts: " + ", ".join(f"{name} {value:g}" for name, value in rewards.items())
+            yield "Its parts: " + ", ".join(f"{name} {value:g}" for name, value in rewards)
 
 
 def _notes(spans: Sequence[Span]) -> Iterable[str]:
