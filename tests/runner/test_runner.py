@@ -228,6 +228,28 @@ async def test_a_hook_that_raises_is_logged_and_counted_and_the_attempt_goes_on(
     assert "hook Broken.on_rollout_start failed" in caplog.text
 
 
+async def test_a_hook_finds_store_agent_and_worker_through_the_runner(store):
+    seen = []
+
+    class Look(Hook):
+        async def on_rollout_start(self, *, runner, rollout, **_):
+            seen.append((runner.get_store(), runner.get_agent(), runner.get_worker_id()))
+
+    runner, agent = LitAgentRunner(tracer=DummyTracer()), Doubling()
+    with runner.run_context(agent=agent, store=store, worker_id=3, hooks=Look()):
+        done = await runner.step(1)
+    (attempt,) = await store.query_attempts(done.rollout_id)
+    assert seen == [(store, agent, attempt.worker_id)]
+
+
+def test_a_runner_without_store_and_agent_says_so():
+    runner = LitAgentRunner(tracer=DummyTracer())
+    for get in (runner.get_store, runner.get_agent):
+        with pytest.raises(ValueError, match="run_context"):
+            get()
+    assert runner.get_worker_id() == "Worker-Unknown"
+
+
 # -- step --------------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         super().init_worker(worker_id)
         self.store, self.worker_name = store, worker_name(worker_id)
         self._open_tracer().init_worker(worker_id, store)
-        self._the_agent().set_runner(self)
+        self.get_agent().set_runner(self)
         self._in_hand: dict[str, Work] = {}
         self._resources: dict[tuple[str, int], NamedResources] = {}
         self._threads, self._place = AgentThreads(), self._find_place()
@@ -257,7 +257,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
             raise _as_exit(error) from error
 
     async def _call_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
-        agent, prefix = self._the_agent(), "training" if rollout.mode == "train" else "validation"
+        agent, prefix = self.get_agent(), "training" if rollout.mode == "train" else "validation"
         arguments = (rollout.input, resources, rollout)
         if agent.is_async():
             method = getattr(agent, f"{prefix}_rollout_async")
@@ -347,15 +347,32 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
     @property
     def open_store(self) -> LightningStore:
-        """The store, which must be there by now."""
+        """The same as `get_store()`."""
+        return self.get_store()
+
+    def get_store(self) -> LightningStore:
+        """Return the store of this worker.
+
+        Raises:
+            ConfigError: There is none before `init_worker`.
+        """
         if self.store is None:
             raise ConfigError("the runner has no store: call init_worker(worker_id, store), or use run_context")
         return self.store
 
-    def _the_agent(self) -> LitAgent[T]:
+    def get_agent(self) -> LitAgent[T]:
+        """Return the agent.
+
+        Raises:
+            ConfigError: There is none before `init`.
+        """
         if self.agent is None:
             raise ConfigError("the runner has no agent: call init(agent), or use run_context")
         return self.agent
+
+    def get_worker_id(self) -> str:
+        """Return the id of this worker in the store; `"Worker-Unknown"` before `init_worker`."""
+        return self.worker_name or "Worker-Unknown"
 
 
 async def _guarded(awaitable: Any) -> Any:
