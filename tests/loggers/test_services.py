@@ -255,3 +255,66 @@ def test_mlflow_knows_how_each_run_ended(tmp_path: Path) -> None:
         for run in experiment.parent.glob("*/meta.yaml"):
             found[name[1] if name else ""] = re.search(r"^status: (\d)$", run.read_text(), re.MULTILINE)[1]  # type: ignore[index]
     assert found == {"succeeded": "3", "failed": "4", "interrupted": "5"}  # FINISHED, FAILED, KILLED
+
+
+def test_in_a_folder_a_metric_may_begin_with_the_name_of_another(tmp_path: Path) -> None:
+    code = (
+        "from sharpen.loggers import MlflowLogger\n"
+        "logger = MlflowLogger(dirpath='.')\n"
+        "logger.log_metrics({'val/loss/clip': 1.0, 'val/loss': 2.0, 'early/part': 3.0}, 1)\n"
+        "state = logger.state_dict()\n"
+        "again = MlflowLogger(dirpath='.')\nagain.load_state_dict(state)\n"
+        "again.log_metrics({'val/loss/clip': 4.0, 'early': 5.0}, 2)\nagain.finish()"
+    )
+    run_quietly(code, tmp_path)
+    (metrics,) = (tmp_path / "mlruns").glob("*/*/metrics")
+    found = {str(path.relative_to(metrics)): path.read_text().split()[1::3] for path in metrics.rglob("*.*")}
+    assert found == {"val/loss.clip": ["1.0", "4.0"], "early.value": ["5.0"]}
+    assert {path.name for path in metrics.rglob("*") if path.is_file()} == {"loss", "loss.clip", "part", "early.value"}
+
+
+WITHOUT_DATABASE = "import sys\nsys.modules['sqlalchemy'] = None\n"  # mlflow-skinny, the extra, brings none
+
+AGENTS = """
+from sharpen import Trainer, algo, rollout
+
+@rollout
+def agent(task):
+    return 1.0
+
+@algo
+def reports(*, train_dataset=None, val_dataset=None):
+    reports.report_iteration({"loss": 0.5})
+
+Trainer(algorithm=reports, strategy="shm", store="memory", loggers=["mlflow"], run_dir="out").fit(agent)
+"""
+SIMULATOR = """
+from sharpen.cli import main
+assert main(["init", "project", "--template", "simulator"]) == 0
+settings = ["max_iters=1", "run_dir=out", "loggers=[mlflow, {type: MlflowWriter}]"]
+assert main(["train", "project", *settings]) == 0
+"""
+OBJECT = """
+from sharpen.loggers import MlflowLogger
+logger = MlflowLogger(dirpath="out")
+logger.log_metrics({"loss": 0.5}, 1)
+logger.finish()
+"""
+
+
+@pytest.mark.parametrize("program", [AGENTS, SIMULATOR, OBJECT], ids=["agents", "simulator", "object"])
+def test_mlflow_by_its_name_needs_no_setting_and_no_database(tmp_path: Path, program: str) -> None:
+    run_quietly(f"{WITHOUT_DATABASE}{program}", tmp_path)
+    assert list((tmp_path / "out" / "mlruns").glob("*/*/metrics/**/loss"))
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import mlflow\nmlflow.set_tracking_uri('chosen')", "import os\nos.environ['MLFLOW_TRACKING_URI'] = 'chosen'"],
+    ids=["program", "environment"],
+)
+def test_mlflow_goes_where_the_program_or_its_environment_says(tmp_path: Path, first: str) -> None:
+    run_quietly(f"{WITHOUT_DATABASE}{first}\n{OBJECT}", tmp_path)
+    assert list((tmp_path / "chosen").glob("*/*/metrics/loss"))
+    assert not (tmp_path / "out").exists()

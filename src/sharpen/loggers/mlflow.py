@@ -7,7 +7,7 @@ are off unless `MLFLOW_DISABLE_TELEMETRY` says otherwise.
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ MAX_VALUE = 6000
 class MlflowLogger(Logger):
     """One run of an experiment, opened with the first thing to log; a resumed run goes on under the same id.
 
-    `tracking_uri` is a server (`http://…`), a folder, or, when it is not given, what `MLFLOW_TRACKING_URI` says.
+    `tracking_uri` is a server (`http://…`) or a folder. Without it, `MLFLOW_TRACKING_URI` and `mlflow.set_tracking_uri`
+    decide; where neither was used, the run is kept in the folder `mlruns` of `dirpath`. A trainer gives its run folder
+    as `dirpath` to a logger that it makes by name.
     """
 
     def __init__(
@@ -35,15 +37,18 @@ class MlflowLogger(Logger):
         tracking_uri: str | os.PathLike[str] | None = None,
         loglevel: int | LogLevel = LogLevel.PERIODIC,
         *,
+        dirpath: str | os.PathLike[str] = ".",
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(loglevel)
+        self.dirpath = Path(dirpath)
         self.experiment = experiment
         self.run_name = run_name
         self.tracking_uri = tracking_uri
         self._clock = clock
         self._client: Any = None
         self._run_id: str | None = None
+        self._file_names: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
@@ -67,7 +72,7 @@ class MlflowLogger(Logger):
         from mlflow.entities import Metric
 
         milliseconds = int(self._clock() * 1000)
-        records = [Metric(_allowed(name), value, milliseconds, step) for name, value in values.items()]
+        records = [Metric(name, values[given], milliseconds, step) for given, name in self._names(values).items()]
         client.log_batch(self._run_id, metrics=records)
 
     def log_text(self, name: str, text: str, step: int) -> None:
@@ -78,9 +83,19 @@ class MlflowLogger(Logger):
         if client is not None:
             client.set_terminated(self._run_id, _STATUS[status])
 
+    def _names(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """How metrics are called in MLflow. In a folder `loss` is a file, so that `loss/clip` becomes `loss.clip`."""
+        allowed = {name: _allowed(name) for name in metrics}
+        if not str(self._client.tracking_uri).startswith("file:"):
+            return allowed
+        for name in sorted(allowed.values(), key=len):
+            if name not in self._file_names:
+                self._file_names[name] = _beside(name, self._file_names.values())
+        return {given: self._file_names[name] for given, name in allowed.items()}
+
     def _opened(self) -> Any:
         if self._client is None:
-            self._client = _client(self.tracking_uri)
+            self._client = _client(self.tracking_uri, self.dirpath / "mlruns")
             if self._run_id is None:
                 self._run_id = self._create_run()
             else:
@@ -94,26 +109,40 @@ class MlflowLogger(Logger):
         return run_id
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id}
+        return {"run_id": self._run_id, "file_names": dict(self._file_names)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         self._run_id = state_dict["run_id"]
+        self._file_names = dict(state_dict.get("file_names", {}))  # 0.1 did not keep them
 
 
-def _client(tracking_uri: str | os.PathLike[str] | None) -> Any:
+def _client(tracking_uri: str | os.PathLike[str] | None, folder: Path) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if uri is not None and ("://" not in str(uri) or str(uri).startswith("file:")):
-        # MLflow asks for a word of consent to folders, which it keeps as they are; naming one is that word.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        uri = uri if str(uri).startswith("file:") else Path(uri).absolute().as_uri()
     try:
+        import mlflow
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise MissingExtraError.of("mlflow", extra="mlflow", feature="MlflowLogger") from error
-    return MlflowClient(tracking_uri=None if uri is None else str(uri))
+    # MLflow's own default is a database, which mlflow-skinny cannot open.
+    is_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    uri = tracking_uri or (mlflow.get_tracking_uri() if is_set else folder)
+    if "://" not in str(uri) or str(uri).startswith("file:"):
+        # MLflow asks for consent to folders, which it keeps as they are; choosing one is that consent.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        uri = uri if str(uri).startswith("file:") else Path(uri).absolute().as_uri()
+    return MlflowClient(tracking_uri=str(uri))
 
 
 def _allowed(name: str) -> str:
     """MLflow takes letters, digits and some signs in a name."""
     return _NOT_ALLOWED.sub("_", name)
+
+
+def _beside(name: str, taken: Iterable[str]) -> str:
+    """A name for a file beside these files: none of them is a folder of another."""
+    for other in taken:
+        if name.startswith(f"{other}/"):
+            return f"{other}.{name[len(other) + 1 :]}"
+        if other.startswith(f"{name}/"):
+            return f"{name}.value"
+    return name

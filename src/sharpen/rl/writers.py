@@ -166,7 +166,7 @@ class TensorboardWriter(_LoggerWriter):
 
 
 class MlflowWriter(_LoggerWriter):
-    """Curves over episodes in a run of MLflow."""
+    """Curves over episodes in a run of MLflow; without a `tracking_uri`, see `MlflowLogger`, in `output_dir`."""
 
     def __init__(
         self,
@@ -174,5 +174,7 @@ class MlflowWriter(_LoggerWriter):
         run_name: str | None = None,
         tracking_uri: str | os.PathLike[str] | None = None,
         loglevel: int | LogLevel = LogLevel.PERIODIC,
+        *,
+        output_dir: str | os.PathLike[str] = ".",
     ) -> None:
-        super().__init__(MlflowLogger(experiment, run_name, tracking_uri), loglevel)
+        super().__init__(MlflowLogger(experiment, run_name, tracking_uri, dirpath=output_dir), loglevel)

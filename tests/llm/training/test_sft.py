@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,18 @@ def test_a_run_of_one_step_learns_something(tiny_model: Path, tmp_path: Path) ->
     result = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[]).train()
     assert (result["steps"], result["final_metrics"]["learning_rate"]) == (1, 2e-5)
     assert not same(weights_of(tiny_model), weights_of(tmp_path / "out"))
+
+
+def test_mlflow_by_its_name_writes_to_the_output_folder(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)  # mlflow-skinny, the extra, brings none
+    monkeypatch.chdir(tmp_path)
+    options = {**QUICK, "num_epochs": 1, "logging_steps": 1, "loggers": ["mlflow"]}
+    SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", **options).train()
+    assert list((tmp_path / "out" / "mlruns").glob("*/*/metrics/loss"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_a_warmup_is_a_share_of_the_run(tiny_model: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ _NAMED: dict[str, Callable[[Path], Logger]] = {
     "csv": CsvLogger,
     "tensorboard": TensorBoardLogger,
     "wandb": lambda folder: WandbLogger(dirpath=folder),
-    "mlflow": lambda folder: MlflowLogger(),
+    "mlflow": lambda folder: MlflowLogger(dirpath=folder),
 }
 DEFAULT = ("console", "jsonl")
 
