@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _counter = itertools.count()
+_RUST_CODE = re.compile(r"\(os error (\d+)\)")
 _TEMPORARY = re.compile(r"\..*\.(\d+)-\d+\.tmp")
 
 
@@ -46,7 +47,10 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether a file could not be written for want of room: on the disk, or within a quota or a limit."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    code = error.errno if isinstance(error, OSError) else None
+    if code is None and (told := _RUST_CODE.search(str(error))) is not None:  # such as a SafetensorError
+        code = int(told[1])
+    return code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sync(path: Path) -> None:

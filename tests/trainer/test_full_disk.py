@@ -1,5 +1,6 @@
 """A disk that fills up during a run: the run waits for room or ends with what to do, and nothing is lost."""
 
+import json
 import logging
 import os
 import subprocess
@@ -53,7 +54,7 @@ class Warnings(logging.Handler):
         self.about_disk = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "No space left on device" in record.getMessage():
+        if "the disk is full" in record.getMessage():
             self.about_disk.set()
 
 
@@ -125,3 +126,34 @@ def test_a_run_whose_algorithm_finds_the_disk_full_ends_with_what_to_do_and_can_
     (run / "weights").unlink()
     result = small_trainer(algorithm=Writing(1000), store=None).fit(double, range(5), resume=run)
     assert (result.status, result.metrics["rollouts"]) == ("succeeded", 5)
+
+
+class Keeping(Algorithm[Any]):
+    """Checkpoints and reports with room, without, and with room again."""
+
+    def __init__(self, disk: Path) -> None:
+        self.disk, self.size = disk, 1
+        self.kept: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"filling": "x" * self.size}
+
+    def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        assert self.run_dir is not None
+        file = self.run_dir / "checkpoints" / "algorithm.json"
+        for self.size in (1, 200_000, 300_000):
+            ballast = fill(self.disk) if self.size == 200_000 else None
+            self.report_iteration({"size": self.size})
+            self.checkpoint()
+            self.kept.append(len(json.loads(file.read_text("utf-8"))["filling"]))
+            if ballast is not None:
+                ballast.unlink()
+
+
+def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_metrics_are_written_later(small_disk: Path) -> None:
+    algorithm = Keeping(small_disk)
+    result = small_trainer(algorithm=algorithm, run_dir=small_disk / "run").fit(double, [])
+    assert result.status == "succeeded"
+    assert algorithm.kept == [1, 1, 300_000]
+    lines = [json.loads(line) for line in (small_disk / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [line["train/size"] for line in lines if "train/size" in line] == [1, 200_000, 300_000]

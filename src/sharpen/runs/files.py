@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ConfigError, DiskFullError, SharpenError
+from ..errors import ConfigError, DiskFullError
 from ..files import is_disk_full, open_private, replacing
 
 log = logging.getLogger(__name__)
@@ -40,22 +40,22 @@ class FullDisk:
         """Write something to the folder in this block."""
         try:
             yield
-        except OSError as error:
+        except Exception as error:
             if not is_disk_full(error):
                 raise
-            self._warn(folder, error)
+            self._warn(folder)
         else:
             if self._full_since is not None:
                 log.warning("%s can be written again in %s", self._what, folder)
             self._full_since = None
 
-    def _warn(self, folder: Path, error: OSError) -> None:
+    def _warn(self, folder: Path) -> None:
         now = time.monotonic()
         if self._full_since is None:
             self._full_since = self._next_warning = now
         if now >= self._next_warning:
             self._next_warning = now + WARN_SECONDS
-            log.warning("%s cannot be written to %s (%s): free some space there", self._what, folder, error.strerror)
+            log.warning("%s cannot be written to %s, as the disk is full: free some space there", self._what, folder)
 
 
 @contextmanager
@@ -63,8 +63,8 @@ def naming_full_disk(folder: Path | None) -> Iterator[None]:
     """An error of a full disk says what to do about it."""
     try:
         yield
-    except OSError as error:
-        if folder is None or isinstance(error, SharpenError) or not is_disk_full(error):
+    except Exception as error:
+        if folder is None or isinstance(error, DiskFullError) or not is_disk_full(error):
             raise
         raise DiskFullError(
             f"the disk of the run in {str(folder)!r} is full ({error}): free some space, then resume the run"
