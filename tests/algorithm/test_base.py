@@ -253,11 +253,13 @@ def test_algorithms_name_the_kind_of_their_tasks_or_leave_it_out() -> None:
 
 
 @pytest.mark.slow
-def test_type_checkers_take_algorithms_with_and_without_a_kind_of_task(tmp_path: Path) -> None:
+def test_type_checkers_take_algorithms_and_runners_with_and_without_a_kind_of_task(tmp_path: Path) -> None:
     (tmp_path / "snippet.py").write_text(
-        "from sharpen import APO, GRPO, VERL, Algorithm, Baseline, FewShot, GEPA\n"
+        "from sharpen import APO, GRPO, VERL, Algorithm, Baseline, FewShot, GEPA, LitAgentRunner, Runner\n"
         "def use(first: APO, second: VERL | GRPO | Baseline | FewShot | GEPA | Algorithm) -> APO[dict[str, str]]:\n"
         "    return APO[dict[str, str]](beam_rounds=2)\n"
+        "def run(first: LitAgentRunner, second: Runner) -> LitAgentRunner[dict[str, str]]:\n"
+        "    return LitAgentRunner[dict[str, str]](max_rollouts=2)\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache")]
     command.append(str(tmp_path / "snippet.py"))

@@ -1,11 +1,8 @@
 """`LitAgentRunner`: the runner of agents, under the name that people know."""
 
-from typing import TypeVar
-
+from ..types import TaskT
 from .base import Runner
 
-T = TypeVar("T")
 
-
-class LitAgentRunner(Runner[T]):
+class LitAgentRunner(Runner[TaskT]):
     """Runs a `LitAgent`. All of it is in `Runner`, which is enough to be subclassed on its own."""

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from ..emitter import emit_exception
 from ..errors import AgentExitError, AgentTimeoutError, ConfigError, MissingResourceError
@@ -22,7 +22,7 @@ from ..litagent import LitAgent, as_agent
 from ..store import LightningStore
 from ..tracer import Tracer
 from ..tracer.base import activate
-from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode, Span
+from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode, Span, TaskT
 from .attempts import Work, complete, hand_back
 from .courier import Courier
 from .hooks import Hooks
@@ -34,13 +34,12 @@ from .threads import AgentThreads, MainThread, end_fork, place_of_agents
 from .worker import worker_name
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 # Runners that are given no number: apart from those that a strategy numbers from 0.
 _numbers = itertools.count(10_000)
 _work: contextvars.ContextVar[Work | None] = contextvars.ContextVar("sharpen_work", default=None)
 
 
-class Runner(ParallelWorkerBase, Generic[T]):
+class Runner(ParallelWorkerBase, Generic[TaskT]):
     """Claims rollouts and runs an agent on them, `concurrency` at a time. To change what an attempt does, override
     `execute`: what it returns (or raises) is the outcome.
 
@@ -72,7 +71,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         self.concurrency = concurrency
         self.max_output_bytes = max_output_bytes
         self.max_abandoned = max_abandoned
-        self.agent: LitAgent[T] | None = None
+        self.agent: LitAgent[TaskT] | None = None
         self.store: LightningStore | None = None
         self.worker_name: str | None = None
 
@@ -124,7 +123,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
         store: LightningStore,
         hooks: Hook | Sequence[Hook] | None = None,
         worker_id: int | None = None,
-    ) -> Iterator["Runner[T]"]:
+    ) -> Iterator["Runner[TaskT]"]:
         """A runner that is ready for `step` and `iter`, without a trainer."""
         number = next(_numbers) if worker_id is None else worker_id
         self.init(agent, hooks=hooks)
@@ -147,7 +146,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
 
     async def step(
         self,
-        input: T,
+        input: TaskT,
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
@@ -360,7 +359,7 @@ class Runner(ParallelWorkerBase, Generic[T]):
             raise ConfigError("the runner has no store: call init_worker(worker_id, store), or use run_context")
         return self.store
 
-    def get_agent(self) -> LitAgent[T]:
+    def get_agent(self) -> LitAgent[TaskT]:
         """Return the agent.
 
         Raises:
