@@ -47,7 +47,7 @@ def test_by_default_the_last_stays_whole_and_the_best_as_a_model(tmp_path: Path)
     assert resumable_state(folders.path(5))["step"] == 5
     with pytest.raises(ConfigError, match="step_3/model"):
         resumable_state(folders.path(3))
-    assert "step_3 (model 0.0 MB); step_5 (model 0.0 MB, to resume from 0.0 MB)" in folders.describe()
+    assert "step_3 (model 1.0 kB); step_5 (model 1.0 kB, to resume from " in folders.describe()
 
 
 def test_models_of_an_earlier_run_in_the_folder_stay(tmp_path: Path) -> None:

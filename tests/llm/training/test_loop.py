@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sharpen.callbacks import Callback
+from sharpen.files import folder_size, size_in_words
 from sharpen.llm.trainers import SFTTrainerWrapper
 from sharpen.llm.training.checkpoints import checkpoints
 
@@ -20,6 +23,17 @@ def test_a_validation_leaves_the_training_as_it_would_have_been(tiny_model: Path
     assert same(weights_of(tmp_path / "alone"), weights_of(tmp_path / "watched"))
     validated = [line["step"] for line in metric_lines(tmp_path / "watched") if "val/loss" in line]
     assert validated == [2, 3]  # the last step always
+
+
+def test_the_newest_checkpoints_are_kept_and_their_size_is_logged(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "sharpen")
+    SFTTrainerWrapper(str(tiny_model), sft_rows(12), tmp_path / "out", save_steps=1, **QUICK).train()
+    kept = checkpoints(tmp_path / "out")
+    assert [path.name for path in kept] == ["checkpoint-2", "checkpoint-3"]
+    told = [each.getMessage() for each in caplog.records if str(kept[-1]) in each.getMessage()]
+    assert any(size_in_words(folder_size(kept[-1])) in each for each in told)
 
 
 def test_a_run_that_is_stopped_ends_after_its_step_with_a_checkpoint(tiny_model: Path, tmp_path: Path) -> None:

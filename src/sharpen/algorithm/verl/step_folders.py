@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...files import sync
+from ...files import folder_size, size_in_words, sync
 from ...llm.errors import ModelError, TrainingError
 from ...runs.files import read_json, write_json
 
@@ -124,9 +124,9 @@ class StepFolders:
         """What is kept, with its size."""
         found = []
         for step in self.steps():
-            total, model = _size(self.path(step)), _size(self.path(step) / MODEL)
-            parts = ([f"model {_in_words(model)}"] if model else []) + (
-                [f"to resume from {_in_words(total - model)}"] if not self.read(step).get("is_model_only") else []
+            total, model = folder_size(self.path(step)), folder_size(self.path(step) / MODEL)
+            parts = ([f"model {size_in_words(model)}"] if model else []) + (
+                [f"to resume from {size_in_words(total - model)}"] if not self.read(step).get("is_model_only") else []
             )
             found.append(f"step_{step} ({', '.join(parts)})")
         return f"{self.folder}: {'; '.join(found)}"
@@ -177,14 +177,6 @@ def _put(new: Path, target: Path) -> None:
     new.rename(target)
     sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _in_words(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def resumable_state(folder: Path) -> dict[str, Any]:

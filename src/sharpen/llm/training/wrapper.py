@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from ...callbacks import Callback, Hook, named, run_hook
 from ...callbacks.base import State
 from ...errors import ConfigError
+from ...files import folder_size, size_in_words
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..errors import TrainingError
 from ..list_dataset import Dataset
@@ -336,8 +337,10 @@ class TrainerWrapper:
             self._state(),
             write_model=lambda folder: save_model(model, tokenizer, folder, source=self.source),
         )
-        keep_newest(self.output_dir, self.settings.save_total_limit)
-        log.info("checkpoint of step %d: %s", self.current_iter, path)
+        most = self.settings.save_total_limit
+        keep_newest(self.output_dir, most)
+        size = size_in_words(folder_size(path))
+        log.info("checkpoint of step %d: %s (%s; the newest %d are kept)", self.current_iter, path, size, most)
 
     def _state(self) -> State:
         return {
