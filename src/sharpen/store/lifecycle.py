@@ -81,9 +81,10 @@ class StoreClock:
 class Lifecycle:
     """Moves rollouts and attempts from status to status."""
 
-    def __init__(self, tables: Tables, *, clock: StoreClock, name: str, keeps_secrets: bool) -> None:
+    def __init__(self, tables: Tables, *, clock: Callable[[], float], name: str, keeps_secrets: bool) -> None:
         self.tables = tables
-        self.clock = clock
+        # A store of a user's own may pass a plain clock on, for which there are no pauses.
+        self.clock = clock if isinstance(clock, StoreClock) else StoreClock(clock)
         self.name = name
         self.keeps_secrets = keeps_secrets
         self.started = clock()
