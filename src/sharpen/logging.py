@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
@@ -22,6 +22,7 @@ from typing import TextIO, TypedDict
 
 from .errors import ConfigError
 from .files import is_disk_full, open_private
+from .secrets import hide_known, known_secrets, remember_secrets
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
@@ -39,6 +40,8 @@ class LogSettings(TypedDict):
     level: int
     levels: dict[str, int]
     files: list[str]
+    hidden: dict[str, str]
+    """Secrets, and what stands for each."""
 
 
 def setup_logging(
@@ -87,21 +90,21 @@ def current_settings() -> LogSettings:
     logger = _package_logger()
     rooms = {name.partition(".")[2]: each.level for name, each in _room_loggers() if each.level}
     files = [handler.baseFilename for handler in logger.handlers if isinstance(handler, _File)]
-    return {"is_set_up": is_set_up(), "level": logger.level, "levels": rooms, "files": files}
+    return {"is_set_up": is_set_up(), "level": logger.level, "levels": rooms, "files": files, "hidden": known_secrets()}
 
 
 def apply_settings(settings: LogSettings, *, role: str | None = None) -> None:
     """Log in this process as its parent does; every line carries the `role` and the process id."""
+    remember_secrets(settings["hidden"])
     if settings["is_set_up"]:
         files = [Path(path) for path in settings["files"]]
         _install(settings["level"], settings["levels"], files, None, role=f"{role or 'child'} {os.getpid()}")
 
 
 @contextmanager
-def also_to_file(path: str | os.PathLike[str], *, hide: Callable[[str], str] | None = None) -> Iterator[None]:
-    """Append the log to one more file for a while; `hide` takes out what must not stand in it."""
+def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Append the log to one more file for a while."""
     logger, handler = _package_logger(), _ExtraFile(_checked_file(path), role=None)
-    handler.hide = hide
     logger.addHandler(handler)
     try:
         yield
@@ -124,7 +127,7 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix(f"{_PACKAGE}.")
-        return _ATTEMPT_ID.sub(r"\1...", super().format(record))
+        return _ATTEMPT_ID.sub(r"\1...", hide_known(super().format(record)))
 
 
 class _Screen(logging.StreamHandler[TextIO]):
@@ -185,14 +188,8 @@ class _File(logging.FileHandler):
 class _ExtraFile(_File):
     """A file that comes and goes with `also_to_file`, whatever is set up meanwhile."""
 
-    hide: Callable[[str], str] | None = None
-
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_private)  # type: ignore[return-value]
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if self.hide is None else self.hide(text)
 
 
 def _root_shows() -> bool:

@@ -6,9 +6,11 @@ written down.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlsplit
 
 HIDDEN = "***"
+_known: dict[str, str] = {}
 
 # Wherever in a name they stand. Headers are hidden whole: any of them may be what opens a server.
 _OPENS = re.compile(r"passw|secret|credential|authorization|bearer|cookie|headers", re.IGNORECASE)
@@ -39,6 +41,38 @@ _URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
 # The forms of keys that services give out.
 _FORM = re.compile(r"\b((?:sk|pk|rk|hf|gsk|xai|nvapi|ghp)[-_]|AIza)(?=[\w-]*[0-9])[\w-]{16,}")
+
+
+@contextmanager
+def hiding(secrets: Mapping[str, str]) -> Iterator[None]:
+    """Keep these values out of logs and outcomes for a while, also in processes started meanwhile.
+
+    Each maps to the text that stands for it.
+    """
+    before = dict(_known)
+    remember_secrets(secrets)
+    try:
+        yield
+    finally:
+        _known.clear()
+        _known.update(before)
+
+
+def remember_secrets(secrets: Mapping[str, str]) -> None:
+    """Hide these values too, for the life of this process."""
+    _known.update(secrets)
+
+
+def known_secrets() -> dict[str, str]:
+    """The values that are being hidden, for the children of this process."""
+    return dict(_known)
+
+
+def hide_known(text: str) -> str:
+    """The text without the values that are being hidden."""
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, _known[value])
+    return text
 
 
 def looks_secret(name: str, value: object = None) -> bool:

@@ -373,3 +373,29 @@ def test_ctrl_c_ends_a_run_in_order_and_it_can_be_resumed(tmp_path: Path, own_ru
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["status"] == "succeeded"
     assert "in a process of its own" in ran.stderr
+
+
+LEAKS = """
+    import os
+    from sharpen import rollout
+    @rollout
+    def leak(task):
+        raise RuntimeError(f"the upstream refused {os.environ['THE_TOKEN']}")
+"""
+
+
+def test_a_secret_in_an_agents_exception_reaches_neither_log_nor_store_from_a_runner_process(
+    tmp_path: Path, own_runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "hush-hush-hush")
+    monkeypatch.setenv("SHARPEN_LOG", "debug")
+    path = str(write(tmp_path / "project", own__py=SPELLS, leaky__py=LEAKS))
+    own = 'algorithm={type: "own.py:Own", opens: "${THE_TOKEN}", address: "", fails: false}'
+    main(["train", path, own, "agent=leaky.py:leak", "strategy=cs"])
+    files = [file for file in only_run(own_runs).rglob("*") if file.is_file()]
+    assert [file for file in files if b"hush" in file.read_bytes()] == []
+    written, shown = (only_run(own_runs) / "run.log").read_text(), capfd.readouterr()
+    assert "hush" not in shown.out + shown.err
+    for text in (written, shown.err):
+        assert "[runner" in text
+        assert "the upstream refused ${THE_TOKEN}" in text

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidInputError, in_words
+from ..secrets import hide_known
 from ..semconv import AGL_EXCEPTION
 from ..tracer.operation import exception_attributes
 from ..types import SpanCoreFields, TraceStatus
@@ -18,6 +19,6 @@ def emit_exception(
     as dotted keys."""
     if not isinstance(exception, BaseException):
         raise InvalidInputError(f"emit_exception takes an exception, not {type(exception).__name__}")
-    status = TraceStatus("ERROR", in_words(exception))
+    status = TraceStatus("ERROR", hide_known(in_words(exception)))
     found = {**flatten(attributes or {}), **exception_attributes(exception)}
     return emit(AGL_EXCEPTION, found, status=status, propagate=propagate)

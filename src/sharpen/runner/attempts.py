@@ -6,6 +6,7 @@ import traceback
 from typing import Any
 
 from ..errors import AgentTimeoutError, InvalidInputError, SharpenError, in_words, text_of
+from ..secrets import hide_known
 from ..store import LightningStore
 from ..store.base import AttemptEnd
 from ..types import AttemptedRollout, Span
@@ -35,7 +36,9 @@ class Work:
         self.error = error
         if not self.is_unwanted:
             trace = error if log.isEnabledFor(logging.DEBUG) else None
-            log.info("rollout %s failed: %s", self.rollout.rollout_id, in_words(error)[:300], exc_info=trace)
+            log.info(
+                "rollout %s failed: %s", self.rollout.rollout_id, hide_known(in_words(error))[:300], exc_info=trace
+            )
 
     def cancel(self) -> None:
         """Nobody waits for it any more. May be called from any thread."""
@@ -58,8 +61,8 @@ def reason(error: BaseException) -> dict[str, Any]:
     """Why an attempt failed, as it stands in its metadata."""
     return {
         "error_type": type(error).__name__,
-        "error": text_of(error)[:MAX_REASON] or type(error).__name__,
-        "traceback": _writable("".join(_traceback_of(error)))[-MAX_REASON:],
+        "error": hide_known(text_of(error))[:MAX_REASON] or type(error).__name__,
+        "traceback": hide_known(_writable("".join(_traceback_of(error))))[-MAX_REASON:],
     }
 
 

@@ -5,6 +5,7 @@ from traceback import format_exception, format_tb
 from typing import Any, Protocol
 
 from ..errors import text_of
+from ..secrets import hide_known
 from ..types import Attributes, Event, TraceStatus
 from ..types.spans import StatusCode
 from .plain import plain_attributes, plain_text
@@ -37,7 +38,7 @@ class PlainOperation:
         self.events.append(Event("exception", exception_attributes(exception), time.time()))
 
     def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        self.status = TraceStatus(status_code, plain_text(description) if description is not None else None)
+        self.status = TraceStatus(status_code, hide_known(plain_text(description)) if description is not None else None)
 
 
 def exception_attributes(exception: BaseException) -> Attributes:
@@ -46,8 +47,8 @@ def exception_attributes(exception: BaseException) -> Attributes:
     is_builtin = kind.__module__ == "builtins"
     return {
         "exception.type": kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}",
-        "exception.message": text_of(exception),
-        "exception.stacktrace": plain_text("".join(_traceback(exception))),
+        "exception.message": hide_known(text_of(exception)),
+        "exception.stacktrace": hide_known(plain_text("".join(_traceback(exception)))),
     }
 
 

@@ -21,10 +21,12 @@ from opentelemetry.trace import Link as OtelLink, SpanKind, TraceState
 from opentelemetry.trace.status import StatusCode as OtelStatusCode
 
 from ..errors import in_words
+from ..secrets import hide_known
 from ..types import Attributes, SpanCoreFields
 from ..types.spans import StatusCode
 from .collector import Collector
 from .conversion import to_span
+from .operation import exception_attributes
 from .trace import Trace, current_trace, new_span_id
 
 logger = logging.getLogger(__name__)
@@ -230,10 +232,10 @@ class OtelOperation:
         self._span.set_attributes(attributes)
 
     def record_exception(self, exception: BaseException) -> None:
-        self._span.record_exception(exception)
+        self._span.record_exception(exception, exception_attributes(exception))  # which replace the SDK's own
 
     def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        self._span.set_status(OtelStatusCode[status_code], description)
+        self._span.set_status(OtelStatusCode[status_code], None if description is None else hide_known(description))
 
 
 def _nanoseconds(seconds: float | None) -> int | None:

@@ -22,6 +22,7 @@ from ..logging import also_to_file, is_set_up, setup_logging
 from ..runs import RunFolder
 from ..runs.files import FullDisk, naming_full_disk
 from ..runs.history import EARLIER, moment
+from ..secrets import hiding
 from ..store import LightningStore
 from ..store.local import LocalStore
 from ..types import Dataset, NamedResources, ProxyLLM, ResourcesUpdate
@@ -70,10 +71,11 @@ class Run:
     def execute(self) -> RunResult:
         """Run to the end. An error passes to the caller, after it was recorded."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(hiding(self._trainer.secrets))
             if not is_set_up():
                 setup_logging()
             if self._folder is not None:
-                stack.enter_context(also_to_file(self._folder.log_path, hide=self._trainer.hide))
+                stack.enter_context(also_to_file(self._folder.log_path))
             try:
                 with naming_full_disk(None if self._folder is None else self._folder.path):
                     self._execute()

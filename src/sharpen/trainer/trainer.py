@@ -144,6 +144,9 @@ class Trainer(LoopFace, Factories):
         """What was given for a component."""
         return self._specs[name]
 
+    secrets: Mapping[str, str] = {}
+    """Values that must not be logged, and what stands for each; for subclasses that know of secrets."""
+
     def hide(self, value: Any) -> Any:
         """A value as it may be written into the folder of a run; for subclasses that know of secrets."""
         return value

@@ -31,7 +31,8 @@ class References:
         self.texts: dict[Path_, str] = {}
         self.secret_paths: set[Path_] = set()
         self.literals: dict[Path_, str] = {}
-        self._secrets: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}
+        """Their values, and the reference that stands for each."""
 
     def resolve(self, document: Document) -> Any:
         """The values of a document with every reference followed; their sources say so."""
@@ -39,7 +40,7 @@ class References:
 
     def hide(self, text: str) -> str:
         """A text without the values of secrets: their references stand for them."""
-        for value, reference in sorted(self._secrets.items(), key=lambda each: -len(each[0])):
+        for value, reference in sorted(self.secrets.items(), key=lambda each: -len(each[0])):
             text = text.replace(value, reference)
         return text
 
@@ -77,7 +78,7 @@ class References:
     def _remember(self, secret: str, reference: str) -> None:
         """A few letters are no secret, and would stand in many a word."""
         if len(secret) > 3:
-            self._secrets.setdefault(secret, reference)
+            self.secrets.setdefault(secret, reference)
 
     def _value(self, match: re.Match[str], names: list[str], source: Source, path: Path_) -> str:
         if match.group() == "$${":

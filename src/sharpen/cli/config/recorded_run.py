@@ -15,6 +15,7 @@ from ...logging import also_to_file, is_set_up, setup_logging
 from ...runs import RunFolder
 from ...runs.files import FullDisk, naming_full_disk
 from ...runs.history import EARLIER, MOMENT
+from ...secrets import hiding
 from ...trainer.result import RunEnd, RunResult
 from .kept_config import keep_config
 
@@ -52,7 +53,7 @@ class RecordedRun:
             setup_logging()
         metrics: dict[str, float] = {}
         try:
-            with also_to_file(self.folder.log_path, hide=self.config.hide):
+            with hiding(self.config.references.secrets), also_to_file(self.folder.log_path):
                 self._write_config(describe)
                 keep_config(self.config, self.folder.path)
                 try:

@@ -189,7 +189,7 @@ class TrainConfig:
             self._try_gateway(changes.get("llm_proxy", parts.get("llm_proxy")))
             trainer = RecordingTrainer(**parts, **changes)
         kept = self.resolved()
-        trainer.hidden = self.hidden
+        trainer.hidden, trainer.secrets = self.hidden, self.references.secrets
         trainer.shown_specs = {key: kept[key] for key in COMPONENTS if key in parts}
         return trainer
 
