@@ -13,10 +13,21 @@ settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def private_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures of modules and sessions keep their runs out of the clone too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARPEN_RUNS", str(tmp_path_factory.mktemp("session-runs")))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def private_spool(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes to the user's own folders."""
+def private_folders(
+    private_runs: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test writes to the user's own folders, nor runs to the clone's."""
     monkeypatch.setenv("SHARPEN_SPOOL", str(tmp_path_factory.mktemp("spool")))
+    monkeypatch.setenv("SHARPEN_RUNS", str(tmp_path_factory.mktemp("runs")))
 
 
 APART = (

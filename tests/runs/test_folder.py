@@ -41,6 +41,10 @@ def test_runs_lie_in_the_working_directory_otherwise(tmp_path: Path, monkeypatch
     assert RunFolder.create().path.parent == tmp_path / "runs"
 
 
+def test_tests_keep_their_runs_out_of_the_clone(repository: Path) -> None:
+    assert not runs_root().absolute().is_relative_to(repository)
+
+
 def test_runs_of_the_same_second_never_share_a_folder(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         folders = list(pool.map(lambda _: made(tmp_path, at=0.0), range(16)))

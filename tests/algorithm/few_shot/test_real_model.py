@@ -25,7 +25,8 @@ PATIENCE_SECONDS = 400.0
 def example(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
     """The program and what it prints. In the end it is killed with all that come from it, if it still lives."""
     output = folder / f"output-{len(arguments)}"
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "SHARPEN_SPOOL": str(folder / "spool")}
+    private = {"SHARPEN_SPOOL": str(folder / "spool"), "SHARPEN_RUNS": str(folder / "runs")}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **private}
     with output.open("w") as file:
         program = subprocess.Popen(
             [sys.executable, str(EXAMPLE), *arguments],
