@@ -41,7 +41,7 @@
         │   └── StoreFullError                 its disk or memory is full: make room, then it continues
         ├── StoreUnavailableError (ConnectionError)  the store server did not answer in time
         ├── AccessDeniedError (PermissionError)      a missing or wrong token, a foreign host or origin
-        └── PortTakenError (OSError)           the address is in use
+        └── PortTakenError (OSError, RuntimeError)   the address is in use
 
 Each error is also the built-in that it resembles, so `except ValueError` keeps its meaning.
 `wire_name` and `from_wire` carry an error over HTTP without losing its class.
@@ -225,7 +225,7 @@ class AccessDeniedError(StoreError, PermissionError):
     """A missing or wrong token, or a request from a foreign host or origin."""
 
 
-class PortTakenError(StoreError, OSError):
+class PortTakenError(StoreError, OSError, RuntimeError):
     """Another program listens on this address."""
 
 

@@ -162,4 +162,4 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
 async def sizes(curl: Curl) -> dict[str, int]:
     """How much the store holds."""
     statistics = (await curl("GET", "/v1/statistics")).json
-    return {name: value for name, value in statistics.items() if name not in ("uptime_seconds", "size_bytes")}
+    return {name: value for name, value in statistics.items() if name not in ("uptime_seconds", "uptime", "size_bytes")}

@@ -135,14 +135,14 @@ async def published(store):
     ids=str,
 )
 async def test_versions_are_filtered_and_sorted_in_the_store(store, query, expected):
-    page = await store.query_resources(**query)
+    page = await store.query_resources(**query, all_versions=True)
     assert [f"{update.resources_id}/{update.version}" for update in page] == expected
     assert page.total == len(expected)
 
 
 @pytest.mark.usefixtures("published")
 async def test_a_page_of_versions_knows_the_total(store):
-    page = await store.query_resources(limit=2, offset=2)
+    page = await store.query_resources(limit=2, offset=2, all_versions=True)
     assert [f"{update.resources_id}/{update.version}" for update in page] == ["rs-b1/2", "rs-a2/1"]
     assert (page.limit, page.offset, page.total) == (2, 2, 5)
 
@@ -187,3 +187,14 @@ async def test_a_request_id_stands_for_one_thing_only(store):
     with pytest.raises(ValueError, match="request_id"):
         await store.update_resources(other.resources_id, {"prompt": PromptTemplate("c")}, request_id="")
     assert (await store.get_resources_by_id(other.resources_id)).version == 1
+
+
+@pytest.mark.usefixtures("published")
+async def test_each_id_is_listed_once_with_its_newest_version(store):
+    def listed(page):
+        return [f"{update.resources_id}/{update.version}" for update in page]
+
+    page = await store.query_resources()
+    assert (listed(page), page.total) == (["rs-b1/2", "rs-a2/1", "rs-a1/2"], 3)
+    assert listed(await store.query_resources(resources_id="rs-b1")) == ["rs-b1/2"]
+    assert listed(await store.query_resources(resources_id_contains="-a", sort_order="desc", limit=1)) == ["rs-a1/2"]

@@ -415,3 +415,25 @@ async def test_closing_twice_is_harmless(store):
     await store.enqueue_rollout("task")
     await store.close()
     await store.close()
+
+
+async def test_listed_rollouts_have_their_latest_attempt(store):
+    done = await finish_new(store)
+    waiting = await store.enqueue_rollout("waiting")
+    found = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
+    claimed = found[done.rollout_id]
+    assert isinstance(claimed, AttemptedRollout)
+    assert claimed.attempt == await store.get_latest_attempt(done.rollout_id)
+    assert type(found[waiting.rollout_id]) is Rollout
+    by_status = await store.query_rollouts(status_in=["succeeded"])
+    waited_for = await store.wait_for_rollouts(rollout_ids=[done.rollout_id])
+    assert [*by_status, *waited_for] == [claimed] * 2
+
+
+async def test_many_rollouts_may_be_given_as_rollouts(store):
+    queued = await store.enqueue_many_rollouts(rollouts=[EnqueueRolloutRequest("a"), EnqueueRolloutRequest("b")])
+    assert [rollout.input for rollout in queued] == ["a", "b"]
+
+
+async def test_statistics_have_an_uptime(store):
+    assert (await store.statistics())["uptime"] >= 0

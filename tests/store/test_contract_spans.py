@@ -355,3 +355,10 @@ async def test_a_large_span_is_stored_whole(store):
     first, second = await store.query_spans(claimed.rollout_id)
     assert first == span
     assert second.attributes == span.attributes
+
+
+async def test_what_is_unknown_has_no_spans(store):
+    claimed = await run_new(store)
+    for ids in (("ro-unknown",), ("ro-unknown", "latest"), (claimed.rollout_id, "at-unknown")):
+        page = await store.query_spans(*ids)
+        assert (list(page), page.total) == ([], 0)

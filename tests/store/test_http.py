@@ -271,7 +271,6 @@ async def test_arguments_of_a_write_are_not_looked_for_in_the_query(served):
         ("PATCH", "/v1/rollouts/nobody", {"mode": "val"}),
         ("POST", "/v1/rollouts/nobody/attempts", {}),
         ("GET", "/v1/rollouts/nobody/attempts", None),
-        ("GET", "/v1/rollouts/nobody/spans", None),
         ("PATCH", "/v1/rollouts/{rollout_id}/attempts/nobody", {"status": "running"}),
         ("POST", "/v1/rollouts/{rollout_id}/attempts/nobody/completion", {}),
         ("POST", "/v1/rollouts/{rollout_id}/attempts/nobody/sequence", {}),
@@ -279,7 +278,6 @@ async def test_arguments_of_a_write_are_not_looked_for_in_the_query(served):
         ("POST", "/v1/rollouts:wait", {"rollout_ids": ["rollout_id", "nobody"]}),
         ("POST", "/v1/spans:sequence", {"pairs": [["rollout_id", "latest"], ["nobody", "latest"]]}),
         ("POST", "/v1/rollouts", {"input": 1, "resources_id": "nobody"}),
-        ("POST", "/v1/resources/nobody/versions", {"resources": {}}),
     ],
 )
 async def test_an_unknown_id_is_404_with_the_id(shared, verb, path, body):

@@ -207,3 +207,29 @@ async def test_an_address_where_something_else_answers_is_told_in_one_line(statu
         with pytest.raises(StoreError, match=r"^what answers at http://\S+ is no store server \(HTTP \d+\): correct"):
             await client.statistics()
         await client.close()
+
+
+async def test_pages_of_an_allowed_site_may_ask_and_others_may_not():
+    site = "https://dashboard.example"
+    async with serve(token=TOKEN, cors_allow_origins=[site]) as served:
+        asked = {"origin": site, "access-control-request-method": "GET"}
+        preflight = await served.curl("OPTIONS", "/v1/rollouts", headers=asked)
+        assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (204, site)
+        assert "authorization" in preflight.headers["access-control-allow-headers"]
+        answer = await served.curl("GET", "/v1/rollouts", headers={"origin": site, **GIVEN})
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, site)
+        assert (await served.curl("GET", "/v1/rollouts", headers={"origin": site})).status == 401
+        other = await served.curl("GET", "/v1/rollouts", headers={"origin": "https://other.example", **GIVEN})
+        assert other.status == 403
+        assert "access-control-allow-origin" not in other.headers
+
+
+async def test_a_client_takes_its_address_as_server_address_too():
+    async with serve() as served:
+        client = LightningStoreClient(server_address=served.curl.address)
+        assert client.url == served.curl.address
+        await client.close()
+    with pytest.raises(ConfigError):
+        LightningStoreClient()
+    with pytest.raises(ConfigError):
+        LightningStoreClient("http://127.0.0.1:1", server_address="http://127.0.0.1:2")

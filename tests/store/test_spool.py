@@ -666,7 +666,7 @@ async def test_resources_whose_answer_was_lost_are_published_once(proxied, inner
     update = await within_patience(client.add_resources(RESOURCES))
     second = await within_patience(client.update_resources(update.resources_id, RESOURCES))
     assert (update.version, second.version) == (1, 2)
-    assert [each.version for each in await inner.query_resources()] == [1, 2]
+    assert [each.version for each in await inner.query_resources(all_versions=True)] == [1, 2]
 
 
 async def test_work_whose_answer_was_lost_is_done_once(proxied, inner):

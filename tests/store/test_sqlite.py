@@ -836,10 +836,10 @@ async def everything(store):
         "rollouts": rollouts,
         "spans": [(await store.query_spans(each.rollout_id)).items for each in rollouts],
         "attempts": [(await store.query_attempts(each.rollout_id)).items for each in rollouts],
-        "resources": (await store.query_resources()).items,
+        "resources": (await store.query_resources(all_versions=True)).items,
         "workers": (await store.query_workers()).items,
         "finished": (await store.finished_rollouts()).items,
-        "statistics": {**await store.statistics(), "uptime_seconds": 0, "size_bytes": 0},
+        "statistics": {**await store.statistics(), "uptime_seconds": 0, "uptime": 0, "size_bytes": 0},
     }
 
 

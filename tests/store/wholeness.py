@@ -64,12 +64,12 @@ async def _check_statistics(
     at_work = [attempts[rollout.rollout_id][-1:] for rollout in active]
     assert statistics["open_attempts"] == sum(attempt.status in OPEN for latest in at_work for attempt in latest)
     assert statistics["total_spans"] == spans
-    assert statistics["total_resources"] == (await store.query_resources()).total
+    assert statistics["total_resources"] == (await store.query_resources(all_versions=True)).total
     assert statistics["total_workers"] == (await store.query_workers()).total
 
 
 async def _check_resources(store: LightningStore, rollouts: list[Rollout]) -> None:
-    published = list(await store.query_resources())
+    published = list(await store.query_resources(all_versions=True))
     versions: dict[str, int] = {}
     for update in published:
         assert update.version == versions.get(update.resources_id, 0) + 1

@@ -112,8 +112,10 @@ class StoreApplication:
         max_batch: int = 10_000,
         max_wait_seconds: float = MAX_WAIT_SECONDS,
         stopping: asyncio.Event | None = None,
+        cors_allow_origins: Iterable[str] = (),
     ) -> None:
         self.store = store
+        self._origins = frozenset(cors_allow_origins)
         self.metrics = Metrics()
         self.stopping = stopping or asyncio.Event()
         self._token = None if token is None else token.encode()
@@ -147,6 +149,7 @@ class StoreApplication:
             self.metrics.in_progress -= 1
         self.metrics.record(scope.get(LABEL, "other"), status, time.perf_counter() - started)
         if status != CLIENT_GONE:
+            headers = [*headers, *self._cors_headers(dict(scope["headers"]))]
             length = (b"content-length", b"%d" % len(body))
             await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
             await send({"type": "http.response.body", "body": body})
@@ -176,7 +179,7 @@ class StoreApplication:
         for prefix, app in self._mounts:
             if scope["path"] == prefix or scope["path"].startswith(prefix + "/"):
                 try:
-                    self._check_origin(dict(scope["headers"]))
+                    self._check_origin(dict(scope["headers"]), allowed=frozenset())
                 except AccessDeniedError:
                     return None
                 scope["root_path"] = scope.get("root_path", "") + prefix
@@ -189,7 +192,11 @@ class StoreApplication:
     async def _respond(self, scope: Scope, receive: Receive) -> Answer:
         headers = dict(scope["headers"])
         path, verb = scope["path"], _verb(scope["method"], headers)
-        self._check_origin(headers)
+        self._check_origin(headers, allowed=self._origins)
+        if verb == "OPTIONS" and self._cors_headers(headers):
+            scope[LABEL] = "preflight"
+            allowed = [(b"access-control-allow-methods", b"GET, POST, PATCH"), (b"access-control-max-age", b"600")]
+            return 204, b"", [*allowed, (b"access-control-allow-headers", b"authorization, content-type")]
         if path == "/health" and verb == "GET":
             scope[LABEL] = "health"
             return 200, _encode(self._health()), self._headers
@@ -332,14 +339,21 @@ class StoreApplication:
 
     # -- checks --------------------------------------------------------------------------------------
 
-    def _check_origin(self, headers: dict[bytes, bytes]) -> None:
+    def _check_origin(self, headers: dict[bytes, bytes], *, allowed: frozenset[str]) -> None:
         """A page of another site must not reach a store on this machine, by name tricks or by script."""
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts is not None and _name_of(host).lower() not in self._hosts:
             raise AccessDeniedError(f"the host {host!r} is not served here")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin.partition("://")[2] != host:
+        if origin and origin.partition("://")[2] != host and not _is_listed(origin, allowed):
             raise AccessDeniedError(f"requests from the origin {origin!r} are not allowed")
+
+    def _cors_headers(self, headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """What lets a browser hand the answer to a page of an allowed site."""
+        origin = headers.get(b"origin", b"")
+        if not origin or not _is_listed(origin.decode("latin-1"), self._origins):
+            return []
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
 
     def _check_token(self, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
@@ -413,6 +427,10 @@ async def _nothing_more() -> MutableMapping[str, Any]:
 def _verb(sent: str, headers: dict[bytes, bytes]) -> str:
     """A read with long arguments is sent as a POST with a body that says so."""
     return "GET" if sent == "POST" and headers.get(b"x-http-method-override") == b"GET" else sent
+
+
+def _is_listed(origin: str, allowed: frozenset[str]) -> bool:
+    return "*" in allowed or origin in allowed
 
 
 def _content_type(headers: dict[bytes, bytes]) -> str:

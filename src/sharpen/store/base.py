@@ -72,6 +72,7 @@ class LightningStoreStatistics(TypedDict):
     total_workers: int
     size_bytes: int
     uptime_seconds: float
+    uptime: float
 
 
 class LightningStore:
@@ -93,7 +94,10 @@ class LightningStore:
         return (await self.enqueue_many_rollouts([request]))[0]
 
     async def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        """Add many rollouts at the end of the queue: all of them or, on an error, none."""
+        """Add many rollouts at the end of the queue: all of them or, on an error, none.
+
+        `rollouts` is accepted as another name of `requests`.
+        """
         raise NotImplementedError
 
     async def start_rollout(
@@ -174,6 +178,8 @@ class LightningStore:
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
         """One page of the rollouts that match, in the order they were enqueued unless `sort_by` says otherwise.
+
+        A rollout that was claimed is an `AttemptedRollout`, with its latest attempt.
 
         Asked for by status, they come status by status in the order in which they got there: as they will be
         claimed, as they finished. Such a page costs the same at any size of the store.
@@ -326,7 +332,7 @@ class LightningStore:
         sort_by: str = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
-        """The spans of a rollout, of one attempt where given (`"latest"` is allowed)."""
+        """The spans of a rollout, of one attempt where given (`"latest"` is allowed); none of an unknown one."""
         raise NotImplementedError
 
     # -- resources -----------------------------------------------------------------------------------
@@ -359,8 +365,9 @@ class LightningStore:
         sort_order: SortOrder = "asc",
         limit: Limit = -1,
         offset: Offset = 0,
+        all_versions: bool = False,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """All versions of all resources, in the order they were published."""
+        """The newest version of each id or, with `all_versions`, every one, in the order they were published."""
         raise NotImplementedError
 
     # -- workers -------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ..types import (
     AttemptedRollout,
     AttemptStatus,
     FinishedRollouts,
+    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     Span,
@@ -69,21 +70,26 @@ class LightningStoreClient(LightningStore):
 
     Without `token` it is read from `SHARPEN_TOKEN` or, where that is not set, from the file that a server of this user
     on this machine has left; a server that replaces that one brings a new token, which is found too.
+    `server_address` is another name of `url`.
     `retry_seconds` bounds how long a call tries to reach the server; finished work goes to the spool after
     `spool_after_seconds`. Connections are kept. It may be used from several threads and loops.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         token: str | None = None,
         *,
+        server_address: str | None = None,
         retry_seconds: float = 60.0,
         spool_after_seconds: float = 5.0,
         request_seconds: float = 60.0,
         spool_folder: str | Path | None = None,
         max_spool_bytes: int = 256 * 2**20,
     ) -> None:
+        if (url is None) == (server_address is None):
+            raise ConfigError(f"url is {url!r} and server_address {server_address!r}: give one of them, the address")
+        url = url or server_address or ""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
             raise ConfigError(f"url is {url!r}: give the address of a store server, such as http://127.0.0.1:4747")
         self.url = url.rstrip("/")
@@ -445,6 +451,8 @@ def _restore(method: Method, answer: bytes | None) -> Any:
         return decoded.restore()
     if isinstance(decoded, list) and decoded and isinstance(decoded[0], MaybeAttempted):
         return [each.restore() for each in decoded]
+    if isinstance(decoded, PaginatedResult) and decoded and isinstance(decoded[0], MaybeAttempted):
+        return msgspec.structs.replace(decoded, items=[each.restore() for each in decoded])
     return decoded
 
 

@@ -130,21 +130,9 @@ class Lifecycle:
         return self._public(row) if attempt is None else self._attempted(row, attempt)
 
     def _attempted(self, row: RolloutRow, attempt: AttemptRow) -> AttemptedRollout:
-        unpack = self.tables.unpack
-        return AttemptedRollout(
-            row.rollout_id,
-            unpack(row.input),
-            row.start_time,
-            row.end_time,
-            row.mode,
-            row.resources_id,
-            row.status,
-            row.config,
-            unpack(row.metadata),
-            row.resources_version,
-            row.reward,
-            attempt=attempt.public(unpack(attempt.metadata)),
-        )
+        found = public_rollout(row, self.tables.unpack, attempt)
+        assert isinstance(found, AttemptedRollout)
+        return found
 
     def _open_attempt(self, row: RolloutRow, worker_id: str | None, request_id: str | None, now: float) -> AttemptRow:
         if row.attempts:

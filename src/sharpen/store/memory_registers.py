@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ..types import PaginatedResult, ResourcesUpdate, Worker, WorkerStatus
 from .base import FilterLogic
-from .tables import AttemptRow, Match, Page, paginate, select, select_workers
+from .tables import AttemptRow, Match, Page, newest_versions, paginate, select, select_workers
 
 
 class MemoryRegisters:
@@ -46,8 +46,11 @@ class MemoryRegisters:
     def latest_resources(self) -> ResourcesUpdate | None:
         return self._published[-1] if self._published else None
 
-    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
-        return paginate(select(self._published, matches, logic), page)
+    def all_resources(
+        self, matches: list[Match], logic: FilterLogic, page: Page, *, all_versions: bool
+    ) -> PaginatedResult[ResourcesUpdate]:
+        published = self._published if all_versions else newest_versions(self._published)
+        return paginate(select(published, matches, logic), page)
 
     # -- workers -------------------------------------------------------------------------------------
 

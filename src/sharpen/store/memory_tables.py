@@ -189,7 +189,7 @@ class MemoryTables(MemoryRegisters):
             return self._page_by_status(wanted, page)
         found = [row for row in self._candidates(wanted) if wanted.fits(row)]
         cut: PaginatedResult[_Kept] = paginate(found, page)
-        return PaginatedResult([_public(row) for row in cut.items], cut.limit, cut.offset, cut.total)
+        return PaginatedResult([_with_latest(row) for row in cut.items], cut.limit, cut.offset, cut.total)
 
     def _page_by_status(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
         """Phase after phase, each in the order of arrival: pages by status touch only what they give back."""
@@ -203,7 +203,7 @@ class MemoryTables(MemoryRegisters):
             matching = [row for row in rows if wanted.fits(row)]
             rows, total = iter(matching), len(matching)
         chosen = islice(rows, page.offset, None if page.limit < 0 else page.offset + page.limit)
-        return PaginatedResult([_public(row) for row in chosen], page.limit, page.offset, total)
+        return PaginatedResult([_with_latest(row) for row in chosen], page.limit, page.offset, total)
 
     def _candidates(self, wanted: RolloutFilter) -> list[_Kept]:
         if wanted.rollout_id_in is not None and wanted.logic == "and":
@@ -434,3 +434,7 @@ def _found(row: _Kept) -> Found:
 
 def _public(row: RolloutRow) -> Rollout:
     return public_rollout(row, lambda value: value)
+
+
+def _with_latest(row: _Kept) -> Rollout:
+    return public_rollout(row, lambda value: value, row.tries[-1] if row.tries else None)

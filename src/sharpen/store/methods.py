@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..types import Attempt, AttemptedRollout, Rollout, Span, StoredSpans
+from ..types import Attempt, AttemptedRollout, PaginatedResult, Rollout, Span, StoredSpans
 from .base import LightningStore
 
 Kind = Literal["read", "write", "wait", "derived"]
@@ -158,6 +158,8 @@ _WIRE_ANSWERS: dict[str, Any] = {
     "get_rollout_by_id": MaybeAttempted | None,
     "update_rollout": MaybeAttempted,
     "cancel_rollouts": list[MaybeAttempted],
+    "query_rollouts": PaginatedResult[MaybeAttempted],
+    "wait_for_rollouts": list[MaybeAttempted],
 }
 
 _TABLE: list[tuple[str, Kind, Verb, str]] = [
@@ -208,13 +210,27 @@ def call_method(store: LightningStore, name: str, args: tuple[Any, ...], kwargs:
     return function(*args, **kwargs)
 
 
+# Names of parameters that Agent Lightning's users know.
+_OTHER_NAMES = {"enqueue_many_rollouts": {"rollouts": "requests"}}
+
+
+def _with_other_names(function: Any, names: dict[str, str]) -> Any:
+    if not names:
+        return function
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **{names.get(key, key): value for key, value in kwargs.items()})
+
+    return call
+
+
 def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:
     """A class decorator: gives the class every method of the table that it does not define itself."""
 
     def decorate(cls: type) -> type:
         for method in METHODS.values():
             if method.kind != "derived" and method.name not in vars(cls):
-                function = make(method)
+                function = _with_other_names(make(method), _OTHER_NAMES.get(method.name, {}))
                 contract = getattr(LightningStore, method.name)
                 function.__name__, function.__doc__ = contract.__name__, contract.__doc__
                 function.__qualname__, function.__signature__ = (

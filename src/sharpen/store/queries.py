@@ -162,11 +162,14 @@ class Queries(Lifecycle):
             parent_id=(parent_id, parent_id_contains),
             name=(name, name_contains),
         )
-        row = self._rollout(rollout_id)
-        if attempt_id == "latest" and not row.attempts:
+        logic, row = _logic(filter_logic), self.tables.rollout(rollout_id)
+        attempt = None
+        if row is not None and attempt_id is not None:
+            find = self.tables
+            attempt = find.latest_attempt(row) if attempt_id == "latest" else find.attempt(row, attempt_id)
+        if row is None or (attempt_id is not None and attempt is None):
             return PaginatedResult([], limit, offset, 0)
-        attempt = None if attempt_id is None else self._attempt(row, attempt_id)
-        return self.tables.spans(row, attempt, matches, _logic(filter_logic), page)
+        return self.tables.spans(row, attempt, matches, logic, page)
 
     def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
         if version is not None:
@@ -186,10 +189,11 @@ class Queries(Lifecycle):
         sort_order: SortOrder = "asc",
         limit: int = -1,
         offset: int = 0,
+        all_versions: bool = False,
     ) -> PaginatedResult[ResourcesUpdate]:
         page = _page(sort_by, RESOURCES_SORTS, sort_order, limit, offset)
         matches = _matches(resources_id=(resources_id, resources_id_contains))
-        return self.tables.all_resources(matches, _logic(filter_logic), page)
+        return self.tables.all_resources(matches, _logic(filter_logic), page, all_versions=all_versions)
 
     def get_worker_by_id(self, worker_id: str) -> Worker | None:
         return self.tables.worker(worker_id)
@@ -215,6 +219,7 @@ class Queries(Lifecycle):
 
     def statistics(self) -> LightningStoreStatistics:
         counts = self.tables.counts()
+        uptime = max(0.0, self.clock() - self.started)
         by_status: dict[str, int] = {status: counts.rollouts.get(status, 0) for status in ROLLOUT_STATUSES}
         return {
             "name": self.name,
@@ -227,7 +232,8 @@ class Queries(Lifecycle):
             "total_resources": counts.resources,
             "total_workers": counts.workers,
             "size_bytes": counts.size_bytes,
-            "uptime_seconds": max(0.0, self.clock() - self.started),
+            "uptime_seconds": uptime,
+            "uptime": uptime,
         }
 
 

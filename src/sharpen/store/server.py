@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import ConfigError, StoreError
@@ -27,6 +27,7 @@ def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
 class LightningStoreServer(LightningStore):
     """Serves a store under `/v1`. It is itself the store for callers in this process.
 
+    Pages of the sites in `cors_allow_origins` (`"*"`: of any) may use it from a browser; a token is asked of them, too.
     Beyond loopback a token is required. `mounts` adds other ASGI applications under path prefixes. A `socket` that
     listens already is served instead of an address, and stays open: whoever connects after a stop waits.
     """
@@ -43,6 +44,7 @@ class LightningStoreServer(LightningStore):
         max_body_bytes: int = 64 * 2**20,
         max_batch: int = 10_000,
         max_wait_seconds: float = MAX_WAIT_SECONDS,
+        cors_allow_origins: Sequence[str] | str | None = None,
     ) -> None:
         if token is None and not is_loopback(host):
             raise ConfigError(
@@ -56,12 +58,14 @@ class LightningStoreServer(LightningStore):
         self.host = host
         self.port = port
         self._socket = socket
+        origins = cors_allow_origins or ()
         self._options: dict[str, Any] = {
             "token": token,
             "mounts": list(mounts),
             "max_body_bytes": max_body_bytes,
             "max_batch": max_batch,
             "max_wait_seconds": max_wait_seconds,
+            "cors_allow_origins": [origins] if isinstance(origins, str) else origins,
         }
         self._server: AppServer | None = None
         self._application: StoreApplication | None = None

@@ -164,7 +164,8 @@ class RolloutTables(UnitOfWork):
                 "LIMIT ? OFFSET ?",
                 (*values, page.limit, page.offset),
             )
-        return PaginatedResult([self.public(values) for values in rows], page.limit, page.offset, total)
+        found = [public_rollout(row, self.unpack, row.latest) for row in map(record, rows)]
+        return PaginatedResult(found, page.limit, page.offset, total)
 
     def _by_status(self, wanted: RolloutFilter, page: Page) -> Iterable[Sequence[Any]]:
         """Phase after phase, each in the order of its index: no more rows are read than the page needs."""

@@ -177,8 +177,12 @@ class SQLiteTables(RolloutTables):
         found = self._resources("ORDER BY position DESC LIMIT 1")
         return found[0] if found else None
 
-    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
+    def all_resources(
+        self, matches: list[Match], logic: FilterLogic, page: Page, *, all_versions: bool
+    ) -> PaginatedResult[ResourcesUpdate]:
         condition, values = _matching(matches, logic)
+        if not all_versions:
+            condition += " AND position IN (SELECT max(position) FROM resources GROUP BY resources_id)"
         total = self.one(f"SELECT count(*) FROM resources WHERE 1{condition}", *values)[0]
         order = page.sort_by or "position"
         items = self._resources(

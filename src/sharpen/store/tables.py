@@ -12,6 +12,7 @@ import msgspec
 
 from ..types import (
     Attempt,
+    AttemptedRollout,
     AttemptStatus,
     PaginatedResult,
     ResourcesUpdate,
@@ -219,7 +220,7 @@ class Tables(Protocol):
     def resources_by_request(self, request_id: str) -> ResourcesUpdate | None: ...
     def latest_resources(self) -> ResourcesUpdate | None: ...
     def all_resources(
-        self, matches: list[Match], logic: FilterLogic, page: Page
+        self, matches: list[Match], logic: FilterLogic, page: Page, *, all_versions: bool
     ) -> PaginatedResult[ResourcesUpdate]: ...
 
     def worker(self, worker_id: str) -> Worker | None: ...
@@ -236,9 +237,9 @@ class Tables(Protocol):
     def counts(self) -> Counts: ...
 
 
-def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any]) -> Rollout:
-    """The rollout as callers see it."""
-    return Rollout(
+def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any], attempt: AttemptRow | None = None) -> Rollout:
+    """The rollout as callers see it, with an attempt of it where one is given."""
+    fields = (
         row.rollout_id,
         unpack(row.input),
         row.start_time,
@@ -251,6 +252,18 @@ def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any]) -> Rollout:
         row.resources_version,
         row.reward,
     )
+    if attempt is None:
+        return Rollout(*fields)
+    return AttemptedRollout(*fields, attempt=attempt.public(unpack(attempt.metadata)))
+
+
+def newest_versions(published: Sequence[ResourcesUpdate]) -> list[ResourcesUpdate]:
+    """The last one of each id, in the order in which these were published."""
+    newest: dict[str, ResourcesUpdate] = {}
+    for update in published:
+        newest.pop(update.resources_id, None)
+        newest[update.resources_id] = update
+    return list(newest.values())
 
 
 def paginate(found: list[T], page: Page) -> PaginatedResult[T]:

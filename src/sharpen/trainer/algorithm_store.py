@@ -60,10 +60,15 @@ class AlgorithmStore(LightningStore):
         found: Rollout = await self._call("enqueue_rollout", input, mode, resources_id, config, metadata, rollout_id)
         return found
 
-    async def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+    async def enqueue_many_rollouts(
+        self,
+        requests: Sequence[EnqueueRolloutRequest] = (),
+        *,
+        rollouts: Sequence[EnqueueRolloutRequest] = (),
+    ) -> list[Rollout]:
         filled = [
             request if request.config is not None else msgspec.structs.replace(request, config=self.rollout_config)
-            for request in requests
+            for request in (*requests, *rollouts)
         ]
         found: list[Rollout] = await self._call("enqueue_many_rollouts", filled)
         return found

@@ -104,7 +104,7 @@ async def test_resources_get_one_version_though_their_commit_was_lost(postgres: 
         proxy.lose = loss
         updated = await store.update_resources(first.resources_id, LLMS)
         assert proxy.lost == 1
-        assert [each.version for each in await beside.query_resources()] == [1, 2]
+        assert [each.version for each in await beside.query_resources(all_versions=True)] == [1, 2]
         assert updated.version == 2
 
 

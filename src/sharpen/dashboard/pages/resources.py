@@ -20,7 +20,7 @@ async def list_resources(request: Request) -> Response:
     opened = await RunStore.of(request)
     offset = _number("offset", request.query_params.get("offset") or "0")
     found = await opened.store.query_resources(
-        sort_by="update_time", sort_order="desc", limit=_PAGE_SIZE + 1, offset=offset
+        sort_by="update_time", sort_order="desc", limit=_PAGE_SIZE + 1, offset=offset, all_versions=True
     )
     return page(
         request,

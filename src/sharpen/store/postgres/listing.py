@@ -58,7 +58,7 @@ class RolloutLists(UnitOfWork):
             by = f"{page.sort_by} {order} NULLS {nulls}, number {order}" if page.sort_by else f"number {order}"
             limit = None if page.limit < 0 else bounded(page.limit)
             rows = self._sorted(f"{where} ORDER BY {by}", values, limit, bounded(page.offset))
-        found = [self.public(row) for row in rows]
+        found = [public_rollout(row, self.unpack, row.latest) for row in map(record, rows)]
         return PaginatedResult(found, page.limit, page.offset, self._total(wanted, where, values))
 
     def _sorted(self, rest: str, values: Sequence[Value], limit: int | None, offset: int) -> list[Row]:

@@ -177,9 +177,13 @@ class PostgresTables(RolloutTables):
     def latest_resources(self) -> ResourcesUpdate | None:
         return self._resources(_RESOURCES_LATEST)
 
-    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
+    def all_resources(
+        self, matches: list[Match], logic: FilterLogic, page: Page, *, all_versions: bool
+    ) -> PaginatedResult[ResourcesUpdate]:
         values: list[Value] = []
         where = f"WHERE true{_matching(matches, logic, values, 'text')}"
+        if not all_versions:
+            where += " AND position IN (SELECT max(position) FROM resources GROUP BY resources_id)"
         total = self.one(f"SELECT count(*) FROM resources {where}", *values)[0]
         found = self._page(f"{_RESOURCES} {where}", values, page, page.sort_by or "position", "position")
         return PaginatedResult([_update(row) for row in found], page.limit, page.offset, total)

@@ -133,7 +133,7 @@ class RolloutTables(UnitOfWork):
     def rollouts(self, wanted: RolloutFilter, page: Page) -> PaginatedResult[Rollout]:
         if page.sort_by is None and wanted.asks_only_status:
             rows, total = self._by_status(wanted.status_in, page)
-            return PaginatedResult([self.public(row) for row in rows], page.limit, page.offset, total)
+            return PaginatedResult([self._with_latest(row) for row in rows], page.limit, page.offset, total)
         found = [row for row in self._candidates(wanted, page) if wanted.fits(row)]
         if (
             page.sort_by is None
@@ -143,7 +143,7 @@ class RolloutTables(UnitOfWork):
         ):
             found.reverse()  # they come in the order of the page already
         cut = paginate(found, page)
-        return PaginatedResult([self.public(row) for row in cut.items], cut.limit, cut.offset, cut.total)
+        return PaginatedResult([self._with_latest(row) for row in cut.items], cut.limit, cut.offset, cut.total)
 
     def _by_status(self, statuses: frozenset[str] | None, page: Page) -> tuple[list[Record], int]:
         """Phase after phase: pages by status read only what they give back, wherever a whole phase is wanted."""
@@ -179,6 +179,9 @@ class RolloutTables(UnitOfWork):
                 yield from self.walk(phase, reverse=reverse)
         else:
             yield from self.walk("numbers")
+
+    def _with_latest(self, row: Record) -> Rollout:
+        return public_rollout(row, self.unpack, row.latest)
 
     def public(self, row: Record) -> Rollout:
         return public_rollout(row, self.unpack)

@@ -16,7 +16,7 @@ from ...types import (
 )
 from ..base import FilterLogic
 from ..checks import encode_equal
-from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select, select_workers
+from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, newest_versions, paginate, select, select_workers
 from .bodies import SHARED_BYTES
 from .records import Record
 from .scripts import WORKER
@@ -84,9 +84,12 @@ class RedisTables(SpanTables):
         count = self._published_count()
         return self._update_at(count - 1) if count else None
 
-    def all_resources(self, matches: list[Match], logic: FilterLogic, page: Page) -> PaginatedResult[ResourcesUpdate]:
+    def all_resources(
+        self, matches: list[Match], logic: FilterLogic, page: Page, *, all_versions: bool
+    ) -> PaginatedResult[ResourcesUpdate]:
         (found,) = self.connection.at_once(("LRANGE", self.connection.key("published"), 0, -1))
-        return paginate(select([_decode_update(update) for update in found], matches, logic), page)
+        published = [_decode_update(update) for update in found]
+        return paginate(select(published if all_versions else newest_versions(published), matches, logic), page)
 
     # -- workers -------------------------------------------------------------------------------------
 
