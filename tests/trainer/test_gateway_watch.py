@@ -5,7 +5,10 @@ import contextlib
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from sharpen import LLM, algo, llm_rollout
 from sharpen.errors import RunError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
-from sharpen.trainer import Trainer, gateway_watch
+from sharpen.trainer import Trainer, gateway, gateway_watch
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
 
 from .scenes import double, until
@@ -41,6 +44,49 @@ def kill(proxy: LLMProxy) -> int:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def kill_starting(count: int) -> threading.Thread:
+    """Kill so many gateways of this process before they answer."""
+
+    def is_gateway(folder: Path) -> bool:
+        with contextlib.suppress(OSError):
+            is_child = f"PPid:\t{os.getpid()}\n" in (folder / "status").read_text()
+            return is_child and b"sharpen.llm_proxy" in (folder / "cmdline").read_bytes()
+        return False
+
+    def watch() -> None:
+        killed: set[str] = set()
+        while len(killed) < count:
+            for folder in Path("/proc").glob("[0-9]*"):
+                if folder.name not in killed and len(killed) < count and is_gateway(folder):
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    killed.add(folder.name)
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_gateway_that_is_killed_in_its_first_start_is_started_again(proxy: LLMProxy) -> None:
+    killing = kill_starting(2)
+
+    @algo
+    async def one(store: Any) -> None:
+        await finished(store, "one")
+
+    trainer = Trainer(algorithm=one, llm_proxy=proxy, strategy="shm", n_runners=1)
+    assert trainer.fit(ask).metrics["llm/calls"] == 1
+    killing.join()
+
+
+def test_a_gateway_that_never_starts_ends_the_run(proxy: LLMProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "START_PAUSES", (0.0,))
+    killing = kill_starting(2)
+    with pytest.raises(RunError):
+        Trainer(algorithm=algo(lambda store: None), llm_proxy=proxy, strategy="shm").fit(ask)
+    killing.join()
 
 
 async def finished(store: Any, *tasks: str) -> None:

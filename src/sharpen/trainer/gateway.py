@@ -32,6 +32,8 @@ PREFIX = "llm/"
 SIGN_SECONDS = 0.05
 LOOK_SECONDS = 0.02
 LONGEST_NAME = 100
+START_PAUSES = (0.0, 0.5, 1.0, 2.0)
+"""Seconds after each start that failed; the next failure ends the run."""
 
 
 class GatewaySign:
@@ -193,15 +195,24 @@ class RunGateway:
         gateway = self._gateway
         port = None if old is None else urlsplit(old).port
         if port is None or gateway.port is not None:
-            await gateway.start()
-            return
+            return await self._start_again()
         gateway.port = port
         try:
-            await gateway.start()
+            return await self._start_again()
         except PortTakenError:
             log.warning("port %d, where the gateway of this run was, is taken: it takes another", port)
             gateway.port = None
-            await gateway.start()
+            return await self._start_again()
+
+    async def _start_again(self) -> None:
+        """Start it, several times if its process ends in its start, as those of the store and of runners."""
+        for pause in START_PAUSES:
+            try:
+                return await self._gateway.start()  # type: ignore[no-any-return]
+            except RunError as error:
+                log.warning("the gateway did not start; trying again in %g s: %s", pause, error)
+                await asyncio.sleep(pause)
+        return await self._gateway.start()  # type: ignore[no-any-return]
 
     # -- what agents are given -----------------------------------------------------------------------
 
