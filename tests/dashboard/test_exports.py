@@ -34,6 +34,8 @@ async def test_a_list_is_exported_as_lines_of_json_by_its_filter(pages: App) -> 
     with_spans = await ask(pages, "/runs/lab/rollouts.jsonl?spans=1")
     assert sum(len(msgspec.json.decode(line)["spans"]) for line in with_spans.body.splitlines()) == 9
     assert (await ask(pages, "/runs/lab/rollouts.jsonl?status=odd")).status == 400
+    assert (await ask(pages, f"/runs/lab/rollouts.jsonl?worker={'w' * 2000}")).status == 400
+    assert (await ask(pages, "/runs/lab/rollouts.jsonl?reward_min=99")).body == b""
 
 
 async def test_a_rollout_is_exported_as_json_and_as_markdown(pages: App) -> None:

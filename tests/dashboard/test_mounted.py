@@ -29,6 +29,34 @@ print(said[0]["status"], said[1]["body"].decode())
 """
 
 
+AWAY_FROM_THE_LOOP = """
+import asyncio, sys, threading
+import sharpen.dashboard
+from sharpen.store import InMemoryLightningStore
+threads = {}
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        threads[name] = threading.current_thread()
+sys.meta_path.insert(0, Watch())
+said = []
+async def send(message): said.append(message)
+async def ask():
+    app = sharpen.dashboard.dashboard_app(InMemoryLightningStore(), name="x")
+    scope = {"type": "http", "method": "GET", "path": "/static/none", "query_string": b"", "headers": []}
+    await asyncio.gather(*[app(dict(scope), None, send) for _ in range(2)])
+asyncio.run(ask())
+heavy = [name for name in threads if name.partition(".")[0] in ("starlette", "jinja2")]
+assert heavy
+assert [name for name in heavy if threads[name] is threading.main_thread()] == []
+print([message["status"] for message in said if "status" in message])
+"""
+
+
+def test_the_first_request_imports_it_away_from_the_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", AWAY_FROM_THE_LOOP], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[404, 404]\n"), done.stderr
+
+
 async def test_it_stands_under_the_prefix_of_the_store(runs_folder: Path) -> None:
     mounted = dashboard_app(
         InMemoryLightningStore(), name="first", run_path=str(runs_folder / "first"), edit_token=TOKEN

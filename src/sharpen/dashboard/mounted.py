@@ -1,8 +1,11 @@
 """The dashboard beside a store that is served anyway: an application for the mounts of a store server.
 
-Its heavy parts are imported at the first request, so that a run nobody looks at pays nothing for it.
+Its heavy parts are imported at the first request, so that a run nobody looks at pays nothing for it. A thread imports
+them, as the loop of the store has others to answer.
 """
 
+import asyncio
+import importlib
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +32,8 @@ class _Mounted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            if self._app is None:
+                await asyncio.to_thread(importlib.import_module, ".app", __package__)
             app = self._app or self._build()
         except MissingExtraError as error:
             return await _say(send, 501, str(error))

@@ -32,7 +32,18 @@ async def rollouts_jsonl(request: Request) -> Response:
     found = exported(opened.store, filters, with_spans=request.query_params.get("spans") == "1")
     name = _file_name(opened.entry.name, "rollouts.jsonl")
     lines = _batched(each.line() async for each in found)
-    return StreamingResponse(_from_open_store(request, opened, lines), headers=_download(name, "application/x-ndjson"))
+    source: Source = request.app.state.source
+    async with source.in_use(opened.store):
+        first = await anext(lines)  # what is wrong with the filter is said before the answer begins
+    return StreamingResponse(
+        _from_open_store(request, opened, _with_first(first, lines)), headers=_download(name, "application/x-ndjson")
+    )
+
+
+async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for each in rest:
+        yield each
 
 
 async def rollout_json(request: Request) -> Response:
