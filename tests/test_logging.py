@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sharpen.dashboard.log_file import parse
 from sharpen.errors import ConfigError
 from sharpen.logging import also_to_file, apply_settings, current_settings, is_set_up, setup_logging
 from sharpen.store.ids import new_id
@@ -51,6 +52,21 @@ def test_the_random_part_of_an_attempts_id_is_hidden() -> None:
     logging.getLogger("sharpen.runner").info("POST http://h/rollout/ro-1/attempt/%s/v1, %r", attempt_id, attempt_id)
     assert attempt_id not in stream.getvalue()
     assert stream.getvalue().count(attempt_id[:15]) == 2
+
+
+def test_text_of_an_agent_forges_no_line_and_sends_no_escape(tmp_path: Path) -> None:
+    stream, forged = io.StringIO(), "2026-01-01 00:00:00.000 ERROR   store: all is lost"
+    setup_logging("info", stream=stream, file=tmp_path / "run.log")
+    try:
+        raise ValueError(f"no\n{forged}\r{forged}\u2028{forged}\x1b[2J\x9b31m\x7f\u202e")
+    except ValueError as error:
+        logging.getLogger("sharpen.runner").info("failed: %s", error, exc_info=error)
+    for text in (stream.getvalue(), (tmp_path / "run.log").read_text("utf-8")):
+        assert not [line for line in text.splitlines() if line.startswith("2026-01-01")]
+        assert not re.search("[\r\x1b\x7f-\x9f\u2028\u202e]", text)
+        assert r"\x1b[2J" in text
+        assert "Traceback" in text
+    assert len(parse((tmp_path / "run.log").read_bytes())) == 1
 
 
 def test_a_room_has_a_level_of_its_own() -> None:

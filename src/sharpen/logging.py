@@ -113,11 +113,29 @@ def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
         handler.close()
 
 
+# Control characters (but tab and line end), their 8-bit forms, what turns the direction of writing or separates lines,
+# and half pairs.
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """The text with every control character made visible, so that it cannot steer a terminal; tabs and line ends
+    stay."""
+    return UNSAFE.sub(lambda found: _visible(ord(found[0])), text.replace("\r\n", "\n"))
+
+
+def _visible(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
 # -- handlers ----------------------------------------------------------------------------------------
 
 
 class _Format(logging.Formatter):
-    """One line: time, level, who (in a child process), room, words."""
+    """One line: time, level, who (in a child process), room, words.
+
+    The words may be those of an agent: further lines are indented, so that none looks like the beginning of an entry.
+    """
 
     default_msec_format = "%s.%03d"
 
@@ -127,7 +145,7 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix(f"{_PACKAGE}.")
-        return _ATTEMPT_ID.sub(r"\1...", hide_known(super().format(record)))
+        return _ATTEMPT_ID.sub(r"\1...", hide_known(plain(super().format(record)))).replace("\n", "\n    ")
 
 
 class _Screen(logging.StreamHandler[TextIO]):

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from sharpen.cli.output import Output, add_output_options, one_line, plain, uses_color
+from sharpen.cli.output import Output, add_output_options, one_line, uses_color
+from sharpen.logging import plain
 
 Captured = pytest.CaptureFixture[str]
 
@@ -42,6 +43,14 @@ def test_a_value_is_one_line_of_json_in_a_pipe(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"point": {"x": 1, "where": "a/b"}, "2": [None, None]}
+
+
+def test_json_steers_no_terminal_and_says_the_same(capsys: Captured) -> None:
+    text = "\x7f\x9b31m\u202e\u2066\x1b[2J \u00e9\n"
+    parsed("--json").value({"text": text})
+    out = capsys.readouterr().out
+    assert not set(out) & set("\x7f\x9b\u202e\u2066\x1b")
+    assert json.loads(out) == {"text": text}
 
 
 def test_a_name_that_is_no_utf8_has_a_json_form(capsys: Captured) -> None:

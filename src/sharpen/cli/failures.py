@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Iterator
 
 from ..errors import AccessDeniedError, RunError, SharpenError, text_of
+from ..logging import plain
 from .exit_codes import code_of
-from .output import Output, plain
+from .output import Output
 
 VARIABLE = "SHARPEN_DEBUG"
 

@@ -8,19 +8,17 @@ calls `value` exactly once and draws nothing. Colours are used where a terminal 
 import argparse
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from ..logging import UNSAFE, plain
 from .columns import Column, fit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-# Control characters (but tab and line end), their 8-bit forms, what turns the direction of writing, and half pairs.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _NOTHING = "-"
 _UNBOUNDED = 100_000  # columns: a pipe has no width, so nothing is cut off
 _USUAL = 80
@@ -31,12 +29,6 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON value, for programs")
     group.add_argument("--no-color", action="store_true", help="no colours (also: the variable NO_COLOR)")
-
-
-def plain(text: str) -> str:
-    """The text with every control character made visible, so that it cannot steer a terminal; tabs and line ends
-    stay."""
-    return _UNSAFE.sub(lambda found: _visible(found[0]), text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
@@ -161,18 +153,14 @@ def _json(value: object, *, indent: int) -> str:
         encoded = msgspec.json.encode(simple)
     except UnicodeEncodeError:  # half of a pair, as in a file name that is no UTF-8
         return json.dumps(simple, indent=indent or None)
-    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # which JSON reads as the same
 
 
 def _simple(value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 # -- cells -------------------------------------------------------------------------------------------

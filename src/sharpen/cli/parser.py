@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from ..logging import plain
 from .exit_codes import USAGE
 from .inner_commands import InnerCommands
-from .output import plain
 
 
 class WrongUsage(SystemExit):

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from .._version import __version__
 from ..errors import text_of
+from ..logging import plain
 from . import (
     algorithm,
     completion,
@@ -39,7 +40,6 @@ from . import (
 )
 from .exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED, TERMINATED, USAGE
 from .failures import say_failure, say_failure_as_json
-from .output import plain
 from .overview import Overview
 from .parser import WrongUsage
 

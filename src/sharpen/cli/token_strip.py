@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..archive.tokens import TokenStrip
-from .output import plain
+from ..logging import plain
 
 # Log-probabilities from which on a token has this style: 0.9, 0.5, 0.1, 0.01, and less.
 _HEAT = ((-0.105, ""), (-0.693, "yellow"), (-2.303, "dark_orange"), (-4.605, "red"))

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from ..archive.conversation import as_text
 from ..archive.transcript import Entry, Message, ToolCall, Transcript, Usage, why_ended
-from .output import one_line, plain
+from ..logging import plain
+from .output import one_line
 from .span_bars import draw_spans
 from .token_strip import draw_tokens
 
