@@ -17,6 +17,7 @@ from sharpen.errors import ConfigError, PortTakenError, StoreError
 from sharpen.http.listening import listen
 from sharpen.http.serving import GRACE_SECONDS
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
+from sharpen.types import PaginatedResult
 
 from .scenes import claim_new, within_patience
 from .served import LONG, can_connect, curl_to, read_reply, serve, until
@@ -336,3 +337,30 @@ async def test_a_process_says_in_one_line_that_it_needs_a_token(tmp_path):
     assert "token" in await failure(str(tmp_path / "store.db"), "--host", "0.0.0.0")
     assert "token" in await failure(str(tmp_path / "store.db"), token="")
     assert "99999" in await failure(str(tmp_path / "store.db"), "--port", "99999")
+
+
+async def test_a_forked_child_is_refused_and_told_what_to_use():
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store)
+    await server.start()
+    read_end, write_end = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            words = ""
+            coroutine = server.enqueue_rollout("in the child")
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                words = "acknowledged"
+            except StoreError as error:
+                words = str(error)
+            os.write(write_end, words.encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    words = await asyncio.to_thread(os.read, read_end, 10_000)
+    os.close(read_end)
+    await asyncio.to_thread(os.waitpid, pid, 0)
+    assert server.endpoint in words.decode()
+    assert await store.query_rollouts() == PaginatedResult([], -1, 0, 0)
+    await server.close()

@@ -1,11 +1,20 @@
 """`LightningStoreThreaded`: waiting in one thread's loop and completing in another works, for any store."""
 
 import asyncio
+import threading
 
 import pytest
 
 from sharpen.errors import UnknownIdError
-from sharpen.store import InMemoryLightningStore, LightningStoreThreaded, SQLiteStore
+from sharpen.store import (
+    InMemoryLightningStore,
+    LightningStore,
+    LightningStoreClient,
+    LightningStoreServer,
+    LightningStoreThreaded,
+    SQLiteStore,
+)
+from sharpen.types import Rollout
 
 from .processes import eventually
 from .scenes import PATIENCE_SECONDS, claim_new, make_span, within_patience
@@ -129,3 +138,68 @@ async def test_closing_ends_the_waits_of_other_threads(inner):
     await threaded.close()
     with pytest.raises(RuntimeError, match="closed"):
         await wait
+
+
+class OfAUser(LightningStore):
+    """A store that somebody wrote by the contract, and that is safe in one thread only."""
+
+    def __init__(self):
+        self.calls, self.threads = [], set()
+
+    def note(self, name):
+        self.calls.append(name)
+        self.threads.add(threading.get_ident())
+
+    async def enqueue_rollout(self, input, mode=None, resources_id=None, config=None, metadata=None, rollout_id=None):
+        self.note("enqueue_rollout")
+        return Rollout("ro-1", input, 0.0)
+
+    async def query_rollouts(self, **wanted):
+        self.note("query_rollouts")
+        return [Rollout("ro-1", "task", 0.0)]
+
+    async def add_otel_span(self, rollout_id, attempt_id, readable_span, sequence_id=None):
+        self.note("add_otel_span")
+
+
+@pytest.mark.parametrize("wrap", [LightningStoreThreaded, LightningStoreServer])
+async def test_each_call_reaches_the_method_of_its_name(wrap):
+    inner = OfAUser()
+    store = wrap(inner)
+    assert (await store.enqueue_rollout("task")).rollout_id == "ro-1"
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == ["ro-1"]
+    await store.add_otel_span("ro-1", "at-1", None)
+    await store.close()
+    assert inner.calls == ["enqueue_rollout", "query_rollouts", "add_otel_span"]
+    assert (threading.get_ident() in inner.threads) == (wrap is LightningStoreServer)
+    assert len(inner.threads) == 1
+
+
+async def test_a_plain_list_of_rollouts_can_be_served():
+    server = LightningStoreServer(OfAUser())
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    page = await client.query_rollouts()
+    assert ([rollout.rollout_id for rollout in page], page.total) == (["ro-1"], 1)
+    await client.close()
+    await server.close()
+
+
+class Interrupted(OfAUser):
+    """Two calls at once would meet in the middle of this one."""
+
+    inside = 0
+
+    async def enqueue_rollout(self, input, **rest):
+        assert not self.inside
+        self.inside += 1
+        await asyncio.sleep(0.01)
+        self.inside -= 1
+        return Rollout("ro-1", input, 0.0)
+
+
+async def test_calls_run_one_after_another():
+    store = LightningStoreThreaded(Interrupted())
+    done = await asyncio.gather(*(store.enqueue_rollout(number) for number in range(5)))
+    assert [rollout.input for rollout in done] == [0, 1, 2, 3, 4]
+    await store.close()

@@ -32,7 +32,7 @@ def _check_value(value: Any, what: str) -> None:
         encode_equal(value, "the task" if what == "input" else what)
 
 
-@forward_methods(_check_and_pass_on)
+@forward_methods(_check_and_pass_on, derived=True)
 class CheckedStore(LightningStore):
     """The same store for the algorithm of a run whose runners reach it over HTTP."""
 

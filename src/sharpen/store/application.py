@@ -27,7 +27,7 @@ from ..errors import (
     http_status,
 )
 from ..http.asgi import App, Receive, Scope, Send, serve_other
-from ..types import StoredSpans, check_no_secrets
+from ..types import PaginatedResult, StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
 from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method
@@ -291,6 +291,8 @@ class StoreApplication:
         answer = await (self._poll(call, receive) if is_poll else call)
         if answer is None and route.method.verb == "GET":
             raise HttpError(404, NOTHING, "there is no such thing")
+        if route.name.startswith("query_") and isinstance(answer, list):  # as a store of the user's own may answer
+            return PaginatedResult(answer, arguments.get("limit", -1), arguments.get("offset", 0), len(answer))
         return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else answer
 
     async def _poll(self, waiting: Awaitable[Any], receive: Receive) -> Any:

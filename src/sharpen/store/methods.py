@@ -224,12 +224,15 @@ def _with_other_names(function: Any, names: dict[str, str]) -> Any:
     return call
 
 
-def forward_methods(make: Callable[[Method], Any]) -> Callable[[type], type]:
-    """A class decorator: gives the class every method of the table that it does not define itself."""
+def forward_methods(make: Callable[[Method], Any], *, derived: bool = False) -> Callable[[type], type]:
+    """A class decorator: gives the class every method of the table that it does not define itself.
+
+    With `derived` also those that the contract makes from others: a user's store may do them in its own way.
+    """
 
     def decorate(cls: type) -> type:
         for method in METHODS.values():
-            if method.kind != "derived" and method.name not in vars(cls):
+            if (derived or method.kind != "derived") and method.name not in vars(cls):
                 function = _with_other_names(make(method), _OTHER_NAMES.get(method.name, {}))
                 contract = getattr(LightningStore, method.name)
                 function.__name__, function.__doc__ = contract.__name__, contract.__doc__

@@ -1,6 +1,7 @@
 """`LightningStoreServer`: a store served over HTTP from a thread of its own, so that the caller's loop may be busy."""
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -11,6 +12,7 @@ from ..errors import ConfigError, StoreError
 from ..http.asgi import App
 from ..http.listening import address, allowed_hosts, is_loopback, listen
 from ..http.serving import AppServer
+from ..types import Span
 from .application import MAX_WAIT_SECONDS, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, call_method, forward_methods
@@ -18,12 +20,13 @@ from .methods import Method, call_method, forward_methods
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "LightningStoreServer", *args: Any, **kwargs: Any) -> Any:
+        self._check_process(method.name)
         return await call_method(self.store, method.name, args, kwargs)
 
     return call
 
 
-@forward_methods(_pass_on)
+@forward_methods(_pass_on, derived=True)
 class LightningStoreServer(LightningStore):
     """Serves a store under `/v1`. It is itself the store for callers in this process.
 
@@ -55,6 +58,7 @@ class LightningStoreServer(LightningStore):
         if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
             raise ConfigError("the token must be printable ASCII without spaces")
         self.store = store
+        self._pid = os.getpid()
         self.host = host
         self.port = port
         self._socket = socket
@@ -69,6 +73,21 @@ class LightningStoreServer(LightningStore):
         }
         self._server: AppServer | None = None
         self._application: StoreApplication | None = None
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        self._check_process("add_otel_span")
+        return await self.store.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
+
+    def _check_process(self, name: str) -> None:
+        """A forked child has a copy of the store: what it wrote there would be acknowledged and lost."""
+        if os.getpid() != self._pid:
+            address = f"LightningStoreClient({self.endpoint!r})" if self.port is not None else "a LightningStoreClient"
+            raise StoreError(
+                f"{name} was called in process {os.getpid()}, but the store is served by process {self._pid}: "
+                f"use {address} in a forked child"
+            )
 
     @property
     def endpoint(self) -> str:
@@ -86,6 +105,7 @@ class LightningStoreServer(LightningStore):
         """Bind the address and serve; a taken port is an error, and nothing is left running."""
         if self._server is not None:
             return
+        self._pid = os.getpid()
         bound = listen(self.host, self.port or 0) if self._socket is None else self._socket.dup()
         self.port = bound.getsockname()[1]
         self._server = AppServer(self._make_application, bound, name="sharpen-store")

@@ -1,33 +1,52 @@
 """`LightningStoreThreaded`: any store, used from any thread, by running it in a loop of its own."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..types import Span
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, call_method, forward_methods
 
 
 def _send_to_loop(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "LightningStoreThreaded", *args: Any, **kwargs: Any) -> Any:
-        return await self._in_loop(call_method(self.store, method.name, args, kwargs))
+        # A call that waits for others must let them act meanwhile.
+        waits = method.name == "wait_for_rollouts" or (
+            "wait_seconds" in method.parameters and bool(method.bind(args, kwargs).get("wait_seconds"))
+        )
+        return await self._in_loop(self._run(method.name, args, kwargs, waits=waits))
 
     return call
 
 
-@forward_methods(_send_to_loop)
+@forward_methods(_send_to_loop, derived=True)
 class LightningStoreThreaded(LightningStore):
-    """Makes a store that is not thread-safe usable from many threads and loops at once."""
+    """Makes a store that is not thread-safe usable from many threads and loops at once: its calls run one by one."""
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
         self.store_id = getattr(store, "store_id", None)
         self._lock = threading.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sharpen-store-loop", daemon=True)
         self._thread.start()
+
+    async def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
+        """One call after another, also where a store is left in the middle of one by an `await`."""
+        async with contextlib.nullcontext() if waits else self._one_at_a_time:
+            return await call_method(self.store, name, args, kwargs)
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        arguments = (rollout_id, attempt_id, readable_span, sequence_id)
+        stored: Span | None = await self._in_loop(self._run("add_otel_span", arguments, {}, waits=False))
+        return stored
 
     async def _in_loop(self, work: Any) -> Any:
         with self._lock:

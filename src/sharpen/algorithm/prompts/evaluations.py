@@ -148,7 +148,7 @@ class Evaluations:
 
     async def rollouts(self, ids: Sequence[str]) -> list[Rollout]:
         async with self._reading:
-            return list((await self._store.query_rollouts(rollout_id_in=ids)).items)
+            return list(await self._store.query_rollouts(rollout_id_in=ids))
 
     async def spans(self, evaluation: Evaluation) -> list[Span]:
         async with self._reading:
