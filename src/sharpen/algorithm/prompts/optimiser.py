@@ -232,7 +232,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         working = await self.get_store().query_rollouts(
             status_in=["preparing", "running"], rollout_id_contains=f"ro-{self.key}-", limit=1
         )
-        return bool(working.items)
+        return len(working) > 0
 
     def _conclude(self) -> None:
         best, seed = self.book.best, self.book.seed

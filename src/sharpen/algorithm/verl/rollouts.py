@@ -99,8 +99,8 @@ class Rollouts:
         if not ids:
             return {}
         found = await self._store.query_rollouts(rollout_id_in=list(ids))
-        known = {ids[each.rollout_id]: each for each in found.items if self._can_be_taken(each)}
-        if is_training and not found.items:
+        known = {ids[each.rollout_id]: each for each in found if self._can_be_taken(each)}
+        if is_training and not len(found):
             self._earlier = ()  # steps are asked for in their order: there is nothing of later ones either
         return known
 
@@ -118,14 +118,14 @@ class Rollouts:
         """Cancel what was asked for under these keys and is not finished: nobody waits for it."""
         for key in keys:
             waiting = await self._store.query_rollouts(status_in=OPEN, rollout_id_contains=_prefix(key))
-            await self._store.cancel_rollouts([each.rollout_id for each in waiting.items])
+            await self._store.cancel_rollouts([each.rollout_id for each in waiting])
 
     async def are_running(self) -> bool:
         """Whether agents work on any of them right now."""
         found = await self._store.query_rollouts(
             status_in=["preparing", "running"], rollout_id_contains=self.prefix, limit=1
         )
-        return bool(found.items)
+        return len(found) > 0
 
     # -- reading -------------------------------------------------------------------------------------
 
