@@ -256,6 +256,24 @@ def test_overrides_with_the_parameters_of_agent_lightning_work() -> None:
     assert trainer.fit(double, [1, 2]).metrics["rollouts"] == 2
 
 
+def test_overrides_that_pass_only_the_spec_on_work() -> None:
+    made: list[str] = []
+
+    class MyTrainer(Trainer):
+        def _make_strategy(self, strategy: Any) -> ExecutionStrategy:  # type: ignore[override]
+            made.append("strategy")
+            return super()._make_strategy(strategy)
+
+        def _make_store(self, store: Any) -> Any:  # type: ignore[override]
+            made.append("store")
+            return super()._make_store(store)
+
+    trainer = MyTrainer(n_runners=3, port=5005)
+    assert (trainer.strategy.n_runners, trainer.strategy.server_port) == (3, 5005)  # type: ignore[attr-defined]
+    assert MyTrainer(strategy="shm", algorithm="Baseline").fit(double, [1, 2]).metrics["rollouts"] == 2
+    assert made == ["strategy", "strategy", "store"]
+
+
 def test_the_port_and_the_number_of_runners_reach_an_override() -> None:
     given: list[Any] = []
 

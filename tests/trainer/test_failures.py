@@ -91,8 +91,9 @@ def test_retries_of_a_function_are_refused_as_it_keeps_no_checkpoint() -> None:
     async def fails_once() -> None:
         raise ArithmeticError
 
-    with pytest.raises(ConfigError, match="fails_once"):
-        small_trainer(algorithm=fails_once, algorithm_retries=2).fit(double)
+    for algorithm in (fails_once, [Stumbling(), fails_once]):
+        with pytest.raises(ConfigError, match="fails_once"):
+            small_trainer(algorithm=algorithm, algorithm_retries=2).fit(double)
 
 
 def test_there_are_as_many_tries_as_were_allowed() -> None:

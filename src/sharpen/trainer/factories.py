@@ -108,11 +108,12 @@ class Factories(TrainerLegacy):
         )
 
     def _make_strategy(
-        self, strategy: ComponentSpec[ExecutionStrategy], *, n_runners: int, port: int | None = None
+        self, strategy: ComponentSpec[ExecutionStrategy], *, n_runners: int | None = None, port: int | None = None
     ) -> ExecutionStrategy:
-        # Where nobody gave a number, the strategy has one itself.
+        # An override may pass neither number on. Where nobody gave n_runners, the strategy has its own default.
+        n_runners = self.n_runners if n_runners is None else n_runners
         is_given = self.n_runners is not None or n_runners != 1
-        wanted = {"n_runners": n_runners if is_given else None, "server_port": port}
+        wanted = {"n_runners": n_runners if is_given else None, "server_port": self.port if port is None else port}
         offered = {name: value for name, value in wanted.items() if value is not None}
         return build_component(
             ClientServerExecutionStrategy if strategy is None else strategy,
@@ -134,8 +135,10 @@ class Factories(TrainerLegacy):
             dict_default_cls=LitAgentRunner,
         )
 
-    def _make_store(self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy) -> LightningStore:
-        if store is None and is_runner_only(strategy):
+    def _make_store(
+        self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy | None = None
+    ) -> LightningStore:
+        if store is None and is_runner_only(self.strategy if strategy is None else strategy):
             store = "memory"  # never used: the store of this run is served elsewhere
         if is_address(store):
             return _opened(store)

@@ -66,4 +66,8 @@ def check_daemon(daemon: bool | None) -> None:
             f"daemon is {daemon!r}, but runners always end with the process of the trainer: leave it out, or start "
             "runners that go on by themselves with strategy={'type': 'cs', 'role': 'runner'}"
         )
-    warnings.warn("Trainer(daemon=True) is deprecated: it is always so", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        "Trainer(daemon=True) is deprecated and has no effect: runners always end with the run",
+        DeprecationWarning,
+        stacklevel=3,
+    )

@@ -241,11 +241,12 @@ class Trainer(LoopFace, Factories):
         algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
         if algorithm is None:
             self._refuse_listeners()
-        if self.algorithm_retries and isinstance(algorithm, FunctionalAlgorithm):
+        functions = [stage for stage in stages_of(algorithm) if isinstance(stage, FunctionalAlgorithm)]
+        if self.algorithm_retries and functions:
             raise ConfigError(
-                f"algorithm_retries is {self.algorithm_retries}, but {title_of(algorithm)} is an @algo function, which "
-                "keeps no checkpoint to start again from: write an Algorithm with state_dict, load_state_dict and "
-                "checkpoint(), or leave algorithm_retries out"
+                f"algorithm_retries is {self.algorithm_retries}, but {title_of(functions[0])} is an @algo function, "
+                "which keeps no checkpoint to start again from: write an Algorithm with state_dict, load_state_dict "
+                "and checkpoint(), or leave algorithm_retries out"
             )
         if algorithm is None and (train_dataset is not None or val_dataset is not None):
             log.warning("there are tasks but no algorithm to enqueue them: use dev(...), or Trainer(algorithm=...)")
