@@ -1,10 +1,11 @@
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharpen import GRPO
+from sharpen import GRPO, VERL
 from sharpen.algorithm.verl.grpo_options import OPTIONS, SYNONYMS
 from sharpen.errors import ConfigError
 
@@ -50,7 +51,7 @@ def test_every_option_acts(tmp_path: Path) -> None:
         "precision": "bf16",
         "config": {"data.shuffle": False},
     }
-    assert set(given) | {"model", "unknown"} == set(inspect.signature(GRPO).parameters)
+    assert set(given) | {"model", "others", "unknown"} == set(inspect.signature(GRPO).parameters)
     assert set(given) | {"model"} == {*OPTIONS, "config"}
     usual = GRPO("m").config
     for name, value in given.items():
@@ -112,6 +113,22 @@ def test_a_near_miss_is_told_the_option_that_is_meant(name: str, meant: str) -> 
         GRPO("m", **{name: 1})
     assert name in str(caught.value)
     assert meant in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: GRPO(), "GRPO\\('"),
+        (lambda: GRPO(None), "GRPO\\('"),
+        (lambda: GRPO(model_name="q"), "model_name .*model="),  # type: ignore[arg-type]
+        (lambda: GRPO("m", 8), "8.*group_size="),  # type: ignore[arg-type]
+        (lambda: GRPO(5), "model is 5"),  # type: ignore[arg-type]
+        (lambda: VERL(model="x"), "model.*GRPO"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_call_is_told_what_to_write(make: Callable[[], Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make()
 
 
 def test_synonyms_lead_to_options_and_are_none_themselves() -> None:

@@ -16,7 +16,7 @@ class GRPO(VERL[TaskT]):
     others less. Run it with `Trainer(algorithm=GRPO(model)).fit(agent, train_tasks, val_tasks)`.
 
     Args:
-        model: A name on the hub, a folder, an adapter or a GGUF file.
+        model: A name on the hub, a folder, an adapter or a GGUF file. Required.
         group_size: Rollouts of each task.
         batch_size: Tasks of a step.
         learning_rate: Of AdamW. LoRA needs about ten times as much as all weights.
@@ -50,8 +50,8 @@ class GRPO(VERL[TaskT]):
 
     def __init__(
         self,
-        model: str | os.PathLike[str],
-        *,
+        model: str | os.PathLike[str] | None = None,
+        *others: Never,
         group_size: int = 8,
         batch_size: int = 8,
         learning_rate: float = 1e-5,
@@ -80,10 +80,9 @@ class GRPO(VERL[TaskT]):
         config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         **unknown: Never,
     ) -> None:
-        refuse_unknown(unknown)
+        refuse_unknown(unknown, others)
         given = locals()
-        options = {name: given[name] for name in OPTIONS}
-        super().__init__(grpo_config(options | {"model": os.fspath(model)}, config))
+        super().__init__(grpo_config({name: given[name] for name in OPTIONS}, config))
 
     def spelled(self, key: str) -> str:
         return next((f"{option}=" for option, own in OPTIONS.items() if own == key), super().spelled(key))

@@ -1,14 +1,14 @@
 """GRPO in plain words, for those who do not know verl: each option sets one key of the config."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from ...errors import ConfigError
 from .given import flatten, nested
 from .keys import KEYS, LEAVES, full_name
-from .values import read_value
+from .values import read_value, shown
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
@@ -64,8 +64,13 @@ SYNONYMS = {
 """What TRL, verl and others call an option."""
 
 
-def refuse_unknown(names: Iterable[str]) -> None:
-    """Raise a ConfigError that says what each of these options is called here."""
+def refuse_unknown(names: Iterable[str], unnamed: Sequence[Any] = ()) -> None:
+    """Raise a ConfigError that says what each of these options is called here, and that options need their names."""
+    if unnamed:
+        raise ConfigError(
+            f"GRPO takes only the model by position, but was also given {', '.join(map(shown, unnamed))}: write the "
+            "names of the options, such as GRPO(model, group_size=8)"
+        )
     told = [f"{name} ({_hint(name)})" for name in names]
     if told:
         raise ConfigError(f"GRPO does not take {', '.join(told)}")
@@ -87,6 +92,8 @@ def grpo_config(
 ) -> dict[str, Any]:
     """The config of the options of `GRPO`, in verl's shape. Keys of `config` count more than the options."""
     given = dict(options)
+    if given["model"] is None:
+        raise ConfigError("GRPO needs the model to train: write GRPO('Qwen/Qwen2.5-0.5B-Instruct'), or give a folder")
     if given["mini_batch_size"] is None:
         given["mini_batch_size"] = given["batch_size"]
     # Read here too, so that a message names the option and not the key behind it.

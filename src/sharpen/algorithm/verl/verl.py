@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from ...errors import ConfigError
 from ...llm.models.loading import check_packages
@@ -37,7 +37,12 @@ class VERL(Algorithm[TaskT]):
     needs_gateway = True
     runs_side_by_side = True
 
-    def __init__(self, config: Mapping[str, Any] | str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any] | str | os.PathLike[str] | None = None, **unknown: Never) -> None:
+        if unknown:
+            raise ConfigError(
+                f"VERL does not take {', '.join(unknown)}: put verl's keys into one config, such as "
+                "VERL({'actor_rollout_ref.model.path': model}), or use GRPO(model), which has options"
+            )
         self.settings: VERLConfig = read_config(config)
         self._loaded: State | None = None
         self._run: TrainingRun | None = None
