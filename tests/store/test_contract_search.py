@@ -6,7 +6,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStore
-from sharpen.types import EnqueueRolloutRequest
+from sharpen.types import EnqueueRolloutRequest, Rollout
 
 from .scenes import claim_new, finish_new
 
@@ -38,7 +38,7 @@ async def test_items_are_whole_rollouts(store):
     await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, reward=0.5)
     (found,) = (await store.search_rollouts(worker_id="w-1")).items
     (listed,) = await store.query_rollouts()
-    assert found == listed
+    assert found == Rollout(**{name: getattr(listed, name) for name in Rollout.__struct_fields__})
     assert (found.input, found.reward, found.status) == ({"question": "6 * 7"}, 0.5, "succeeded")
 
 

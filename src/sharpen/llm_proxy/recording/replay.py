@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnknownIdError
 from ...semconv import SHARPEN_LLM_CALL
 from ...store import LightningStore
 from ..calls import Call, Place, Refusal
@@ -115,6 +115,8 @@ async def record_of_rollout(store: LightningStore, rollout_id: str) -> list[Exch
         if not len(page) or offset >= page.total:
             break
     if not found:
+        if await store.get_rollout_by_id(rollout_id) is None:
+            raise UnknownIdError(f"there is no rollout {rollout_id!r} in the store")
         raise ConfigError(
             f"rollout {rollout_id!r} has {offset} LLM calls in the store, and none of them holds its raw exchange: "
             "only calls through a gateway with mode='record' can be replayed"
