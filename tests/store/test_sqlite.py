@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from sharpen.errors import (
     TaskError,
     UnknownIdError,
 )
-from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore, sqlite_schema
+from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore, sqlite, sqlite_schema
 from sharpen.store.backup import backup_store
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
@@ -707,12 +708,67 @@ async def test_a_file_that_is_lost_while_someone_waits_is_an_error_for_all(path,
     path.unlink()
     if what == "replaced":
         path.write_bytes(b"")
-    with pytest.raises(StoreFileError, match="deleted or replaced"):
+    with pytest.raises(StoreFileError, match="moved, deleted or replaced"):
         await within_patience(waiting)
     with pytest.raises(StoreFileError):
         await store.enqueue_rollout("task")
     with pytest.raises(StoreFileError):
         await store.close()
+
+
+async def test_the_working_directory_may_change_while_a_store_with_a_relative_path_is_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    store = SQLiteStore("store.db")
+    queued = await store.enqueue_rollout("task")
+    monkeypatch.chdir(tmp_path / "other")
+    look_until_gone(store)
+    assert await store.get_rollout_by_id(queued.rollout_id) is not None
+    await store.close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["other", "store.db"]
+    assert not list((tmp_path / "other").iterdir())
+
+
+def look_until_gone(store):
+    """What the watchdog does in so many seconds that a file which is away counts as lost, less one look."""
+    for _ in range(sqlite.LOOKS_UNTIL_GONE - 1):
+        with suppress(StoreWriteError):
+            store._look_at_file()
+
+
+async def test_a_folder_that_is_renamed_and_renamed_back_loses_nothing(tmp_path):
+    (tmp_path / "a").mkdir()
+    store = SQLiteStore(tmp_path / "a" / "store.db")
+    store._next_file_look = math.inf
+    first = await store.enqueue_rollout("task")
+    for _ in range(2):
+        (tmp_path / "a").rename(tmp_path / "b")
+        look_until_gone(store)
+        store._close_readers()
+        with pytest.raises(StoreWriteError, match="path"):  # no new file is made in the place of the old one
+            await store.get_rollout_by_id(first.rollout_id)
+        assert not (tmp_path / "a").exists()
+        second = await store.enqueue_rollout("task")
+        (tmp_path / "b").rename(tmp_path / "a")
+        store._look_at_file()
+    await store.close()
+    again = SQLiteStore(tmp_path / "a" / "store.db")
+    assert await again.get_rollout_by_id(first.rollout_id) is not None
+    assert await again.get_rollout_by_id(second.rollout_id) is not None
+    await again.close()
+
+
+async def test_a_disk_that_cannot_be_reached_for_a_while_does_not_end_the_store(path):
+    store = SQLiteStore(path)
+    link = path.with_name("loop")
+    os.symlink(link, link)  # it cannot be looked at: ELOOP
+    real, store.path = store.path, link / "store.db"
+    for _ in range(sqlite.LOOKS_UNTIL_GONE + 1):
+        with pytest.raises(StoreWriteError, match="loop"):
+            store._look_at_file()
+    store.path = real
+    await store.enqueue_rollout("task")
+    await store.close()
 
 
 async def test_a_file_that_was_overwritten_while_in_use_is_not_closed_without_an_error(path):

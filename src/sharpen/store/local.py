@@ -161,7 +161,7 @@ class LocalStore(LightningStore):
         """Notice what others wrote."""
 
     def _break(self, error: StoreFileError) -> None:
-        """What the store holds is lost or damaged: from now on everybody gets this error, also those who wait."""
+        """The store is lost or damaged: from now on every call raises this error, also those that wait."""
         if self._broken is None:
             log.error("the store cannot be used any more: %s", error)
             self._broken = error

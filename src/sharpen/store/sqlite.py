@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ POLL_SECONDS = 0.05  # how often other processes' writes are looked for while so
 IDLE_POLL_SECONDS = 1.0
 FULL_BYTES = 128 * 1024  # less than this is free: no room for the log and its index
 FILE_LOOK_SECONDS = 1.0
+LOOKS_UNTIL_GONE = 5  # in a row: a folder may be renamed and renamed back
 CHECK_SECONDS = 2.0  # how long the file is checked for damage when it is closed
 
 
@@ -79,7 +80,7 @@ class SQLiteStore(LocalStore):
         if synchronous not in ("normal", "full"):
             raise InvalidInputError(f"synchronous is {synchronous!r}: use normal or full")
         super().__init__(clock=clock)
-        self.path = parse_path(database_url)
+        self.path = parse_path(database_url).absolute()  # the working directory may change later
         self._synchronous = synchronous
         self._is_quick = synchronous == "normal"
         self._busy_seconds = busy_seconds
@@ -91,7 +92,7 @@ class SQLiteStore(LocalStore):
         self._is_closed = False
         self._generation = 0
         self._open_file: tuple[int, int] | None = None
-        self._next_file_look = 0.0
+        self._next_file_look, self._looks_left = 0.0, LOOKS_UNTIL_GONE
         self._read_only = ReadOnlyFile(self.path, busy_seconds=busy_seconds) if read_only else None
         if self._read_only is None:
             check_file(self.path)
@@ -163,7 +164,8 @@ class SQLiteStore(LocalStore):
         try:
             tables, ledger = self._readers.pop()
         except IndexError:
-            self._check_file_is_ours()  # SQLite would make a new file in the place of one that is gone
+            if not self._is_file_there():  # SQLite would make a new file in its place
+                raise StoreWriteError(f"the store file {str(self.path)!r} is not at its path now") from None
             tables = SQLiteTables(self._connect(), self._worker_times)
             ledger = self._make_ledger(tables)
         # One consistent view for a method that asks several questions.
@@ -389,7 +391,7 @@ class SQLiteStore(LocalStore):
         self._refresh()
         if time.monotonic() >= self._next_file_look:
             self._next_file_look = time.monotonic() + FILE_LOOK_SECONDS
-            self._check_file_is_ours()
+            self._look_at_file()
         if self._kept.jobs:
             self._commit([], wait=True)
         if self._worker_times:
@@ -405,16 +407,35 @@ class SQLiteStore(LocalStore):
             if deadline is not None:
                 self._watchdog.look_at(deadline)
 
-    def _check_file_is_ours(self) -> None:
-        """SQLite goes on writing into a file that was deleted or replaced, and all of it would be lost."""
+    def _is_file_there(self) -> bool:
+        """Return whether the path leads to the open file; where that cannot be said, as on a network disk, raise."""
         if self._read_only is not None or self._open_file is None:
+            return True
+        try:
+            return open_files.is_at(self.path, self._open_file)
+        except OSError as error:
+            raise StoreWriteError(f"the store file {str(self.path)!r} cannot be reached now: {error}") from error
+
+    def _look_at_file(self) -> None:
+        """Notice a file that is gone: SQLite continues to write into it, but nobody would find it at its path."""
+        if self._is_file_there():
+            self._looks_left = LOOKS_UNTIL_GONE
             return
-        if not open_files.is_at(self.path, self._open_file):
-            error = StoreFileError(
-                f"the store file {str(self.path)!r} was deleted or replaced while it was in use: what it held is lost"
-            )
-            self._break(error)
-            raise error
+        self._looks_left -= 1
+        if self._looks_left > 0:
+            raise StoreWriteError(f"the store file {str(self.path)!r} is not at its path now")
+        error = StoreFileError(
+            f"the store file {str(self.path)!r} was moved, deleted or replaced while it was in use: move it back, or "
+            "restore a backup, and open the store again"
+        )
+        self._break(error)
+        raise error
+
+    def _look_until_sure(self) -> None:
+        while not self._is_file_there():
+            with suppress(StoreWriteError):
+                self._look_at_file()
+            time.sleep(FILE_LOOK_SECONDS)
 
     async def _woken(self, ticket: Ticket, seconds: float) -> bool:
         self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
@@ -457,12 +478,14 @@ class SQLiteStore(LocalStore):
         await asyncio.to_thread(self._close_connections)
 
     def _close_connections(self) -> None:
+        is_there = False
         try:
             if self._kept.jobs:
                 self._commit([], wait=True)
             if self._worker_times:
                 self._write_worker_times()
-            self._check_file_is_ours()
+            self._look_until_sure()
+            is_there = True
         except StoreError as error:
             log.warning("the store was closed before everything was written: %s", error)
         if self._kept.jobs:
@@ -473,7 +496,7 @@ class SQLiteStore(LocalStore):
             if self._read_only is None:
                 self._write_back_log()
             self._connection.close()
-            if self._read_only is None and self._broken is None:
+            if self._read_only is None and self._broken is None and is_there:
                 self._check_for_damage()
             if self._open_file is not None:
                 open_files.remove(self._open_file)

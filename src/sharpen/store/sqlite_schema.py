@@ -205,10 +205,10 @@ class OpenFiles:
         return key
 
     def is_at(self, path: Path, key: tuple[int, int]) -> bool:
-        """Whether the path still leads to the file that was opened."""
+        """Whether the path still leads to the file that was opened; an error that does not tell is raised."""
         try:
             found = path.stat()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return (found.st_dev, found.st_ino) == key
 
