@@ -125,6 +125,13 @@ def traced_with_its_own_key(task):
     return traced(task)
 
 
+def traced_with_a_key_for_its_model(task):
+    import agents
+
+    agents.set_default_openai_key("sk-mine")
+    return traced(task)
+
+
 def traced_on_purpose(task):
     import agents
 
@@ -154,8 +161,9 @@ def traced_by_a_processor_of_ones_own(task):
     return 1.0
 
 
-def test_the_agents_sdk_sends_nothing_to_its_maker_from_a_runner(store_path, internet):
-    assert run_one(traced, store_path).status == "succeeded"
+@pytest.mark.parametrize("agent", [traced, traced_with_a_key_for_its_model])
+def test_the_agents_sdk_sends_nothing_to_its_maker_from_a_runner(store_path, internet, agent):
+    assert run_one(agent, store_path).status == "succeeded"
     assert internet.requests == []
 
 

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -70,15 +71,35 @@ def keep_agents_sdk_private() -> None:
 def _guard_export(name: str) -> None:
     processors = sys.modules.get(f"{name}.tracing.processors")
     exporter = getattr(processors, "BackendSpanExporter", None)
-    if exporter is not None:  # otherwise it is another package of that name
-        exporter.export = _guarded(exporter.export, processors)
+    if exporter is None:  # another package of that name
+        return
+    has_tracing_key = threading.Event()
+    # Only the public function counts. `set_default_openai_key` and `set_default_openai_client`, which set the key for
+    # model calls, pass it to the exporter as well, but they call the SDK's own reference to the function.
+    for module in (sys.modules[name], sys.modules[f"{name}.tracing"]):
+        module.set_tracing_export_api_key = _noting(  # type: ignore[attr-defined]
+            module.set_tracing_export_api_key, has_tracing_key
+        )
+    exporter.export = _guarded(exporter.export, processors, has_tracing_key)
 
 
-def _guarded(export: Callable[[Any, Any], None], processors: Any) -> Callable[[Any, Any], None]:
+def _noting(set_key: Callable[[str], None], has_tracing_key: threading.Event) -> Callable[[str], None]:
+    @functools.wraps(set_key)
+    def set_tracing_export_api_key(api_key: str) -> None:
+        has_tracing_key.set()
+        set_key(api_key)
+
+    return set_tracing_export_api_key
+
+
+def _guarded(
+    export: Callable[[Any, Any], None], processors: Any, has_tracing_key: threading.Event
+) -> Callable[[Any, Any], None]:
     @functools.wraps(export)
     def export_wanted(self: Any, items: Any) -> None:
         is_ours = self is not getattr(processors, "_global_exporter", self)
-        wanted = [item for item in items if is_ours or _is_set_up(self) or getattr(item, "tracing_api_key", None)]
+        is_wanted = is_ours or has_tracing_key.is_set() or _is_enabled()
+        wanted = [item for item in items if is_wanted or getattr(item, "tracing_api_key", None)]
         if wanted:
             export(self, wanted)
         if len(wanted) < len(items):
@@ -87,11 +108,10 @@ def _guarded(export: Callable[[Any, Any], None], processors: Any) -> Callable[[A
     return export_wanted
 
 
-def _is_set_up(exporter: Any) -> bool:
-    """Whether the agent called `set_tracing_export_api_key` or `set_tracing_disabled(False)`, or the environment says
-    that tracing is not disabled."""
+def _is_enabled() -> bool:
+    """Whether the agent called `set_tracing_disabled(False)`, or the environment says that tracing is not disabled."""
     provider = getattr(sys.modules.get("agents.tracing.setup"), "GLOBAL_TRACE_PROVIDER", None)
-    if getattr(exporter, "_api_key", None) is not None or getattr(provider, "_manual_disabled", None) is False:
+    if getattr(provider, "_manual_disabled", None) is False:
         return True
     return os.environ.get("OPENAI_AGENTS_DISABLE_TRACING", "").lower() in ("0", "false")
 
