@@ -369,10 +369,12 @@ class CountsSteps(SoftmaxPolicy):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[int] = []
+        self.firsts: list[Any] = []
 
     def learn(self, batch: Any, **update_kwargs: Any) -> dict[str, float]:
         self.sizes.append(len(batch))
-        return super().learn(batch)
+        self.firsts.append(batch.obs_T[0, 0])
+        return super().learn(batch) | {"size": float(len(batch))}
 
 
 def test_a_budget_of_steps_bounds_updates_and_the_run() -> None:
@@ -380,11 +382,30 @@ def test_a_budget_of_steps_bounds_updates_and_the_run() -> None:
     vessel = countdown(policy, train_initial_states=[40, 50], step_per_iter=30)
     trainer = Trainer(max_steps=300, finite_env_type="dummy", concurrency=2, seed=1)
     trainer.fit(vessel)
-    assert policy.sizes[:3] == [30, 30, 30]  # two episodes of 90 steps together are three updates of one iteration
-    assert trainer.current_step == sum(policy.sizes) == 90 * trainer.current_iter
-    assert 300 <= trainer.current_step < 300 + 90
+    assert policy.sizes == [30] * 12  # two episodes of 90 steps together are three updates of one iteration
+    assert trainer.current_step == 90 * trainer.current_iter == 360
     assert trainer.metrics["reward"] == 45.0
     assert "loss" in trainer.metrics
+
+
+@pytest.mark.parametrize(("length", "n_envs"), [(10, 4), (257, 1), (1000, 3), (1, 2)])
+def test_an_update_has_as_many_steps_as_asked_for_however_long_episodes_are(length: int, n_envs: int) -> None:
+    policy = CountsSteps()
+    vessel = countdown(policy, train_initial_states=[length], step_per_iter=256)
+    trainer = Trainer(max_iters=5, finite_env_type="dummy", concurrency=n_envs, seed=1)
+    trainer.fit(vessel)
+    assert len(policy.sizes) >= 5
+    assert all(256 <= size < 256 + n_envs for size in policy.sizes)
+    assert 0 <= trainer.current_step - sum(policy.sizes) < 256  # they wait for the next iteration
+
+
+def test_metrics_of_several_updates_are_weighted_by_their_steps() -> None:
+    policy = CountsSteps()
+    vessel = countdown(policy, train_initial_states=[5, 5, 6], step_per_iter=4)
+    trainer = Trainer(max_iters=1, finite_env_type="dummy", concurrency=3, seed=1)
+    trainer.fit(vessel)
+    assert len(set(policy.sizes)) > 1
+    assert trainer.metrics["size"] == pytest.approx(sum(n * n for n in policy.sizes) / sum(policy.sizes))
 
 
 def test_steps_of_validations_do_not_count_for_the_budget() -> None:
@@ -395,17 +416,48 @@ def test_steps_of_validations_do_not_count_for_the_budget() -> None:
 
 
 def test_a_run_with_a_budget_of_steps_can_be_extended_and_ends_like_one_that_never_stopped(tmp_path: Path) -> None:
-    def fit(folder: Path, max_steps: int, resume: Path | None = None) -> tuple[Trainer, SoftmaxPolicy]:
-        policy, saving = SoftmaxPolicy(), Checkpoint(folder)
+    def fit(folder: Path, max_steps: int, resume: Path | None = None) -> tuple[Trainer, CountsSteps]:
+        policy, saving = CountsSteps(), Checkpoint(folder)
         trainer = Trainer(max_steps=max_steps, finite_env_type="dummy", concurrency=3, callbacks=saving, seed=11)
         trainer.fit(guess(policy, step_per_iter=100), ckpt_path=resume)
         return trainer, policy
 
-    fit(tmp_path / "a", 400)
+    stopped, first = fit(tmp_path / "a", 400)
     extended, policy = fit(tmp_path / "a", 900, tmp_path / "a" / "latest.pth")
     whole, expected = fit(tmp_path / "b", 900)
     assert np.array_equal(policy.weights, expected.weights)
     assert (extended.current_step, extended.metrics) == (whole.current_step, whole.metrics)
+    assert first.sizes + policy.sizes == expected.sizes
+    assert sum(first.sizes) < stopped.current_step  # some steps wait in the checkpoint
+
+
+def test_another_run_does_not_learn_from_steps_that_the_last_one_left() -> None:
+    policy = CountsSteps()
+    vessel = countdown(policy, train_initial_states=[10], step_per_iter=16)
+    for _ in range(2):
+        Trainer(max_iters=1, finite_env_type="dummy", concurrency=1, seed=1).fit(vessel)
+    assert policy.sizes == [16, 16]
+    assert [float(each) for each in policy.firsts] == [10.0, 10.0]
+
+
+@pytest.mark.parametrize("name", ["step_per_iter", "episode_per_iter", "buffer_size"])
+@pytest.mark.parametrize("value", [0, True, 2.5])
+def test_numbers_of_a_vessel_are_refused_also_when_they_are_assigned(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is {value}"):
+        countdown(Zeros(), train_initial_states=[3], **{name: value})
+    vessel, policy = countdown(Zeros(), train_initial_states=[3]), Zeros()
+    vessel.policy = policy
+    setattr(vessel, name, value)
+    with pytest.raises(ConfigError, match=f"{name} is {value}"):
+        Trainer(max_iters=1, finite_env_type="dummy").fit(vessel)
+    assert not policy.batches
+
+
+@pytest.mark.parametrize("name", ["max_iters", "max_steps", "val_every_n_iters", "concurrency"])
+def test_a_truth_value_is_not_a_number_of_a_trainer(name: str) -> None:
+    settings: Any = {name: True}
+    with pytest.raises(ConfigError, match=f"{name} is True"):
+        Trainer(**settings)
 
 
 def test_a_vector_simulator_has_a_budget_of_steps_too() -> None:

@@ -42,23 +42,26 @@ class Collector:
             pass
         return buffer.episodes()
 
-    def collect_steps(self, n_step: int, *, deterministic: bool = False) -> Iterator[EpisodeBatch]:
+    def collect_steps(self, n_step: int, *, n_waiting: int = 0, deterministic: bool = False) -> Iterator[EpisodeBatch]:
         """Begin episodes until `n_step` steps are made, play them to their ends, and yield every `n_step` steps.
 
         An episode that is running when a batch is yielded is cut there: each of its parts but the last is a truncated
-        episode of its batch. The policy may learn between two batches.
+        episode of its batch. The policy may learn between two batches. The first batch is smaller by `n_waiting`, the
+        number of steps that the caller has kept from before, and the last batch holds whatever remains.
         """
+        if n_step < 1:
+            raise InvalidInputError(f"n_step is {n_step!r}: use a whole number, 1 or more")
         buffer = _Buffer(len(self.env), self._buffer_rounds)
-        taken = kept = 0
+        taken, kept, due = 0, 0, n_step - n_waiting
         for played in self._rounds(None, deterministic, buffer):
             taken, kept = taken + played.steps, kept + played.steps
             if taken >= n_step:
                 self.env.stop_beginning()
-            if kept >= n_step:
+            if kept >= due:
                 buffer.cut(played.running, self.env)
                 yield buffer.episodes()
                 buffer.clear()
-                kept = 0
+                kept, due = 0, n_step
         if kept:
             yield buffer.episodes()
 

@@ -5,13 +5,13 @@ an episode or when.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from .trees import Array, Tree, map_tree, rows
+from .trees import Array, Tree, concatenate, map_tree, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +95,14 @@ class EpisodeBatch:
     def episodes(self) -> Iterator["EpisodeBatch"]:
         """Each episode in turn."""
         return map(self.episode, range(self.n_episodes))
+
+    def followed_by(self, other: "EpisodeBatch") -> "EpisodeBatch":
+        """Return the episodes of both as one batch, those of `other` last."""
+        return EpisodeBatch(**concatenate([self.state_dict(), other.state_dict()]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fields by name, as a checkpoint keeps them: `EpisodeBatch(**state)` is the same batch."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def as_dict(self) -> dict[str, Any]:
         """The arrays by name, for code that wants a plain mapping."""

@@ -15,7 +15,7 @@ from ..vector_simulator import VectorSimulator
 def check_numbers(**settings: Any) -> None:
     """Numbers of episodes and steps are whole and positive."""
     for name, value in settings.items():
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} is {value!r}: use a whole number, 1 or more")
 
 

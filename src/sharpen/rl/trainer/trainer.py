@@ -329,7 +329,8 @@ def _as_returns(array: Any) -> dict[int, float] | None:
 def _check_positive(**settings: int | None) -> None:
     for name, value in settings.items():
         least = 0 if name in ("max_iters", "max_steps") else 1
-        if value is not None and (not isinstance(value, int) or value < least):
+        is_whole = isinstance(value, int) and (name == "fast_dev_run" or not isinstance(value, bool))
+        if value is not None and (not is_whole or value < least):
             raise ConfigError(f"{name} is {value!r}: use a whole number from {least} on, or None")
 
 

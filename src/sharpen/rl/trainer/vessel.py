@@ -16,6 +16,7 @@ from ...errors import ConfigError, SeedIteratorNotAvailable
 from ...loggers import LogLevel, Metrics, wanting
 from ..collector import Collector
 from ..data_queue import DataQueue
+from ..episodes import EpisodeBatch
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
 from ..log_writer import is_number
@@ -108,7 +109,8 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
 
     `step_per_iter` takes the place of `episode_per_iter` where episodes are long or differ in length: an iteration
     begins episodes until they have made so many steps together and plays them to their ends, and the policy learns
-    after every `step_per_iter` steps, so that the size of an update does not depend on the length of an episode.
+    after every `step_per_iter` steps, so that the size of an update does not depend on the length of an episode. Steps
+    that remain at the end of an iteration belong to the first update of the next one, and are kept in checkpoints.
 
     Training draws the states in a shuffled order that goes on over iterations, so each is used as often as any other.
     `buffer_size` is how many steps the buffer holds before it has to grow. `update_kwargs` go to `policy.learn`.
@@ -130,9 +132,6 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         update_kwargs: dict[str, Any] | None = None,
         step_per_iter: int | None = None,
     ) -> None:
-        check_numbers(episode_per_iter=episode_per_iter, buffer_size=buffer_size)
-        if step_per_iter is not None:
-            check_numbers(step_per_iter=step_per_iter)
         check_parts(
             simulator_fn,
             policy=policy,
@@ -150,16 +149,23 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self.train_initial_states = train_initial_states
         self.val_initial_states, self.test_initial_states = val_initial_states, test_initial_states
         self.buffer_size, self.episode_per_iter, self.step_per_iter = buffer_size, episode_per_iter, step_per_iter
+        self._check_numbers()
         self.update_kwargs = dict(update_kwargs or {})
         self._queue: DataQueue[InitialStateType] | None = None
         self._cursor: dict[str, int] | None = None
+        self._waiting: EpisodeBatch | None = None  # steps that the current policy made and has not learned from yet
+
+    def _check_numbers(self) -> None:
+        steps = {} if self.step_per_iter is None else {"step_per_iter": self.step_per_iter}
+        check_numbers(episode_per_iter=self.episode_per_iter, buffer_size=self.buffer_size, **steps)
 
     def assign_trainer(self, trainer: Trainer) -> None:
         if self._trainer is None or self._trainer() is not trainer:
-            self._queue = self._cursor = None  # another run, with another seed and other states
+            self._queue = self._cursor = self._waiting = None  # another run, with another seed and other states
         super().assign_trainer(trainer)
 
     def check_ready(self, stages: Sequence[str]) -> None:
+        self._check_numbers()  # they may have been assigned
         if "train" in stages:
             check_trainable(self.policy)
         check_spaces(self.policy, self.simulator_fn, self.state_interpreter, self.action_interpreter)
@@ -192,12 +198,18 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         collector = Collector(self.policy, vector_env, buffer_size=self.buffer_size)
         few = self.trainer.fast_dev_run
         if self.step_per_iter is None or few is not None:
+            self._waiting = None
             batch = collector.collect(few or self.episode_per_iter)
             return dict(self.policy.learn(batch, **self.update_kwargs) or {})
-        means = Metrics()
-        for part in collector.collect_steps(self.step_per_iter):
-            found = self.policy.learn(part, **self.update_kwargs) or {}
-            means.add_all({name: float(value) for name, value in found.items() if is_number(value)})
+        means, waiting = Metrics(), self._waiting
+        for part in collector.collect_steps(self.step_per_iter, n_waiting=0 if waiting is None else len(waiting)):
+            batch = part if waiting is None else waiting.followed_by(part)
+            waiting = batch if len(batch) < self.step_per_iter else None
+            if waiting is None:
+                found = self.policy.learn(batch, **self.update_kwargs) or {}
+                numbers = {name: float(value) for name, value in found.items() if is_number(value)}
+                means.add_all(numbers, count=len(batch))
+        self._waiting = waiting
         return dict(means.means())
 
     def validate(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
@@ -218,10 +230,13 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
 
     def state_dict(self) -> dict[str, Any]:
         cursor = self._cursor if self._queue is None else self._queue.state_dict()
-        return {**super().state_dict(), "train_cursor": cursor}
+        waiting = None if self._waiting is None else self._waiting.state_dict()
+        return {**super().state_dict(), "train_cursor": cursor, "waiting_steps": waiting}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._cursor = state_dict.get("train_cursor")
+        waiting = state_dict.get("waiting_steps")
+        self._waiting = None if waiting is None else EpisodeBatch(**waiting)
         if self._queue is not None and self._cursor is not None:
             self._queue.load_state_dict(self._cursor)
