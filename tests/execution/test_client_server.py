@@ -335,6 +335,29 @@ def test_a_store_server_killed_in_the_middle_is_replaced_and_nothing_is_lost(sto
     assert "the store server ended (killed by SIGKILL)" in caplog.text
 
 
+def test_a_parent_expires_no_lease_while_its_store_server_stands_still(store, tmp_path):
+    lease = RolloutConfig(unresponsive_seconds=1.5, max_attempts=3, retry_condition=["unresponsive"])
+    algorithm, seen = Enqueue({"sleep": 0.5}, config=lease), []
+
+    def pause_the_server() -> None:
+        wait_for_note(tmp_path, "sleeping")
+        (pid,) = children_running("store")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(3)  # what is tested is a pause of this length
+            seen.append(statistics(store)["rollouts_by_status"])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    pausing = threading.Thread(target=pause_the_server)
+    pausing.start()
+    execute(algorithm, Work(folder=tmp_path), store, n_runners=1)
+    pausing.join()
+    assert [{status: count for status, count in each.items() if count} for each in seen] == [{"preparing": 1}]
+    assert algorithm.statuses == ["succeeded"]
+    assert statistics(store)["total_attempts"] == 1
+
+
 def children_running(role: str) -> list[int]:
     """The children of this process that were started for a role."""
     return [pid for pid in child_pids() if role_of(pid) == role]

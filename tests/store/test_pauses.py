@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from sharpen.llm_proxy.serving.store_address import StoreFile
 from sharpen.store import LightningStoreClient
 from sharpen.types import RolloutConfig
 
@@ -36,12 +37,13 @@ with Runner(tracer=DummyTracer(), concurrency=4).run_context(agent=agent, store=
 """
 
 
-@pytest.mark.parametrize("who", ["store", "everything"])
+@pytest.mark.parametrize("who", ["store", "everything", "store beside a gateway"])
 async def test_a_pause_longer_than_the_lease_runs_nothing_again(tmp_path, who):
     with server_process(tmp_path / "store.db") as server:
         await server.start()
         with child("-c", RUNNER, server.url, tmp_path) as runner:
             store = LightningStoreClient(server.url)
+            beside = StoreFile(str(tmp_path / "store.db")).open() if "gateway" in who else None
             queued = [await store.enqueue_rollout(task, config=RETRIED) for task in "ab"]
             await eventually(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 4)
             paused = [server.pid] + ([runner.pid] if who == "everything" else [])
@@ -57,6 +59,8 @@ async def test_a_pause_longer_than_the_lease_runs_nothing_again(tmp_path, who):
             done = await store.wait_for_rollouts(rollout_ids=ids, timeout=PATIENCE_SECONDS)
             attempts = [len(await store.query_attempts(rollout_id)) for rollout_id in ids]
             await store.close()
+            if beside is not None:
+                await beside.close()
     assert [each.status for each in done] == ["succeeded"] * 2
     assert sorted((tmp_path / "runs").read_text().split()) == ["a", "b"]
     assert attempts == [1, 1]

@@ -85,9 +85,10 @@ class ServedByProcess:
             token=token,
             mounts=[dataclasses.asdict(mount) for mount in mounts],
         )
-        self._process = StoreProcess(job, self._listening)
+        self._store, self._process = store, StoreProcess(job, self._listening)
 
     async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+        self._store.expires_attempts = False  # heartbeats go to the child
         self._process.start(on_end)
 
     async def close(self) -> None:
@@ -95,6 +96,7 @@ class ServedByProcess:
             await self._process.stop()
         finally:
             self._listening.close()
+            self._store.expires_attempts = True
 
     def kill(self) -> None:
         self._process.kill()

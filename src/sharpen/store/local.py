@@ -52,6 +52,7 @@ class LocalStore(LightningStore):
         self._watchdog = Watchdog(self)
         self._is_closing = False
         self._broken: StoreFileError | None = None
+        self._expires_attempts = True
 
     async def _read(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -149,6 +150,21 @@ class LocalStore(LightningStore):
         """Apply every lease and time-out that is due now; the watchdog does this by itself."""
         expired: int = self._write_now("expire")
         return expired
+
+    @property
+    def expires_attempts(self) -> bool:
+        """Whether the watchdog of this store applies leases and time-outs.
+
+        Where several processes have a store open, it should be the one that receives the heartbeats: only its
+        watchdog notices that it stood still and that none could arrive.
+        """
+        return self._expires_attempts
+
+    @expires_attempts.setter
+    def expires_attempts(self, value: bool) -> None:
+        self._expires_attempts = value
+        if value:
+            self._watchdog.look_at(self._clock())
 
     def _next_deadline(self) -> float | None:
         raise NotImplementedError
@@ -261,6 +277,8 @@ class Watchdog:
         self._expected = math.inf
         if now >= self._next:
             self._next = math.inf
+            if not store.expires_attempts:
+                return
             store.expire()
             deadline = store._next_deadline()
             if deadline is not None:

@@ -65,6 +65,8 @@ class SQLiteStore(LocalStore):
     are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
     `read_only` is for looking at a file, also one in use or where nothing may be written: nothing of it is changed,
     an older version is read as it is, and writes raise `StoreWriteError`.
+    `expires_attempts=False` leaves leases and time-outs to another process that has the file open and receives the
+    heartbeats.
     """
 
     def __init__(
@@ -76,10 +78,12 @@ class SQLiteStore(LocalStore):
         max_kept_bytes: int = 64 * 2**20,
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
+        expires_attempts: bool = True,
     ) -> None:
         if synchronous not in ("normal", "full"):
             raise InvalidInputError(f"synchronous is {synchronous!r}: use normal or full")
         super().__init__(clock=clock)
+        self._expires_attempts = expires_attempts
         self.path = parse_path(database_url).absolute()  # the working directory may change later
         self._synchronous = synchronous
         self._is_quick = synchronous == "normal"

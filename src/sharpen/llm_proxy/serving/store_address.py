@@ -50,6 +50,7 @@ class StoreFile(msgspec.Struct, frozen=True, tag="file"):
             synchronous=self.synchronous,
             busy_seconds=self.busy_seconds,
             max_kept_bytes=self.max_kept_bytes,
+            expires_attempts=False,  # heartbeats go to the process that has the store
         )
 
 
