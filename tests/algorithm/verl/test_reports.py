@@ -39,6 +39,18 @@ def test_groups_of_tasks_have_means_of_their_own() -> None:
         group_labels(tasks, "colour")
 
 
+@pytest.mark.parametrize(
+    "kinds", [["reward", "b"], ["a", "a_low"], ["a_low", "a"], ["a", "a_low", "kind_a"], ["a_high", "a"]]
+)
+def test_no_group_has_the_name_of_another_metric(kinds: list[str]) -> None:
+    labels = group_labels([{"kind": kind} for kind in kinds], "kind")
+    rollouts = [rollout(reward, str(n)) for n, reward in enumerate([1.0, 0.0, 0.0][: len(kinds)])]
+    found, alone = validation_metrics(rollouts, labels), validation_metrics(rollouts)
+    assert {name: found[name] for name in alone} == alone
+    assert len(found) == len(alone) + 3 * len(kinds)
+    assert labels == group_labels([{"kind": kind} for kind in kinds * 2], "kind")[: len(kinds)]
+
+
 def test_without_rewards_there_is_no_mean() -> None:
     assert "reward_mean" not in validation_metrics([rollout(None)])
     assert in_words({}) == "reward -"

@@ -94,7 +94,14 @@ def group_labels(tasks: Sequence[Any], key: str | None) -> list[str | None]:
         )
     taken = _all_together([]).keys() | {"rewarded", "reward_mean", "reward_std", "reward_low", "reward_high", "seconds"}
     names = [None if value is None else str(value) for value in values]
-    return [f"{key}_{name}" if name in taken else name for name in names]
+    labels: dict[str | None, str | None] = {None: None}
+    for name in sorted({name for name in names if name is not None}):
+        label = name
+        while not taken.isdisjoint(metrics := (label, f"{label}_low", f"{label}_high")):
+            label = f"{key}_{label}"
+        labels[name] = label
+        taken |= set(metrics)
+    return [labels[name] for name in names]
 
 
 def reward_in_words(metrics: Metrics) -> str:
