@@ -147,7 +147,19 @@ async def test_what_happened_is_logged_by_verbosity(caplog: pytest.LogCaptureFix
     assert ": answer (said)\n" in await logged("keys")
     assert ": answer (said='yes')\n" in await logged("key_values")
     assert "failed (ZeroDivisionError: division by zero)" in await logged("keys")
-    assert (await logged("none")).count("ro-") == 1  # the one that failed
+    assert "ro-" not in await logged("none")  # an error of an agent is logged by its runner
+
+
+async def test_a_rollout_that_no_runner_could_log_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = InMemoryLightningStore()
+    task = asyncio.create_task(baseline(store).run([1], []))
+    await until(lambda: _queue_is(store, 1))
+    lost = await store.dequeue_rollout(worker_id="dead")
+    assert lost is not None
+    await store.update_attempt(lost.rollout_id, lost.attempt.attempt_id, status="unresponsive")
+    await task
+    (record,) = [each for each in caplog.records if lost.rollout_id in each.getMessage()]
+    assert record.levelno == logging.WARNING
 
 
 # -- the queue ---------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ def test_the_last_values_arrive_with_the_folder_of_the_run(collector):
     result = small_trainer().dev(double, [1.0, 2.0, 3.0, 4.0])
     assert collector["sharpen.rollouts"].as_int == 4
     assert collector["sharpen.reward_mean"].as_double == 5.0
+    assert collector["sharpen.run.train.reward_mean"].as_double == 3.0
+    assert "sharpen.train.reward_mean" not in collector  # that would be the mean of one iteration
     (attribute,) = collector["sharpen.rollouts"].attributes
     assert (attribute.key, attribute.value.string_value) == ("sharpen.run", str(result.run_dir))
 

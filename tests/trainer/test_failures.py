@@ -284,8 +284,36 @@ def test_a_run_without_any_success_says_so_and_why(caplog: pytest.LogCaptureFixt
 
     result = small_trainer().dev(broken, [1, 2])
     assert result.metrics["failed"] == 2
-    assert "every one of the 2 rollouts failed" in caplog.text
-    assert "ConnectionError: no tool answers" in caplog.text
+    (warning,) = result.warnings
+    assert warning in caplog.text
+    assert "2 rollouts failed" in warning
+    assert "ConnectionError: no tool answers" in warning
+    assert result.run_dir is not None
+    assert written_result(result.run_dir)["warnings"] == [warning]
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_rollout_that_failed_is_logged_once(strategy: str) -> None:
+    result = small_trainer(strategy=strategy).dev(fails_at_two, [1, 2, 3], [])
+    assert result.run_dir is not None
+    lines = (result.run_dir / "run.log").read_text("utf-8").splitlines()
+    (line,) = [line for line in lines if "no tool answers" in line]
+    assert "WARNING" in line
+    assert "-train-1" in line
+
+
+def fails_at_two(task: Any) -> float:
+    if task == 2:
+        raise ConnectionError("no tool answers")
+    return 1.0
+
+
+def test_a_finished_baseline_that_is_resumed_shows_no_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
+    result = small_trainer().dev(double, [1, 2])
+    assert "mean reward" in capsys.readouterr().err
+    again = small_trainer().dev(double, [1, 2], resume=result.run_dir)
+    assert "mean reward" not in capsys.readouterr().err
+    assert again.metrics["rollouts"] == 2
 
 
 @pytest.mark.parametrize("reward", [None, 0.0])
@@ -293,8 +321,9 @@ def test_a_run_without_any_reward_says_so(reward: float | None, caplog: pytest.L
     def silent(task: Any) -> float | None:
         return reward
 
-    small_trainer().dev(silent, [1, 2])
-    assert ("none of the 2 rollouts that succeeded had a reward" in caplog.text) is (reward is None)
+    result = small_trainer().dev(silent, [1, 2])
+    assert ["2 rollouts" in warning and "reward" in warning for warning in result.warnings] == [True] * (reward is None)
+    assert all(warning in caplog.text for warning in result.warnings)
 
 
 def test_work_that_others_left_in_the_store_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,6 +54,24 @@ def test_fit_runs_the_algorithm_and_gives_back_how_it_went(runs: Path) -> None:
     assert inputs_of(trainer) == Counter([("train", 1), ("train", 2), ("val", 3)])
 
 
+@pytest.mark.parametrize("reports", [True, False])
+def test_names_of_the_whole_run_are_never_beside_those_of_an_iteration(reports: bool) -> None:
+    class Validating(Algorithm[Any]):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            store = self.get_store()
+            made = [await store.enqueue_rollout(1, mode=mode) for mode in ("train", "val", "val")]
+            await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in made])
+            if reports:
+                self.report_validation({"reward_mean": 10.0, "rollouts": 1})
+
+    metrics = small_trainer(algorithm=Validating()).fit(double).metrics
+    own = {name: value for name, value in metrics.items() if name.startswith(("train/", "val/"))}
+    of_the_run = {name.removeprefix("run/"): value for name, value in metrics.items() if name.startswith("run/")}
+    del of_the_run["reward_mean"]
+    assert (of_the_run["train/rollouts"], of_the_run["val/rollouts"]) == (1, 2)
+    assert own == ({"val/reward_mean": 10.0, "val/rollouts": 1} if reports else of_the_run)
+
+
 def test_every_metric_of_a_result_has_one_meaning() -> None:
     class OneFirst(Algorithm[Any]):
         """Has rollouts of 1, and reports iterations of its own, the last without a validation."""
@@ -124,7 +142,7 @@ def test_old_names_stay_where_no_iteration_is_reported() -> None:
 def test_dev_prints_no_line_for_a_rollout_that_did_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
     result = small_trainer().dev(lambda task: 1 / task, [0, 1, 2, 3])
     assert result.metrics["failed"] == 1
-    lines = [line for line in capfd.readouterr().err.splitlines() if "algorithm.fast" in line]
+    lines = [line for line in capfd.readouterr().err.splitlines() if " ro-" in line]
     assert len(lines) == 1
     assert "ZeroDivisionError" in lines[0]
 

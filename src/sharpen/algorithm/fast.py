@@ -20,7 +20,7 @@ from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span, 
 from .base import Algorithm, State, is_gateway
 from .bounds import UpperBound, counted, product, sum_of
 from .datasets import Tasks
-from .rewards import Rewards, why_failed, with_last_attempt
+from .rewards import Rewards, has_error, why_failed, with_last_attempt
 from .window import Window
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,8 @@ class Baseline(FastAlgorithm[TaskT]):
             self._start = (epoch + 1, 0)
             self._report_epoch()
             self.checkpoint()
-        show(self.rewards.table("rewards"))
+        if self.rewards.all.count:  # none in a run that is resumed after its end
+            show(self.rewards.table("rewards"))
 
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
         tasks = sum_of((train_size, val_size))
@@ -270,7 +271,8 @@ class Baseline(FastAlgorithm[TaskT]):
         reason = why_failed(rollout)
         outcome = f"{rollout.status} ({reason})" if reason else rollout.status
         level = logging.DEBUG if self.span_verbosity == "none" else logging.INFO
-        level = logging.WARNING if rollout.status == "failed" else level
+        if rollout.status == "failed" and not has_error(rollout):  # the runner has logged an error
+            level = logging.WARNING
         log.log(level, "%s: %s, reward %s, %.1f s", rollout.rollout_id, outcome, rollout.reward, seconds)
 
     # -- keeping the queue long enough ---------------------------------------------------------------

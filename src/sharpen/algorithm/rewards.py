@@ -106,8 +106,10 @@ class Rewards(msgspec.Struct):
 
 
 def with_old_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """`run/train/…` and `run/val/…` also under their names of 0.1, `train/…` and `val/…`, unless an iteration has
-    those."""
+    """`run/train/…` and `run/val/…` also under their names of 0.1, `train/…` and `val/…`: all of them, or none where
+    an iteration or a validation was reported, so that in one result `train/…` and `val/…` cover the same."""
+    if any(name.startswith(("train/", "val/")) for name in metrics):
+        return dict(metrics)
     over_the_run = {name.removeprefix("run/"): value for name, value in metrics.items() if name.startswith("run/")}
     return over_the_run | dict(metrics)
 
@@ -129,6 +131,12 @@ def is_lost(rollout: Rollout) -> bool:
     if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
         return False
     return rollout.attempt.status == "unresponsive"
+
+
+def has_error(rollout: Rollout) -> bool:
+    """Whether it failed with an error of its agent, which is in its last attempt."""
+    is_known = isinstance(rollout, AttemptedRollout) and rollout.status == "failed"
+    return is_known and "error" in (rollout.attempt.metadata or {})
 
 
 def why_failed(rollout: Rollout) -> str | None:

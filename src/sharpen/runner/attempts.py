@@ -36,7 +36,7 @@ class Work:
         self.error = error
         if not self.is_unwanted:
             trace = error if log.isEnabledFor(logging.DEBUG) else None
-            log.info(
+            log.warning(
                 "rollout %s failed: %s", self.rollout.rollout_id, hide_known(in_words(error))[:300], exc_info=trace
             )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..algorithm.base import is_gateway
-from ..algorithm.rewards import Rewards, why_failed, with_last_attempt, with_old_names
+from ..algorithm.rewards import Rewards, with_last_attempt
 from ..errors import StoreError
 from ..runs.files import FullDisk, read_json, write_json
 from ..runs.folder import append_line
@@ -128,7 +128,6 @@ class _Watch:
         self._next_metrics = 0.0
         self._counts: deque[tuple[float, int]] = deque()
         self._statistics: LightningStoreStatistics | None = None
-        self._last_failure = "no reason was given"
         self._collector = open_collector(plan.run_dir)
 
     async def begin(self) -> None:
@@ -191,15 +190,6 @@ class _Watch:
             self._collector.close()
         if self.plan.shows_table and self._rewards.all.count:
             show(self._rewards.table("rollouts"))
-        total = self._rewards.all
-        if total.count and total.failed == total.count:
-            log.warning("every one of the %d rollouts failed; the last: %s", total.count, self._last_failure)
-        if total.succeeded and not total.rewarded:
-            log.warning(
-                "none of the %d rollouts that succeeded had a reward: an agent returns a number or calls emit_reward, "
-                "unless the algorithm scores what it did",
-                total.succeeded,
-            )
         if self._llm:
             say("; ".join(filter(None, (in_words(self._llm), self._gateway.notice))))
         if self.plan.run_dir is not None:
@@ -223,7 +213,6 @@ class _Watch:
             found = [await with_last_attempt(self._store, rollout) for rollout in page.items]
             for rollout in found:
                 self._rewards.add(rollout)
-                self._last_failure = why_failed(rollout) or self._last_failure
             self._counted.after = page.cursor
             if page.items:
                 self._counted.last = page.items[-1].rollout_id
@@ -279,7 +268,7 @@ class _Watch:
                 append_line(self.plan.metrics_path, line)
                 self._keep()
         if self._collector is not None:
-            self._collector.record({name: value for name, value in with_old_names(line).items() if name != "time"})
+            self._collector.record({name: value for name, value in line.items() if name != "time"})
 
     async def _warn_of_stall(self) -> None:
         """Say it when nothing finishes although there is work; again with growing pauses."""

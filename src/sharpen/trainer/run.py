@@ -14,7 +14,7 @@ import msgspec
 
 from ..algorithm import Algorithm, Baseline
 from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
-from ..algorithm.rewards import with_old_names
+from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
 from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
@@ -225,16 +225,23 @@ class Run:
 
     def _conclude(self, error: BaseException | None) -> RunResult:
         latest, status = self._ask(lambda store: store.get_latest_resources()), self._end(error)
+        metrics = self._metrics()
+        warnings = self._rollout_warnings(metrics) + ([] if status == "failed" else self._decline_warnings(latest))
+        for warning in warnings:
+            log.warning("%s", warning)
+        if status != "failed":
+            logged_by_stages = [warning for stage in self._stages for warning in stage.final_warnings]
+            warnings = logged_by_stages + warnings
         result = RunResult(
             status=status,
-            metrics=self._metrics(),
+            metrics=metrics,
             best_resources=None if latest is None else self._lasting(latest.resources),
             run_dir=None if self._folder is None else self._folder.path,
             seconds=self._earlier_seconds + time.monotonic() - self._began,
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
             error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),
-            warnings=[] if status == "failed" else self._warnings(latest),
+            warnings=warnings,
             model_dir=self._model_dir(),
         )
         if self._folder is not None:
@@ -272,20 +279,29 @@ class Run:
         is_interrupt = isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError)
         return "interrupted" if is_interrupt else "failed"
 
-    def _warnings(self, latest: ResourcesUpdate | None) -> list[str]:
-        """What a run that came to its end should not hide, also in the log."""
-        told = [warning for stage in self._stages for warning in stage.final_warnings]
+    def _rollout_warnings(self, metrics: dict[str, Any]) -> list[str]:
+        """That every rollout failed, or that none had a reward."""
+        count, succeeded = metrics.get("rollouts", 0), metrics.get("succeeded", 0)
+        if count and metrics.get("failed") == count:
+            reason = self._ask(_last_failure) or "no reason was given"
+            return [f"every one of the {count} rollouts failed; the last: {self._trainer.hide(reason)}"]
+        if succeeded and metrics.get("run/reward_mean", 0) is None:
+            return [
+                f"none of the {succeeded} rollouts that succeeded had a reward: an agent returns a number or calls "
+                "emit_reward, unless the algorithm scores what it did"
+            ]
+        return []
+
+    def _decline_warnings(self, latest: ResourcesUpdate | None) -> list[str]:
+        """That what was published last is worse than what the run began with."""
         if self._algorithm is None or latest is None:
-            return told
+            return []
         from ..archive.scores import validation_decline
 
         published = latest.resources_id, latest.version
         began = moment(self._started) or 0.0
         decline = self._ask(lambda store: validation_decline(store, published, started_after=began))
-        found = [] if decline is None else [decline.describe("val/reward_mean")]
-        for warning in found:
-            log.warning("%s", warning)
-        return told + found
+        return [] if decline is None else [decline.describe("val/reward_mean")]
 
     def _ask(self, question: Callable[[LightningStore], Coroutine[Any, Any, T]]) -> T | None:
         """An answer of the store, after the run; None where it does not answer any more."""
@@ -297,6 +313,13 @@ class Run:
         except (SharpenError, RuntimeError, TimeoutError) as error:
             log.debug("the store could not be read after the run: %s", error)
             return None
+
+
+async def _last_failure(store: LightningStore) -> str | None:
+    """Why the rollout that failed last did so."""
+    failed = await store.query_rollouts(status_in=["failed"], sort_by="end_time", sort_order="desc", limit=1)
+    reasons = [why_failed(await with_last_attempt(store, rollout)) for rollout in failed]
+    return reasons[0] if reasons else None
 
 
 def _is_iteration(line: dict[str, Any]) -> bool:
