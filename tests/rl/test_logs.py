@@ -230,3 +230,21 @@ def test_a_writer_that_looks_at_beginnings_alone_hears_of_each() -> None:
     writer = Begins()
     play(writer, (1, 2, 3))
     assert writer.begun == writer.global_episode == 3
+
+
+def test_a_writer_may_override_the_beginning_of_an_episode_without_calling_its_base() -> None:
+    class Begins(LogWriter):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun = 0
+            self.lengths: list[int] = []
+
+        def on_env_reset(self, env_id: int, obs: Any) -> None:
+            self.begun += 1
+
+        def log_episode(self, length: int, rewards: list[float], contents: Any) -> None:
+            self.lengths.append(length)
+
+    writer = Begins()
+    play(writer, (1, 2, 3))
+    assert (writer.begun, sorted(writer.lengths)) == (3, [1, 2, 3])

@@ -91,6 +91,9 @@ class LogWriter:
 
     def on_env_reset(self, env_id: int, obs: Any) -> None:
         """An episode begins."""
+        self._begin(env_id)
+
+    def _begin(self, env_id: int) -> None:
         self.episode_lengths[env_id] = 0
         self.episode_rewards[env_id] = []
         self.episode_logs[env_id] = []
@@ -98,7 +101,7 @@ class LogWriter:
     def on_env_step(self, env_id: int, obs: Any, rew: float, done: bool, info: Mapping[str, Any]) -> None:
         """A step of one environment, told at once."""
         if env_id not in self.episode_lengths:
-            self.on_env_reset(env_id, obs)
+            self._begin(env_id)  # an override of on_env_reset need not call its base
         contents = self._wanted(info.get("log") or {})
         self._count(env_id, steps=1)
         self.episode_rewards[env_id].append(rew)
