@@ -1,5 +1,6 @@
 """The environment around a simulator, and its parts."""
 
+import math
 import pickle
 from typing import Any
 
@@ -280,6 +281,34 @@ def test_a_python_number_is_a_value_of_a_scalar_box(check: Any) -> None:
     for space, value in [(fraction, 1.5), (fraction, float("nan")), (count, 6)]:
         with pytest.raises(GymSpaceValidationError):
             space.full(value)
+
+
+@pytest.mark.parametrize("check", ["quick", "full"])
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (spaces.Box(0, 9, (), np.uint8), 300),
+        (spaces.Box(0, 9, (), np.uint8), -1),
+        (spaces.Box(-np.inf, np.inf, (), np.int64), 2**63),
+        (spaces.Box(-np.inf, np.inf, (), np.float32), 1e300),
+        pytest.param(spaces.Box(-np.inf, np.inf, (), np.float32), -(10**400), id="beyond all floats"),
+        (spaces.Dict({"a": spaces.Box(0, 9, (), np.uint8)}), {"a": 300}),
+    ],
+)
+def test_a_python_number_that_the_dtype_cannot_hold_is_refused(check: Any, space: Any, value: Any) -> None:
+    with pytest.raises(GymSpaceValidationError) as caught:
+        getattr(SpaceCheck(space), check)(value)
+    assert any(name in caught.value.message for name in ("uint8", "int64", "float32"))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3e38])
+def test_a_box_without_bounds_takes_what_its_dtype_has(value: float) -> None:
+    SpaceCheck(spaces.Box(-np.inf, np.inf, (), np.float32)).full(value)
+
+
+def test_a_float_for_a_box_of_integers_fails_by_its_dtype() -> None:
+    with pytest.raises(GymSpaceValidationError, match=r"float .*int64"):
+        SpaceCheck(spaces.Box(0, 5, (), np.int64)).full(0.5)
 
 
 def test_an_episode_with_python_numbers_for_scalar_boxes_is_played() -> None:

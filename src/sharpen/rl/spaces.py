@@ -4,6 +4,7 @@
 which is what goes wrong after an episode's first step, in a fraction of a microsecond.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -75,8 +76,10 @@ def _check_tuple(space: spaces.Tuple[Any], x: Any, path: str) -> None:
 
 
 def _check_box(space: spaces.Box, x: Any, path: str) -> None:
-    if _is_number_of(x, np.dtype(space.dtype), space.shape):
-        x = np.asarray(x, space.dtype)
+    if space.shape == () and type(x) in (int, float):
+        if not _can_hold(np.dtype(space.dtype), x):
+            raise _failure(f"this {type(x).__name__} does not fit into {space.dtype}", path, space, x)
+        x = np.asarray(x, space.dtype)  # before the bounds are checked: they are rounded, too
     if not isinstance(x, np.ndarray | np.generic):
         raise _failure(f"a numpy array is needed, not {type(x).__name__}", path, space, x)
     if not np.can_cast(x.dtype, space.dtype):
@@ -120,14 +123,15 @@ def _quick_box(space: spaces.Box, full: Check) -> Check:
 def _fits(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     if isinstance(x, np.ndarray | np.generic):
         return x.shape == shape and np.can_cast(x.dtype, dtype)
-    return _is_number_of(x, dtype, shape)
+    return shape == () and type(x) in (int, float) and _can_hold(dtype, x)
 
 
-def _is_number_of(x: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Whether `x` is a Python number that a box without axes can hold."""
-    if shape != ():
-        return False
-    return dtype.kind == "f" if type(x) is float else type(x) is int and dtype.kind in "iuf"
+def _can_hold(dtype: np.dtype[Any], number: float) -> bool:
+    """Return whether a Python number keeps its value, but for rounding, as one of this dtype."""
+    if dtype.kind == "f":
+        return not float(np.finfo(dtype).max) < abs(number) < math.inf
+    limits = np.iinfo(dtype) if dtype.kind in "iu" and type(number) is int else None
+    return limits is not None and bool(limits.min <= number <= limits.max)
 
 
 def _quick_discrete(space: spaces.Discrete, full: Check) -> Check:
