@@ -21,6 +21,7 @@
     │   ├── AgentResultError (TypeError)       it returned something that is no result
     │   └── AgentOutputError                   it printed more than is allowed
     ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
+    ├── MissingMethodError (NotImplementedError)     a store of the user's own lacks a method that is needed
     ├── TransportError (TypeError)             a component that cannot travel to another process
     ├── StateError (TypeError)                 a state that cannot be saved without loss
     ├── StateFileError (OSError)               a checkpoint that is missing, damaged or foreign
@@ -136,6 +137,10 @@ class AgentOutputError(AgentError):
 
 class MissingResourceError(SharpenError, LookupError):
     """An agent asks for a resource that its rollout does not have."""
+
+
+class MissingMethodError(SharpenError, NotImplementedError):
+    """A subclass does not define a method that was called."""
 
 
 class TransportError(SharpenError, TypeError):

@@ -5,6 +5,7 @@ the module can be called as the decorator can.
 """
 
 import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,13 @@ __all__ = [
     "is_reward_span",
     "reward",
 ]
+
+warnings.warn(
+    "the module sharpen.reward is deprecated: import its functions from sharpen.emitter, and the decorator with "
+    "`from sharpen import reward`",
+    DeprecationWarning,
+    stacklevel=2,
+)
 
 
 class _Decorator(ModuleType):

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 
+from sharpen.errors import MissingMethodError
 from sharpen.store import (
     InMemoryLightningStore,
     LightningStore,
@@ -58,3 +59,17 @@ def test_the_table_of_methods_has_every_async_method_of_the_contract():
 def test_no_two_methods_share_an_address():
     addresses = [(method.verb, method.path) for method in METHODS.values()]
     assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.kind != "derived" and name != "search_rollouts"]
+)
+async def test_a_store_of_ones_own_that_lacks_a_method_is_named_with_it(name):
+    class Unfinished(LightningStore):
+        pass
+
+    method = getattr(Unfinished(), name)
+    needed = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
+    with pytest.raises(MissingMethodError, match=rf"Unfinished\b.*\b{name}\b") as caught:
+        await method(**dict.fromkeys((each.name for each in needed), "x"))
+    assert isinstance(caught.value, NotImplementedError)

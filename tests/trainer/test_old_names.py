@@ -81,6 +81,26 @@ def test_the_decorator_stays_usable_beside_the_module_of_its_name() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+def test_the_module_of_rewards_is_deprecated_and_the_decorator_is_not() -> None:
+    program = (
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import sharpen\n"
+        "    assert sharpen.reward(lambda: 1.0)() == 1.0\n"
+        "    from sharpen import reward\n"
+        "    assert reward(lambda: 1.0)() == 1.0\n"
+        "    assert not [each for each in caught if 'sharpen' in str(each.message)]\n"
+        "    import sharpen.reward\n"
+        "    (warned,) = [each for each in caught if 'sharpen.reward' in str(each.message)]\n"
+        "    assert warned.category is DeprecationWarning and warned.filename == '<string>'\n"
+        "    assert 'sharpen.emitter' in str(warned.message)\n"
+        "    assert sharpen.reward(lambda: 1.0)() == 1.0\n"
+        "    assert len([each for each in caught if 'sharpen.reward' in str(each.message)]) == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 class Part:
     def __init__(self, size: int = 1) -> None:
         self.size = size

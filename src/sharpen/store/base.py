@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
 
+from ..errors import MissingMethodError
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -98,7 +99,7 @@ class LightningStore:
 
         `rollouts` is accepted as another name of `requests`.
         """
-        raise NotImplementedError
+        raise _missing(self, "enqueue_many_rollouts")
 
     async def start_rollout(
         self,
@@ -111,7 +112,7 @@ class LightningStore:
         rollout_id: str | None = None,
     ) -> AttemptedRollout:
         """Start a rollout past the queue, with its first attempt."""
-        raise NotImplementedError
+        raise _missing(self, "start_rollout")
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, wait_seconds: Seconds = 0, request_id: str | None = None
@@ -131,13 +132,13 @@ class LightningStore:
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
         """Claim up to `limit` of the oldest rollouts, waiting up to `wait_seconds` for the first of them."""
-        raise NotImplementedError
+        raise _missing(self, "dequeue_many_rollouts")
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
         """Open a new attempt of an unfinished rollout on request."""
-        raise NotImplementedError
+        raise _missing(self, "start_attempt")
 
     async def update_rollout(
         self,
@@ -150,15 +151,15 @@ class LightningStore:
         metadata: dict[str, Any] | None | UnsetType = UNSET,
     ) -> Rollout:
         """Change what is given. A finished rollout keeps its status."""
-        raise NotImplementedError
+        raise _missing(self, "update_rollout")
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Cancel those that are not finished; their agents are told at their next heartbeat or span."""
-        raise NotImplementedError
+        raise _missing(self, "cancel_rollouts")
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """The rollout, with its latest attempt if it has one."""
-        raise NotImplementedError
+        raise _missing(self, "get_rollout_by_id")
 
     async def query_rollouts(
         self,
@@ -185,7 +186,7 @@ class LightningStore:
         claimed, as they finished. Such a page costs the same at any size of the store.
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
         """
-        raise NotImplementedError
+        raise _missing(self, "query_rollouts")
 
     async def search_rollouts(
         self,
@@ -238,13 +239,13 @@ class LightningStore:
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: Seconds | None = None) -> list[Rollout]:
         """Wait until all are finished or the time is over; gives those that are finished."""
-        raise NotImplementedError
+        raise _missing(self, "wait_for_rollouts")
 
     async def finished_rollouts(
         self, after: Offset = 0, limit: Count = 1000, wait_seconds: Seconds = 0
     ) -> FinishedRollouts:
         """Rollouts in the order in which they finished, from a cursor on (0: from the beginning)."""
-        raise NotImplementedError
+        raise _missing(self, "finished_rollouts")
 
     # -- attempts ------------------------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class LightningStore:
         metadata: dict[str, Any] | None | UnsetType = UNSET,
     ) -> Attempt:
         """Change what is given of an attempt (`"latest"` is allowed); the latest one moves its rollout."""
-        raise NotImplementedError
+        raise _missing(self, "update_attempt")
 
     async def complete_attempt(
         self,
@@ -271,11 +272,11 @@ class LightningStore:
         metadata: dict[str, Any] | None | UnsetType = UNSET,
     ) -> Attempt:
         """Store the last spans and the outcome of an attempt in one call."""
-        raise NotImplementedError
+        raise _missing(self, "complete_attempt")
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The attempt that counts."""
-        raise NotImplementedError
+        raise _missing(self, "get_latest_attempt")
 
     async def query_attempts(
         self,
@@ -287,7 +288,7 @@ class LightningStore:
         offset: Offset = 0,
     ) -> PaginatedResult[Attempt]:
         """All attempts of a rollout."""
-        raise NotImplementedError
+        raise _missing(self, "query_attempts")
 
     # -- spans ---------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class LightningStore:
 
     async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
         """Store spans of any attempts: all of them or, on an error, none."""
-        raise NotImplementedError
+        raise _missing(self, "add_many_spans")
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
@@ -311,7 +312,7 @@ class LightningStore:
 
     async def get_many_span_sequence_ids(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
         """The next number for each pair of rollout and attempt."""
-        raise NotImplementedError
+        raise _missing(self, "get_many_span_sequence_ids")
 
     async def query_spans(
         self,
@@ -333,27 +334,27 @@ class LightningStore:
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
         """The spans of a rollout, of one attempt where given (`"latest"` is allowed); none of an unknown one."""
-        raise NotImplementedError
+        raise _missing(self, "query_spans")
 
     # -- resources -----------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
         """Store version 1 of a new set of resources and make it the latest."""
-        raise NotImplementedError
+        raise _missing(self, "add_resources")
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
         """Store the next version under this id, version 1 of a new one, and make it the latest."""
-        raise NotImplementedError
+        raise _missing(self, "update_resources")
 
     async def get_resources_by_id(self, resources_id: str, version: Version | None = None) -> ResourcesUpdate | None:
         """One version, the newest where none is named. A version never changes."""
-        raise NotImplementedError
+        raise _missing(self, "get_resources_by_id")
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         """The version that was published last."""
-        raise NotImplementedError
+        raise _missing(self, "get_latest_resources")
 
     async def query_resources(
         self,
@@ -368,7 +369,7 @@ class LightningStore:
         all_versions: bool = False,
     ) -> PaginatedResult[ResourcesUpdate]:
         """The newest version of each id or, with `all_versions`, every one, in the order they were published."""
-        raise NotImplementedError
+        raise _missing(self, "query_resources")
 
     # -- workers -------------------------------------------------------------------------------------
 
@@ -387,11 +388,11 @@ class LightningStore:
                 named, because the answer to its claim was lost, runs out like that of a lost worker. None renews
                 all open attempts of the worker.
         """
-        raise NotImplementedError
+        raise _missing(self, "update_worker")
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """The worker as it was last seen."""
-        raise NotImplementedError
+        raise _missing(self, "get_worker_by_id")
 
     async def query_workers(
         self,
@@ -405,17 +406,17 @@ class LightningStore:
         offset: Offset = 0,
     ) -> PaginatedResult[Worker]:
         """All workers that ever claimed or sent a heartbeat."""
-        raise NotImplementedError
+        raise _missing(self, "query_workers")
 
     # -- the store itself ----------------------------------------------------------------------------
 
     async def statistics(self) -> LightningStoreStatistics:
         """How much the store holds, and what is going on in it."""
-        raise NotImplementedError
+        raise _missing(self, "statistics")
 
     async def prune(self, older_than: Seconds) -> int:
         """Delete rollouts that finished more than `older_than` seconds ago, with all they left; how many."""
-        raise NotImplementedError
+        raise _missing(self, "prune")
 
     async def close(self) -> None:
         """Release what the store holds open. What was acknowledged stays."""
@@ -427,3 +428,9 @@ class LightningStore:
     def otlp_traces_endpoint(self) -> str:
         """Where an OpenTelemetry exporter sends traces for this store."""
         raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces: serve it with LightningStoreServer")
+
+
+def _missing(store: LightningStore, method: str) -> MissingMethodError:
+    return MissingMethodError(
+        f"{type(store).__name__} has no method {method!r}: a subclass of LightningStore defines it"
+    )
