@@ -57,13 +57,18 @@ async def connected(port, count=1):
 
 
 class Echo:
-    """Answers with its body; below /early before the body is read, below /wait when `may_answer` is set."""
+    """Answers with its body; below /early before the body is read, below /wait when `may_answer` is set.
+
+    Below /late the body is not read before that; below /poll the client is watched until then.
+    """
 
     def __init__(self, stopping):
         self.may_answer = asyncio.Event()
 
     async def __call__(self, scope, receive, send):
         body, more = b"", scope["path"] != "/early"
+        if scope["path"] == "/late":
+            await self.may_answer.wait()
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -71,6 +76,11 @@ class Echo:
             body, more = body + message["body"], message["more_body"]
         if scope["path"] == "/wait":
             await self.may_answer.wait()
+        if scope["path"] == "/poll":
+            gone, answer = asyncio.ensure_future(receive()), asyncio.ensure_future(self.may_answer.wait())
+            await asyncio.wait([gone, answer], return_when=asyncio.FIRST_COMPLETED)
+            for each in (gone, answer):
+                each.cancel()
         length = (b"content-length", b"%d" % len(body))
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
         if scope["path"] == "/stream":
@@ -241,10 +251,51 @@ async def test_whoever_waits_for_an_answer_is_never_cut(path):
         assert await waiting.reply() == (200, b"hi")
 
 
+async def test_time_does_not_count_while_the_application_lets_the_client_wait():
+    head = b"POST /late HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    async with echoing(body_seconds=0.1, idle_seconds=1) as (port, app), connected(port, 2) as (waiting, silent):
+        waiting.send(head)
+        assert await silent.rest() == b""  # the limits have passed
+        app.may_answer.set()
+        assert await waiting.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        waiting.send(b"hi")
+        assert await waiting.reply() == (200, b"hi")
+
+
+async def test_a_slow_pipelined_request_is_not_refused_in_place_of_the_answer_before_it():
+    second = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n"
+    async with echoing(body_seconds=0.1, idle_seconds=1) as (port, app), connected(port, 2) as (client, silent):
+        client.send(b"GET /poll HTTP/1.1\r\nhost: h\r\n\r\n" + second)
+        assert await silent.rest() == b""
+        app.may_answer.set()
+        assert await client.reply() == (200, b"")
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_broken_pipelined_request_is_not_refused_in_place_of_the_answer_before_it():
+    second = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with echoing() as (port, _), connected(port) as client:
+        client.send(b"GET /poll HTTP/1.1\r\nhost: h\r\n\r\n" + second + b"nonsense\r\n")
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("target", [b"GET http://host", b"GET http://[::1", b"CONNECT host:99999"])
+async def test_a_url_without_a_path_is_a_bad_request(target, caplog):
+    async with echoing() as (port, _), connected(port, 2) as (fresh, used):
+        used.send(GET + b"\r\n")
+        assert await used.reply() == (200, b"")
+        for client in (fresh, used):
+            client.send(target + b" HTTP/1.1\r\nhost: h\r\n\r\n")
+            assert (await client.reply())[0] == 400
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 # -- the limit of open files -----------------------------------------------------------------------------
 
 SERVER = """
-import asyncio, logging, resource
+import asyncio, logging, resource, sys
+if sys.argv[1] == "asyncio":
+    sys.modules["uvloop"] = None
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 logging.basicConfig()
 from sharpen.store import InMemoryLightningStore, LightningStoreServer
@@ -253,12 +304,12 @@ asyncio.run(server.run_forever(lambda url: print(url, flush=True)))
 """
 
 
-@pytest.fixture
-def crowded(tmp_path):
+@pytest.fixture(params=["uvloop", "asyncio"])
+def crowded(request, tmp_path):
     """Port and log of a store server that may open 100 files."""
     errors = tmp_path / "stderr"
     with open(errors, "w") as stderr:
-        server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=stderr)
+        server = subprocess.Popen([sys.executable, "-c", SERVER, request.param], stdout=subprocess.PIPE, stderr=stderr)
     try:
         yield int(server.stdout.readline().decode().rpartition(":")[2]), errors
     finally:
@@ -267,12 +318,18 @@ def crowded(tmp_path):
         server.stdout.close()
 
 
-async def test_silent_connections_do_not_lock_others_out_at_the_limit_of_open_files(crowded):
+POLL = b"POST /v1/queue:claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+POLL += b'content-length: 19\r\n\r\n{"wait_seconds":30}'
+
+
+@pytest.mark.parametrize("sent", [b"", GET, POLL[:-1]], ids=["nothing", "a part of a head", "a part of a body"])
+async def test_unfinished_requests_do_not_lock_others_out_at_the_limit_of_open_files(crowded, sent):
     port, errors = crowded
     async with connected(port) as polling:
-        polling.send(b"POST /v1/queue:claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
-        polling.send(b'content-length: 19\r\n\r\n{"wait_seconds":30}')
-        async with connected(port, 200), asyncio.timeout(PATIENCE_SECONDS):
+        polling.send(POLL)
+        async with connected(port, 200) as others, asyncio.timeout(PATIENCE_SECONDS):
+            for other in others:
+                other.send(sent)
             while True:
                 async with connected(port) as client:
                     client.send(GET + b"connection: close\r\n\r\n")
@@ -286,6 +343,30 @@ async def test_silent_connections_do_not_lock_others_out_at_the_limit_of_open_fi
         await client.close()
         status, body = await polling.reply()
         assert (status, json.loads(body)["rollout_id"]) == (200, rollout.rollout_id)
+    assert errors.read_text().count("Traceback") < 1000  # asyncio logs one for each failed `accept`
+
+
+FULL = """
+import asyncio, logging, os, resource
+from sharpen.http.serving import Connections
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+logging.basicConfig()
+
+async def check():
+    connections = Connections()
+    try:
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        connections.check()
+
+asyncio.run(check())
+"""
+
+
+def test_the_limit_of_open_files_is_logged_where_nothing_can_be_closed():
+    ended = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=60, check=True)
+    assert "50 open files" in ended.stderr
 
 
 async def test_refusals_are_logged(caplog):
@@ -294,3 +375,14 @@ async def test_refusals_are_logged(caplog):
             client.send(GET + b"x: " + b"y" * LIMIT)
             await client.rest()
     assert "431" in caplog.text
+
+
+async def test_refusals_and_upgrades_by_anyone_do_not_fill_the_log(caplog):
+    with caplog.at_level(logging.WARNING):
+        async with echoing() as (port, _):
+            for _ in range(20):
+                async with connected(port, 2) as (bad, upgrading):
+                    bad.send(b"nonsense\r\n\r\n")
+                    upgrading.send(GET + b"connection: upgrade, close\r\nupgrade: websocket\r\n\r\n")
+                    assert [(await each.reply())[0] for each in (bad, upgrading)] == [400, 200]
+    assert len(caplog.records) == 1

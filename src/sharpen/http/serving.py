@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5
 LINGER_SECONDS = 1.0  # a refused client may still be sending; closing at once could destroy the refusal on its way
+LOG_SECONDS = 60.0  # anyone who can connect can cause these events, so each kind is logged once in such a period
+FRESH_SECONDS = 1.0  # a connection that was opened or used within this time is about to send its request
+ACCEPTED_AT_ONCE = 2  # few, so that `make_room` is called before many more are accepted
+QUEUED_CONNECTIONS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        for bound in sockets or ():
+            bound.listen(QUEUED_CONNECTIONS)  # uvicorn has set it to `ACCEPTED_AT_ONCE`
         self._say_ready()
 
     async def main_loop(self) -> None:
@@ -183,7 +190,10 @@ class Connections(ServerState):
         self.limits = limits
         self.idle: dict[BoundedProtocol, None] = {}
         """Those without a request under way, the longest idle first."""
-        self._closed = 0
+        self.refused: Counter[int] = Counter()
+        """Refusals by their HTTP status, since they were last logged."""
+        self._closed: Counter[str] = Counter()
+        self._limit_logged = self._refusals_logged = -LOG_SECONDS
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._open_files = 2**31 if open_files == resource.RLIM_INFINITY else open_files
         # The rest is for what the process opens besides: its database, its log.
@@ -196,21 +206,28 @@ class Connections(ServerState):
             cast(BoundedProtocol, connection).check(now)
         lowest = self._lowest_unused()
         for _ in range(self._scarce_from, lowest + 1):
-            self._close_oldest()
-        if self._closed:
+            self._close_one(now)
+        if (self._closed or lowest >= self._open_files) and now - self._limit_logged >= LOG_SECONDS:
+            self._limit_logged = now
             log.warning(
-                "closed the %d connections that were idle for longest: the limit of %d open files is near; "
-                "raise it with `ulimit -n`",
-                self._closed,
+                "the limit of %d open files is near or reached; closed %d idle connections and %d that sent their "
+                "request body slowly; raise the limit with `ulimit -n`",
                 self._open_files,
+                self._closed["idle"],
+                self._closed["body"],
             )
-            self._closed = 0
+            self._closed.clear()
+        if self.refused and now - self._refusals_logged >= LOG_SECONDS:
+            self._refusals_logged = now
+            for status, count in sorted(self.refused.items()):
+                log.warning("refused %d requests with HTTP %d: %s", count, status, _REFUSALS[status][1])
+            self.refused.clear()
 
     def make_room(self, newest: "BoundedProtocol", descriptor: int) -> None:
-        """Close the longest idle connection if the newest one took one of the last descriptors."""
+        """Close another connection if the newest one took one of the last descriptors."""
         # The system always gives the lowest unused number, so a number says how many are in use.
-        if descriptor >= self._scarce_from and next(iter(self.idle)) is not newest:
-            self._close_oldest()
+        if descriptor >= self._scarce_from:
+            self._close_one(asyncio.get_running_loop().time(), newest)
 
     def _lowest_unused(self) -> int:
         """The descriptor that the next file would get."""
@@ -221,18 +238,25 @@ class Connections(ServerState):
         os.close(descriptor)
         return descriptor
 
-    def _close_oldest(self) -> None:
-        if self.idle:
-            oldest = next(iter(self.idle))
+    def _close_one(self, now: float, newest: "BoundedProtocol | None" = None) -> None:
+        """Close the longest idle connection, else the slowest body. Pending responses are never cut."""
+        oldest = next((each for each in self.idle if each is not newest), None)
+        if oldest is None or oldest.idle_seconds(now) < FRESH_SECONDS:
+            bodies = [each for each in cast(set[BoundedProtocol], self.connections) if each.is_body_awaited]
+            if bodies:
+                max(bodies, key=lambda each: each.seconds_behind(now)).transport.abort()
+                self._closed["body"] += 1
+                return
+        if oldest is not None:
             del self.idle[oldest]
             oldest.transport.close()
-            self._closed += 1
+            self._closed["idle"] += 1
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection, within the limits of its `Connections`; sends an answer's head with its body.
 
-    It logs under our name, and not that an answer was cut: whoever cuts it tells why.
+    It logs under our name. It does not log that a response was cut off: the code that does so logs the reason.
     """
 
     server_state: Connections
@@ -272,9 +296,9 @@ class BoundedProtocol(HttpToolsProtocol):
         limit = self._limits.head_bytes
         if max(self._held_bytes, self._piece_bytes) > limit and self._head_bytes() > limit:
             raise httptools.HttpParserError  # the parser stops, and `send_400_response` is called
+        super().on_headers_complete()  # which raises where it cannot use the URL
         self._idle.pop(self, None)
         self._phase, self._since, self._held_bytes, self._body_bytes = "body", self.loop.time(), 0, 0
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
@@ -286,12 +310,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._phase = "answer"
         if self.cycle.response_complete:
-            self._rest()
+            self._become_idle()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():  # not so if the next one has begun
-            self._rest()
+            self._become_idle()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(431 if self._head_bytes() > self._limits.head_bytes else 400)
@@ -303,14 +327,30 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         elif self._phase == "head" and seconds > limits.head_seconds:
             self._refuse(408)
-        elif self._phase == "body" and seconds > limits.body_seconds:
-            # A body that the application does not take yet is not the client's fault.
-            if self._body_bytes < limits.body_bytes and not self.flow.read_paused:
+        elif self._phase == "body" and (seconds > limits.body_seconds or not self.is_body_awaited):
+            if self.is_body_awaited and self._body_bytes < limits.body_bytes:
                 return self._refuse(408)
             self._since, self._body_bytes = now, 0
         return None
 
-    def _rest(self) -> None:
+    @property
+    def is_body_awaited(self) -> bool:
+        """Whether a part of a request body is missing, and nobody but the client delays it."""
+        return (
+            self._phase == "body"
+            and not self.transport.is_closing()
+            and not (self.pipeline or self.flow.read_paused or self.cycle.waiting_for_100_continue)
+        )
+
+    def idle_seconds(self, now: float) -> float:
+        """How long no request has been completed by this connection, which has none under way."""
+        return now - self._since
+
+    def seconds_behind(self, now: float) -> float:
+        """How far the body is behind the pace that the limits ask for."""
+        return now - self._since - self._limits.body_seconds * self._body_bytes / self._limits.body_bytes
+
+    def _become_idle(self) -> None:
         self._idle[self] = None
         if self._phase == "answer":
             self._phase, self._since = "idle", self.loop.time()
@@ -325,11 +365,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return None
         self._is_refused = True
         kind, message = _REFUSALS[status]
-        log.warning("refused a request with HTTP %d: %s", status, message)
+        self.server_state.refused[status] += 1
         if self._phase in ("body", "answer"):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            if self._phase == "answer" or self.cycle.response_started:  # the refusal would be read as a part of it
+            # The refusal would be read as a part of an earlier answer.
+            if self._phase == "answer" or self.pipeline or self.cycle.response_started:
                 return self.transport.abort()
         body = json.dumps({"error": {"type": kind, "message": message}}).encode()
         head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
@@ -347,13 +388,15 @@ _REFUSALS = {
 }
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    said_elsewhere = ("ASGI callable returned without completing response.", "Invalid HTTP request received.")
-    return record.msg not in said_elsewhere
-
+_LOGGED_ELSEWHERE = (
+    "ASGI callable returned without completing response.",
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",  # it is answered like any other
+    "No supported WebSocket library detected.",
+)
 
 _log_of_server = log.getChild("server")
-_log_of_server.addFilter(_is_news)
+_log_of_server.addFilter(lambda record: not str(record.msg).startswith(_LOGGED_ELSEWHERE))
 
 
 def _config(app: App, grace_seconds: int, limits: Limits) -> uvicorn.Config:
@@ -365,6 +408,7 @@ def _config(app: App, grace_seconds: int, limits: Limits) -> uvicorn.Config:
         http=BoundedProtocol,
         proxy_headers=False,  # whoever calls is told by nobody else
         ws="none",
+        backlog=ACCEPTED_AT_ONCE,  # without uvloop, asyncio also logs as many errors when no file can be opened
         server_header=False,
         date_header=False,
         timeout_keep_alive=limits.idle_seconds,
