@@ -379,12 +379,14 @@ class Ledger(Queries):
     ) -> ResourcesUpdate:
         self._check_resources(resources)
         checks.check_id("resources_id", resources_id)
+        # Read before the request is looked up: if another store writes the same request in between, this version is
+        # taken, and the transaction that is tried again finds the request.
+        latest, now = self.tables.resources(resources_id, None), self.clock()
         if request_id is not None:
             checks.check_id("request_id", request_id)
             if given := self.tables.resources_by_request(request_id):
                 _check_same("resources", request_id, resources_id, given.resources_id)
                 return given
-        latest, now = self.tables.resources(resources_id, None), self.clock()
         created, version = (now, 1) if latest is None else (latest.create_time, latest.version + 1)
         update = ResourcesUpdate(resources_id, created, now, version, dict(resources))
         self.tables.add_resources(update, request_id)
