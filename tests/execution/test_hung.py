@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import functools
 import re
 import signal
 import subprocess
@@ -65,8 +66,8 @@ def hung_after(monkeypatch):
     return lambda seconds: monkeypatch.setattr(runner_process, "HUNG_SECONDS", seconds)
 
 
-def execute(algorithm, store, **settings):
-    ClientServerExecutionStrategy(**settings).execute(algorithm, run_agents, store)
+def execute(algorithm, store, runner=run_agents):
+    ClientServerExecutionStrategy().execute(algorithm, runner, store)
 
 
 def attempts(store, algorithm, number=0):
@@ -99,10 +100,54 @@ def test_the_attempt_of_a_hung_runner_says_why_it_was_lost(store, hung_after):
 
 
 def test_a_long_lease_gives_an_agent_three_times_as_long(store, hung_after):
-    hung_after(0.5)
+    hung_after(1.25)
     algorithm = Enqueue(2.5, config=rule(unresponsive_seconds=60))
     execute(algorithm, store)
     assert [each.status for each in attempts(store, algorithm)] == ["succeeded"]
+
+
+class HoldsTheLockOnce:
+    """A runner whose first process holds the lock before its first rollout, or after it."""
+
+    def __init__(self, folder, hold, *, at_start):
+        self._starts, self._hold, self._at_start = folder / "starts", hold, at_start
+
+    async def __call__(self, store, worker_id, event):
+        with self._starts.open("a") as file:
+            file.write("start\n")
+        is_first = self.starts == 1
+        if is_first and self._at_start:
+            self._hold()
+        own = Runner(max_rollouts=1 if is_first else None)
+        with own.run_context(agent=agent, store=store, worker_id=worker_id):
+            await own.iter(event=event)
+        if is_first:
+            self._hold()
+
+    @property
+    def starts(self):
+        return len(self._starts.read_text().splitlines())
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_runner_that_hangs_in_its_set_up_or_its_teardown_is_replaced(
+    store, hung_after, monkeypatch, tmp_path, at_start
+):
+    hung_after(2.0)
+    monkeypatch.setattr(runner_process, "START_FACTOR", 1)
+    algorithm, runner = (
+        Enqueue("one", "two", config=rule()),
+        HoldsTheLockOnce(tmp_path, hold_the_lock_for_ever, at_start=at_start),
+    )
+    execute(algorithm, store, runner)
+    assert (algorithm.statuses, runner.starts) == (["succeeded"] * 2, 2)
+
+
+def test_set_up_that_holds_the_lock_is_given_longer_than_an_agent(store, hung_after, tmp_path):
+    hung_after(1.25)
+    runner = HoldsTheLockOnce(tmp_path, functools.partial(hold_the_lock, 2.5), at_start=True)
+    execute(Enqueue("one", config=rule()), store, runner)
+    assert runner.starts == 1
 
 
 def test_a_runner_in_a_python_debugger_is_left_alone(store, hung_after):

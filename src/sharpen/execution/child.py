@@ -1,8 +1,8 @@
 """The program of a child process: `python -m sharpen.execution.child FD ROLE`.
 
 It imports what its role needs, waits for one job, does it and ends. It never runs the user's script. What it tells
-its parent is one JSON object a line: `taken`, `ready`, `alive`, `finished`, `done`, `error`. When the parent has gone,
-a runner finishes what it has in hand, and the parent's watcher ends who is left (`watcher.py`).
+its parent is one JSON object a line: `taken`, `alive`, `ready`, `lease`, `finished`, `done`, `error`. When the parent
+has gone, a runner finishes what it has in hand, and the parent's watcher ends who is left (`watcher.py`).
 """
 
 import contextlib
@@ -25,6 +25,7 @@ IDLE_SECONDS = 300.0  # then a child that nobody needs ends
 UNWATCHED_SECONDS = 30.0  # then the watcher was killed too, and an orphan ends itself
 TERMINATE_SECONDS = 5.0
 EXIT_SECONDS = 3.0
+SIGN_SECONDS = 0.5  # how often the parent of a runner hears that this process still runs Python
 
 
 class Parent:
@@ -60,6 +61,15 @@ class Parent:
 
     def listen(self) -> None:
         threading.Thread(target=self._listen, name="sharpen-parent", daemon=True).start()
+
+    def keep_signing(self) -> None:
+        """Send signs of life from now to the end of the process."""
+        threading.Thread(target=self._keep_signing, name="sharpen-signs", daemon=True).start()
+
+    def _keep_signing(self) -> None:
+        while not self.is_gone:
+            self.tell(alive=True, debugged=_is_debugged(), surely=False)
+            time.sleep(SIGN_SECONDS)
 
     def _listen(self) -> None:
         while self._hear():
@@ -97,6 +107,14 @@ class Parent:
             return False
 
 
+def _is_debugged() -> bool:
+    """Whether a Python debugger may stop all threads of this process."""
+    if "debugpy" in sys.modules or "pydevd" in sys.modules or threading.gettrace() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
+    return monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None
+
+
 def main() -> None:
     parent = Parent(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
     try:
@@ -114,6 +132,8 @@ def _do_one_job(parent: Parent) -> int:
         return 0
     parent.tell(taken=True)
     parent.listen()
+    if parent.role == "runner":
+        parent.keep_signing()
     header, payload, files = received
     _take_outputs(files[:2])
     surroundings = jobs.Surroundings(**header["surroundings"])

@@ -21,6 +21,7 @@ from .process import ChildProcess
 
 log = logging.getLogger(__name__)
 HUNG_SECONDS = 60.0  # a runner that gave no sign for so long, and for three of its leases, is killed
+START_FACTOR = 5  # so many times as long before its first heartbeat: loading a native library holds the lock
 LOOK_SECONDS = 0.25
 
 
@@ -92,22 +93,26 @@ class RunnerProcess:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
             silent, before = silent + min(now - before, 2 * LOOK_SECONDS), now
-            if self._has_signed or not self._said.get("alive"):
+            if self._has_signed or "taken" not in self._said:
                 silent, self._has_signed = 0.0, False
-            limit = max(HUNG_SECONDS, 3 * (self._said.get("lease") or 0.0))
-            if silent < limit or self._said["debugged"] or _is_traced(self.pid):
+            limit = self._hung_seconds()
+            if silent < limit or self._said.get("debugged") or _is_traced(self.pid):
                 continue
             self._hung = f"it did not respond for {limit:g} s"
             log.warning(
-                "runner %d (process %d) did not respond for %g s: killing it. Its agent holds the interpreter lock, as "
-                "backtracking regular expressions and native code do; work that needs longer needs a longer lease "
-                "(unresponsive_seconds)",
+                "runner %d (process %d) did not respond for %g s: killing it. Usually its agent holds the interpreter "
+                "lock, for example in a backtracking regular expression or native code. Work that needs longer needs a "
+                "longer lease (unresponsive_seconds)",
                 self._job.worker_id,
                 self.pid,
                 limit,
             )
             self._child.kill()
             return
+
+    def _hung_seconds(self) -> float:
+        seconds = HUNG_SECONDS if "lease" in self._said else START_FACTOR * HUNG_SECONDS
+        return max(seconds, 3 * (self._said.get("lease") or 0.0))
 
     def _end(self, code: int) -> End:
         said = self._said

@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,7 @@ def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[in
         stop=parent.stop,
         tell=lambda count: parent.tell(finished=count, surely=False),
         is_told_off=parent.is_telling_to_stop,
-        alive=lambda lease: parent.tell(alive=lease is not None, lease=lease, debugged=_is_debugged(), surely=False),
+        alive=lambda lease: parent.tell(lease=lease, surely=False),
     )
     signals = _Signals()
     try:
@@ -48,14 +46,6 @@ def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[in
         return 1
     parent.tell(done=True)
     return 0
-
-
-def _is_debugged() -> bool:
-    """Whether a Python debugger may stop all threads of this process."""
-    if "debugpy" in sys.modules or "pydevd" in sys.modules or threading.gettrace() is not None:
-        return True
-    monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
-    return monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None
 
 
 class _Signals:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 TICK_SECONDS = 0.5
 SHORT_LEASE_SECONDS = 3.0
-SIGN_SECONDS = 1.0  # how often a supervisor hears that this process still runs Python
+SIGN_SECONDS = 1.0  # how often a supervisor hears of the longest lease in hand
 MAX_SPANS = 2_000
 
 
