@@ -3,9 +3,15 @@
 import asyncio
 import contextlib
 import io
+import os
 import pickle
+import signal
 import socket
+import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -384,6 +390,34 @@ def test_a_poml_template_that_takes_too_long_is_an_input_error(monkeypatch):
     monkeypatch.setattr("sharpen.types.poml.RENDER_TIMEOUT_SECONDS", 0.01)
     with pytest.raises(InvalidInputError, match=r"0\.01 s"):
         PromptTemplate("<poml><p>a</p></poml>", engine="poml").format()
+
+
+def test_a_poml_template_that_takes_too_long_leaves_no_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its processes are found by the path of their folder
+    monkeypatch.setattr("sharpen.types.poml.RENDER_TIMEOUT_SECONDS", 4)
+    text = "<poml><p>{{ (function () { for (;;); })() }}</p></poml>"
+    seen = []
+    with ThreadPoolExecutor() as threads:
+        rendering = threads.submit(PromptTemplate(text, engine="poml", allows_code=True).format)
+        while not rendering.done():
+            seen.append(len(processes_with(tmp_path)))
+            time.sleep(0.05)
+    assert isinstance(rendering.exception(), InvalidInputError)
+    left = processes_with(tmp_path)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert max(seen) >= 1
+    assert left == []
+
+
+def processes_with(folder):
+    """The processes in whose environment the folder is named."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            if str(folder).encode() in (each / "environ").read_bytes():
+                found.append(int(each.name))
+    return found
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ secret.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,22 +107,34 @@ def _run(template: str, context: str | None, root: Path) -> str:
         else:
             (work / "values.json").write_text(context, encoding="utf-8")
             command += ["--context-file", "values.json"]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=work,
-                env={"PATH": os.environ.get("PATH", ""), "NODE_OPTIONS": options, "NODE_NO_WARNINGS": "1"},
-                capture_output=True,
-                text=True,
-                timeout=RENDER_TIMEOUT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise InvalidInputError(f"the POML template took more than {RENDER_TIMEOUT_SECONDS} s to render") from error
-    if done.returncode != 0:
-        reason = next(filter(_ERROR_LINE.match, done.stderr.splitlines()), "no reason given")
+        environment = {"PATH": os.environ.get("PATH", ""), "NODE_OPTIONS": options, "NODE_NO_WARNINGS": "1"}
+        code, output, errors = _run_within(RENDER_TIMEOUT_SECONDS, command, cwd=work, env=environment)
+    if code != 0:
+        reason = next(filter(_ERROR_LINE.match, errors.splitlines()), "no reason given")
         if _NO_EVAL in reason:
             raise InvalidInputError(_needs_code("holds an expression"))
         raise InvalidInputError(f"the POML template cannot be rendered (it may not read files): {reason}")
-    text = json.loads(done.stdout)["messages"]
+    text = json.loads(output)["messages"]
     return text if isinstance(text, str) else json.dumps(text)
+
+
+def _run_within(seconds: float, command: list[str], **options: Any) -> tuple[int, str, str]:
+    """Run a program and return its exit code, output and errors. On a time-out or an interrupt, the processes that it
+    started end with it: the `poml` command starts Node.js as a separate process."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+        **options,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise InvalidInputError(f"the POML template took more than {seconds:g} s to render") from error
+            raise
+    return process.returncode, output, errors
