@@ -8,11 +8,11 @@ from hypothesis import given, strategies as st
 
 from sharpen import PromptTemplate
 from sharpen.errors import InvalidInputError, MissingValueError
-from sharpen.types.template_fields import escape_fields
+from sharpen.types.template_fields import Field, escape_fields, parse_fields, with_text_fields
 
 PIECES = st.lists(
     st.sampled_from(
-        ["{", "}", "{{", "}}", "x", "_1", ".y", "[0]", ":>9", "!r", " ", '"', "\\", "\\a", "\n", "{x}", "题"]
+        ["{", "}", "{{", "}}", "x", "_1", "_", ".y", "[0]", ":", ":>9", "!r", " ", '"', "\\", "\\a", "\n", "{x}", "题"]
     )
 ).map("".join)
 
@@ -46,7 +46,19 @@ PIECES = st.lists(
         (r"\\boxed{answer}", {}, r"\\boxed{answer}"),
         (r"\text{x:y} \ref{eq.one}", {}, r"\text{x:y} \ref{eq.one}"),
         (r"\boxed{{{answer}}}", {"answer": 42}, r"\boxed{42}"),
-        (r"\frac{a}{b}", {"a": 1}, r"\frac1{b}"),
+        # An argument keeps its braces when it is filled.
+        (r"\frac{a}{b}", {"a": 1}, r"\frac{1}{b}"),
+        (r"\boxed{answer} \textbf{q}", {"answer": 7, "q": "x"}, r"\boxed{7} \textbf{x}"),
+        (r"\textbf{Problem:}{q}", {"q": 7}, r"\textbf{Problem:}{7}"),
+        (r"\label{eq:{name}}", {"name": 7}, r"\label{eq:7}"),
+        # Subscripts and superscripts; file names look the same.
+        (
+            r"x^{n} x_{i} \sum_{i=1}^{n} \mathrm{x}_{i} (a)^{b}",
+            {},
+            r"x^{n} x_{i} \sum_{i=1}^{n} \mathrm{x}_{i} (a)^{b}",
+        ),
+        ("report_{name}.csv 2^{n}", {"name": "ann", "n": 3}, "report_ann.csv 2^3"),
+        ("__{x}__ _{x}_", {"x": 1}, "__1__ _1_"),
         # JSON, code and other braces.
         ('{"name": {x}}', {}, '{"name": {x}}'),
         ('{"name": {x}}', {"x": 3}, '{"name": 3}'),
@@ -74,7 +86,8 @@ def test_a_template_reads_as_the_rules_say(template: str, values: dict[str, Any]
         (r"\frac{a} {txt}", "txt"),
         (r"\ {txt}", "txt"),
         (r"Q:\n{txt}", "txt"),
-        ("x_{i}", "i"),
+        ("_{txt}_", "txt"),
+        ("__{txt}__", "txt"),
         ("```py\nprint(f'{name}')\n```", "name"),
         ("{问题}", "问题"),
     ],
@@ -95,9 +108,21 @@ def test_a_missing_value_is_the_error_that_str_format_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["{x:.2f}", "{x:>9}", "{x: string}", "{x!r}", "{x!s:>9}", "{x.y}", "{x[0]}", "{x[k].y}"]
+    "field",
+    [
+        "{x:.2f}",
+        "{x:>9}",
+        "{x: string}",
+        "{x!r}",
+        "{x!s:>9}",
+        "{x.y}",
+        "{x[0]}",
+        "{x[k].y}",
+        "{x:{w}}",
+        "{x:>{w}.{p}f}",
+    ],
 )
-@pytest.mark.parametrize("values", [{}, {"x": 1.0}])
+@pytest.mark.parametrize("values", [{}, {"x": 1.0}, {"x": 1.0, "w": 2, "p": 3}])
 def test_a_field_that_is_not_plain_is_an_error(field: str, values: dict[str, float]) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(field)):
         PromptTemplate(f"Price: {field}").format(**values)
@@ -120,8 +145,21 @@ def test_plain_and_doubled_fields_mean_what_they_mean_to_str_format(text: str) -
     assert PromptTemplate(text).format(x=1, y="b") == text.format(x=1, y="b")
 
 
-@pytest.mark.parametrize("part", ["{a", "{", "}", "{a:", "{a[", "\\a[", "\\a{b}", "{{a}}", "{ "])
+@pytest.mark.parametrize(
+    "part", ["{a", "{", "}", "{a:", "{a:{b}", "{a:{", "a_{", "{a[", "\\a[", "\\a{b}", "{{a}}", "{ "]
+)
 def test_a_long_template_of_braces_takes_no_time(part: str) -> None:
     # A pattern that backtracks would run into the time-out of the tests.
     text = part * 50_000
-    assert len(PromptTemplate(text).format(a=1)) <= len(text)
+    assert len(PromptTemplate(text).format(a=1, b=1)) <= len(text)
+
+
+@given(PIECES)
+def test_optional_fields_made_text_read_as_they_do_without_values(text: str) -> None:
+    as_text = with_text_fields(text, lambda field: True)
+    try:
+        expected = PromptTemplate(text).format()
+    except (InvalidInputError, MissingValueError):
+        return
+    assert PromptTemplate(as_text).format(x=1, _1=2, **{"题": 3}) == expected
+    assert not [piece for piece in parse_fields(as_text) if isinstance(piece, Field)]

@@ -117,9 +117,10 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
     - `{{name}}` is the text `{name}`, and `{{{name}}}` is the value in braces.
     - `{name:…}`, `{name!r}`, `{name.attribute}` and `{name[item]}` are errors: pass the value as it should read.
       With doubled braces they are text too.
-    - Where there is no value of that name, these stay as they are: an argument of a LaTeX command, directly behind it
-      or behind another argument (`\\boxed{answer}`, `\\frac{a}{b}`, `\\sqrt[3]{x}`), and what stands in other braces
-      (`{"answer": {number}}`). Where there is one, it is filled in there too.
+    - LaTeX and JSON are filled only if a value of that name is given, and are text otherwise. This holds for an
+      argument of a LaTeX command, directly behind it or behind another argument (`\\boxed{answer}`, `\\frac{a}{b}`,
+      `\\sqrt[3]{x}`), for a subscript or superscript (`x_{i}`, `2^{n}`), and for a field inside other braces
+      (`{"answer": {number}}`). An argument keeps its braces: with `answer=7`, `\\boxed{answer}` is `\\boxed{7}`.
     - Every other brace is text: `{"a": 1}`, `{}`, `{0}`, `{ name }`, or one that is never closed.
 
     Values are shown as they are, whatever braces they hold.

@@ -1,12 +1,20 @@
 """The fields of an f-string template: what is filled, what is text, and what is an error.
 
-The rules are those of `PromptTemplate`. Prompts hold LaTeX and JSON, so a brace alone says little: a field is what
-`str.format` would take for a named one, and it may stand for itself where LaTeX or JSON explain its braces.
+The rules are those of `PromptTemplate`. A field is what `str.format` would take for a named one. Prompts also hold
+LaTeX and JSON, whose braces look the same, so some fields are optional: they are filled if a value of that name is
+given, and are text otherwise. Optional are
+
+- an argument of a LaTeX command (`\\boxed{answer}`, `\\frac{a}{b}`), which keeps its braces when it is filled, since
+  LaTeX would otherwise read only its first character,
+- a subscript or superscript (`x_{i}`, `2^{n}`), filled without braces, since `report_{name}.csv` looks the same,
+- a field inside other braces (`{"answer": {number}}`).
+
+Syntax alone does not say whether an optional field takes a value: only the values that are given do.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -16,11 +24,14 @@ from ..errors import InvalidInputError, MissingValueError
 # A name, and what str.format allows behind it: attributes and items, a conversion, a format.
 _FIELD = re.compile(
     r"(?<!\{)(?P<open>\{+)(?P<name>[^\W\d]\w*)"
-    r"(?P<more>(?:\.\w+|\[[^\[\]{}\n]*\])*(?:![A-Za-z])?(?::[^{}\n]*)?)(?P<close>\}+)"
+    r"(?P<more>(?:\.\w+|\[[^\[\]{}\n]*\])*(?:![A-Za-z])?(?::(?:[^{}\n]*|(?P<nested>[^{}\s]*(?:\{\w*\}[^{}\s]*)+)))?)"
+    r"(?P<close>\}+)"
 )
 _BRACE = re.compile(r"[{}]")
 # \n, \t and \r are escapes that were not resolved, not commands.
 _COMMAND = re.compile(r"\\(?![ntr](?![A-Za-z]))[A-Za-z]+\*?(?:\[[^\[\]{}\n]*\])?")
+# With something that can bear a subscript or superscript before it, unlike _{name}_ and __{name}__, which are Markdown.
+_SCRIPT = re.compile(r"(?<=[^\W_]|[)\]}|'!])[_^](?=\{)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,7 @@ class Field:
     is_argument: bool
     """Whether it is an argument of a LaTeX command."""
     is_optional: bool
-    """Whether it stands for itself where there is no value: an argument of a LaTeX command, or in other braces."""
+    """Whether it is text if no value is given: see the rules of this module."""
 
 
 def fill_fields(template: str, values: Mapping[str, Any]) -> str:
@@ -54,13 +65,14 @@ def _filled(field: Field, values: Mapping[str, Any]) -> str:
         )
     if field.name not in values:
         raise MissingValueError(f"the template has {field.text}, {why_missing(field.name, values)}{{{field.text}}}")
-    return str(values[field.name])
+    value = str(values[field.name])
+    return f"{{{value}}}" if field.is_argument else value
 
 
 def why_missing(name: str, values: Mapping[str, Any]) -> str:
     """The middle of a message about a field without a value, which ends with how to write it as text."""
     near = get_close_matches(name, values, n=1, cutoff=0)
-    given = f"the nearest name that it got is {near[0]!r}" if near else "it got no values"
+    given = f"the closest name given is {near[0]!r}" if near else "no values were given"
     return f"but format() got no value for {name!r} ({given}). To have it as text, write "
 
 
@@ -68,10 +80,15 @@ def parse_fields(template: str) -> list[str | Field]:
     """The template as texts, as they are shown, and fields. No text is empty."""
     pieces: list[str | Field] = []
     position, context = 0, None
-    for match in _FIELD.finditer(template):
+    match = _FIELD.search(template)
+    while match is not None:
         context = context or _Context(template)
         depth = min(len(match["open"]), len(match["close"]))
         start, end = match.start("name") - 1, match.start("close") + 1
+        if match["nested"] is not None and depth == 1 and context.is_optional(start):
+            # As in \label{eq:{name}}: the outer braces are text, the inner ones may be filled.
+            match = _FIELD.search(template, match.end("name"))
+            continue
         pieces.append(template[position : start + 1 - depth] + "{" * (depth // 2))
         if depth % 2:
             pieces.append(_field(match, start, end, context if depth == 1 else None))
@@ -79,14 +96,15 @@ def parse_fields(template: str) -> list[str | Field]:
             pieces.append(template[start + 1 : end - 1])
         pieces.append("}" * (depth // 2))
         position = end - 1 + depth
+        match = _FIELD.search(template, match.end())
     pieces.append(template[position:])
     return list(_joined(pieces))
 
 
 def _field(match: re.Match[str], start: int, end: int, context: "_Context | None") -> Field:
-    """Without a context its braces are explained: it stands within a doubled pair."""
+    """Without a context it is required: it stands within a doubled pair."""
     is_argument = context is not None and context.is_argument(start)
-    is_optional = context is not None and (is_argument or context.is_enclosed(start))
+    is_optional = context is not None and context.is_optional(start)
     return Field(match["name"], match.string[start:end], start, end, not match["more"], is_argument, is_optional)
 
 
@@ -114,14 +132,26 @@ def escape_fields(text: str) -> str:
     return _FIELD.sub(doubled, text)
 
 
+def with_text_fields(template: str, is_text: Callable[[Field], bool]) -> str:
+    """Return the template with the braces of these optional fields doubled, so that they are text whatever is given."""
+    pieces, position = [], 0
+    for field in parse_fields(template):
+        if isinstance(field, Field) and field.is_optional and is_text(field):
+            pieces.append(f"{template[position : field.start]}{{{field.text}}}")
+            position = field.end
+    return "".join([*pieces, template[position:]])
+
+
 class _Context:
-    """Which braces belong together, and which of them enclose arguments of LaTeX commands."""
+    """Which braces belong together, and which of them are LaTeX's."""
 
     def __init__(self, text: str) -> None:
         self._arguments: set[int] = set()
+        self._scripts: set[int] = set()
         self._edges: list[int] = []
         self._depths: list[int] = []
         command_ends = {match.end() for match in _COMMAND.finditer(text)}
+        script_ends = {match.end() for match in _SCRIPT.finditer(text)}
         ends = _matching_braces(text)
         depth, argument_ends = 0, set[int]()
         for place in sorted([*ends, *ends.values()]):
@@ -132,13 +162,18 @@ class _Context:
             if is_open and (place in command_ends or place - 1 in argument_ends):
                 self._arguments.add(place)
                 argument_ends.add(ends[place])
+            elif is_open and place in script_ends:
+                self._scripts.add(place)
 
     def is_argument(self, place: int) -> bool:
         """Whether the brace that opens here follows a command, or another argument of one, directly."""
         return place in self._arguments
 
-    def is_enclosed(self, place: int) -> bool:
-        """Whether the brace that opens here stands between two others that belong together."""
+    def is_optional(self, place: int) -> bool:
+        """Whether the brace that opens here is LaTeX's, or stands between two others that belong together."""
+        return place in self._arguments or place in self._scripts or self._is_enclosed(place)
+
+    def _is_enclosed(self, place: int) -> bool:
         return self._depths[bisect_right(self._edges, place) - 1] > 1
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -66,6 +67,58 @@ async def test_a_search_ends_at_the_stated_perfect_reward(perfect_reward: float 
         apo = make(server, beam_rounds=6, promotion="mean", perfect_reward=perfect_reward)
         await search(apo, World(_graded))
     assert apo.round == rounds
+
+
+# -- values and text in braces -----------------------------------------------------------------------
+
+
+def _writes(text: str) -> Callable[[dict[str, Any]], str | Reply]:
+    """An editor that always writes this template."""
+    return lambda request: "It is weak." if request["model"] == CRITIC else edited(text)
+
+
+def _whole_task(prompt: str, task: dict[str, Any]) -> float:
+    """The reward of an agent that formats its prompt with the whole task, and of a model that copies the answer."""
+    return float(str(task["answer"]) in PromptTemplate(prompt).format(**task))
+
+
+def _questions(count: int) -> list[dict[str, Any]]:
+    return [{"q": f"double {number}", "answer": 1000 + number} for number in range(count)]
+
+
+@pytest.mark.parametrize("told", ['Reply as {"answer": "{answer}"}', r"Reply as \boxed{answer}", "Reply as a_{answer}"])
+async def test_a_candidate_cannot_copy_the_reference_answer_into_the_prompt(told: str) -> None:
+    seed = PromptTemplate("Question: {q}")
+    with ScriptedOpenAI(_writes(f"{seed.template}\n{told}")) as server:
+        apo = make(server, beam_rounds=1)
+        await search(apo, World(_whole_task), train=_questions(6), val=_questions(20), resources={"prompt": seed})
+    made = apo.book.get("v1")
+    assert made.status != "rejected"
+    assert made.template.format(q="?", answer=1000) == f"Question: ?\n{told}"
+    assert {each.score.mean for each in apo.candidates if each.score} == {0.0}
+    assert apo.book.best.version == "v0"
+
+
+async def test_a_candidate_may_write_an_example_in_json_in_another_way() -> None:
+    seed = PromptTemplate('Q: {q}\nReply as JSON: {"answer": {number}}')
+    with ScriptedOpenAI(_writes('Q: {q}\nReply as JSON: {"answer": <number>}')) as server:
+        apo = make(server, beam_rounds=1)
+        await search(
+            apo, World(lambda prompt, task: 0.5), train=_questions(6), val=_questions(4), resources={"p": seed}
+        )
+        assert "Placeholders: {q}\n" in server.requests[0].text
+    assert apo.book.get("v1").status != "rejected"
+
+
+@pytest.mark.parametrize("text", [r"Solve \textbf{q}", r"\textbf{Problem:}{q}"])
+async def test_a_candidate_must_keep_a_question_in_latex(text: str) -> None:
+    world = World(lambda prompt, task: 0.5)
+    with ScriptedOpenAI(_writes("Solve the problem.")) as server:
+        apo = make(server, beam_rounds=1)
+        await search(apo, world, train=_questions(6), val=_questions(4), resources={"p": PromptTemplate(text)})
+        assert "Placeholders: {q}\n" in server.requests[0].text
+    assert {each.reason for each in apo.candidates[1:]} == {"it lost {q}"}
+    assert {each.prompt for each in world.played} == {text}
 
 
 async def test_every_branch_of_every_round_is_in_the_book_with_parent_critique_and_round() -> None:

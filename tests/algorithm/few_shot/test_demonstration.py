@@ -34,6 +34,7 @@ def read(*conversations: Any, prompt: PromptTemplate = PROMPT, task: Any = None)
         ("{a}, {a}", "x, y", None),
         ("{a}{b}", "xy", None),
         ('{"k": {a}}', '{"k": 1}', {"a": "1"}),
+        (r"Solve \textbf{q}.", r"Solve \textbf{2+2}.", {"q": "2+2"}),
         ("Q: {question}", "R: 2+2?", None),
         ("no fields", "no fields", {}),
         ("no fields", "others", None),

@@ -157,6 +157,25 @@ async def test_the_best_prompt_is_published_and_every_rollout_is_in_the_cost() -
     assert latest.resources["prompt"] == few_shot.get_best_prompt()
 
 
+async def test_an_example_in_json_is_not_a_value_and_stays_as_it_is() -> None:
+    json, latex = '{"answer": {number}}', r"\section{examples}"
+    seed = PromptTemplate(f"{latex}\nDouble the number. Reply like {json}.\n\nQuestion: {{question}}\nAnswer:")
+    few_shot = FewShot(seed=1)
+    await search(few_shot, resources={"prompt": seed})
+    assert few_shot.demonstrations
+    assert {name for each in few_shot.demonstrations for name in each.values} == {"question"}
+    filled = few_shot.get_best_prompt().format(question="?", number=5, examples=6)
+    assert filled.startswith(f"{latex}\nDouble the number. Reply like {json}.\n\nQuestion: What")
+
+
+async def test_demonstrations_stand_before_a_question_in_latex() -> None:
+    few_shot = FewShot(seed=1)
+    seed = PromptTemplate("Double the number.\n\n\\textbf{question}\nAnswer:")
+    await search(few_shot, resources={"prompt": seed})
+    assert few_shot.demonstrations
+    assert few_shot.get_best_prompt().template.endswith("\n\n\\textbf{question}\nAnswer:")
+
+
 async def test_patience_ends_a_search_that_finds_nothing_better() -> None:
     few_shot = FewShot(seed=1, patience=1, candidates=40)
 

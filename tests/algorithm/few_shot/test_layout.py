@@ -34,6 +34,8 @@ TWO = [demo("four", question="2+2?"), demo("six", question="3+3?")]
             "Add.\n\n{question}\n\nBe brief.",
             "Add.\n\n2+2?\n\nBe brief.\nfour\n\n3+3?\n\nBe brief.\nsix\n\n{question}\n\nBe brief.",
         ),
+        # Values in LaTeX.
+        (r"\textbf{question}", "\\textbf{2+2?}\nfour\n\n\\textbf{3+3?}\nsix\n\n\\textbf{question}"),
         # A place for them.
         ("A\n\n{demos}\n\nB\n\nQ: {question}", "A\n\nQ: 2+2?\nfour\n\nQ: 3+3?\nsix\n\nB\n\nQ: {question}"),
         ("<d>{demonstrations}</d>\nQ: {question}", "<d>Q: 2+2?\nfour\n\nQ: 3+3?\nsix</d>\nQ: {question}"),

@@ -70,6 +70,20 @@ def test_only_a_stated_maximum_keeps_a_prompt_from_being_reflected_on(
         assert len(rollouts(trainer)) <= 90 - 8
 
 
+@rollout
+async def whole_task(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
+    """1 where the prompt has the word, however it came there."""
+    return float(task["word"] in prompt_template.format(question=task["number"], **task))
+
+
+def test_a_candidate_cannot_copy_a_part_of_the_task_into_the_prompt(tmp_path: Path) -> None:
+    with ScriptedOpenAI(lambda request: f"It lacked it.\n```\n{SEED.template} \\boxed{{word}}\n```") as server:
+        gepa = make(server, max_metric_calls=30)
+        fit(gepa, tmp_path, the_agent=whole_task)
+    assert gepa.candidates[1].template.format(question=1, word="twice") == r"Answer 1. \boxed{word}"
+    assert {each.score.mean for each in gepa.candidates if each.score} == {0.0}
+
+
 def test_every_candidate_is_in_the_book_with_its_parent_its_reason_and_its_price(tmp_path: Path) -> None:
     with ScriptedOpenAI(add_what_lacks) as server:
         gepa = make(server, perfect_score=1.0)

@@ -26,3 +26,5 @@ def test_the_model_is_told_which_places_for_values_to_keep() -> None:
     assert "jinja template" in what_to_keep(PromptTemplate("{% for x in xs %}{{ x }}{% endfor %}", "jinja"))
     assert "values xs too" in what_to_keep(PromptTemplate("{% for x in xs %}{{ x }}{% endfor %}", "jinja"))
     assert what_to_keep(PromptTemplate("nothing")) == ""
+    assert what_to_keep(PromptTemplate(r"\boxed{answer}")) == ""
+    assert "{q}:" in what_to_keep(PromptTemplate(r"\textbf{q} \boxed{answer}"), given=["q"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.placeholders import placeholders, why_unfit
+from sharpen.algorithm.prompts.placeholders import as_child, optional_names, placeholders, why_unfit
 from sharpen.errors import InvalidInputError
 from sharpen.types import PromptTemplate
 
@@ -19,7 +19,7 @@ PARENT = PromptTemplate('Context: {context}\nQuestion: {question}\nReply as {"an
         ('{b} and {a} and {b}, {"json": 1}, {{c}}, { d }, {e.f}, {g[0]}, {}, {0}', "f-string", ["b", "a"]),
         ("no place", "f-string", []),
         (r"{question} in \boxed{answer}, \frac{a}{b}", "f-string", ["question"]),
-        ('{"q": "{question}"}, {{{x}}}', "f-string", ["question", "x"]),
+        (r'{q} {"a": {number}}, x_{i}, {{{x}}}', "f-string", ["q", "x"]),
         (
             "{{ b }} {{ a|upper }} {% for x in xs %}{{ x }}{% endfor %} {% set y = 1 %}{{ y }}",
             "jinja",
@@ -39,7 +39,7 @@ def test_placeholders_are_the_values_that_a_template_takes(text: str, engine: An
 @given(st.lists(st.sampled_from(["{", "}", "a", "b", "_1", ".", "[0]", " ", '"', "{a}", "{{b}}"])).map("".join))
 def test_placeholders_are_exactly_what_format_fills(text: str) -> None:
     template = PromptTemplate(text)
-    names = placeholders(template)
+    names = placeholders(template, given=optional_names(template))
     try:
         filled = template.format(**{name: f"<{name}>" for name in names})
     except InvalidInputError:
@@ -67,10 +67,50 @@ def test_an_endless_sum_in_a_jinja_template_is_not_worked_out() -> None:
         r"{question} {context} \boxed{answer} \frac{a}{b}",
         '{question} {context} {"answer": {number}, "unit": {unit: kg}}',
         '{"context": "{context}", "question": "{question}"}',
+        r"{context} \boxed{question}",
     ],
 )
 def test_a_prompt_that_keeps_its_places_is_fit(text: str) -> None:
-    assert why_unfit(PromptTemplate(text), PARENT) is None
+    assert why_unfit(as_child(PromptTemplate(text), PARENT), PARENT) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Reply as {"answer": "{answer}"}',
+        r"Reply as \boxed{answer}",
+        r"Reply as \textbf{Answer:}{answer} and x_{answer}",
+        'Reply as {"answer": {answer: 5}}',
+    ],
+)
+def test_an_optional_field_that_the_parent_lacks_is_text_whatever_is_given(text: str) -> None:
+    parent = PromptTemplate("Question: {question}")
+    child = as_child(PromptTemplate(f"{parent.template}\n{text}"), parent)
+    assert why_unfit(child, parent, given=["answer"]) is None
+    assert child.format(question="2+2?", answer="4") == f"Question: 2+2?\n{text}"
+    assert as_child(child, parent) == child
+
+
+def test_a_child_like_its_parent_is_recognised_whatever_braces_it_has() -> None:
+    parent = PromptTemplate(r'{q} {"a": {number}, "b": {unit: kg}} \boxed{answer} x_{i}')
+    assert as_child(parent, parent) == parent
+
+
+def test_an_optional_field_is_a_placeholder_only_if_it_is_given() -> None:
+    parent = PromptTemplate('Q: {q}\nReply as JSON: {"answer": {number}}')
+    child = PromptTemplate('Q: {q}\nReply as JSON: {"answer": <number>}')
+    assert optional_names(parent) == ["number"]
+    assert placeholders(parent) == ["q"]
+    assert why_unfit(child, parent) is None
+    assert placeholders(parent, given=["number"]) == ["q", "number"]
+    assert why_unfit(child, parent, given=["number"]) == "it lost {number}"
+
+
+@pytest.mark.parametrize("text", [r"Solve \textbf{q}", r"\textbf{Problem:}{q}", "x_{q}"])
+def test_a_given_value_in_latex_must_be_kept(text: str) -> None:
+    parent = PromptTemplate(text)
+    assert why_unfit(PromptTemplate("Solve it."), parent, given=["q"]) == "it lost {q}"
+    assert why_unfit(PromptTemplate("Solve this: {q}"), parent, given=["q"]) is None
 
 
 @pytest.mark.parametrize(
@@ -88,13 +128,12 @@ def test_a_prompt_that_keeps_its_places_is_fit(text: str) -> None:
         ("{context} {question} {price:.2f}", "it uses {price:.2f}, but only plain fields such as {price}"),
         ('{context} {question} {"q": {question!r}}', "it uses {question!r}, but only plain fields"),
         ("{context} {question} {reasoning}", "it uses {reasoning}, which gets no value"),
-        (r"{context} \boxed{question}", "it lost {question}"),
         ("{context} {question} \ud800", "it holds half a character"),
         ("{context} {question}" + "x" * 100_000, "it is too long: 100,020 characters, and its parent has"),
     ],
 )
 def test_a_prompt_that_cannot_work_is_refused_in_words(text: str, why: str) -> None:
-    found = why_unfit(PromptTemplate(text), PARENT)
+    found = why_unfit(as_child(PromptTemplate(text), PARENT), PARENT)
     assert found is not None
     assert found.startswith(why)
 

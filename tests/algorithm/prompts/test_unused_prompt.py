@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.unused_prompt import unfilled_fields, unused_prompts
+from sharpen.algorithm.prompts.unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
 from sharpen.types import PromptTemplate
 
 
@@ -37,3 +37,22 @@ def test_a_place_that_got_no_value_is_named() -> None:
     prompts = {"prompt": PromptTemplate("Read {txet} as {kind}."), "other": PromptTemplate("{{ x }}", "jinja")}
     assert unfilled_fields(prompts, [conversation("Read {txet} as a date.")]) == [("prompt", "txet")]
     assert unfilled_fields(prompts, [conversation("Read tea as a date.")]) == []
+
+
+def test_an_example_in_json_is_not_a_place_without_a_value() -> None:
+    prompt = PromptTemplate('Q: {q}\nReply as JSON: {"answer": {number}}')
+    assert unfilled_fields({"prompt": prompt}, [conversation('Q: 2+2?\nReply as JSON: {"answer": {number}}')]) == []
+
+
+def test_a_conversation_shows_which_optional_fields_are_filled() -> None:
+    prompt = PromptTemplate(r'Solve this: \textbf{q}. Reply as {"answer": {number}}')
+    said = conversation(r'Solve this: \textbf{2+2}. Reply as {"answer": {number}}')
+    assert optional_fields_filled(prompt, [conversation("before"), said]) == {"q": True, "number": False}
+    assert optional_fields_filled(prompt, [conversation("before")]) == {}
+
+
+def test_what_the_model_answers_does_not_count_as_its_prompt() -> None:
+    prompt = PromptTemplate(r"Solve this: \textbf{q}")
+    said = conversation(r"Solve this: \textbf{2+2}")
+    said["messages"][-1]["content"] = "{q}"
+    assert optional_fields_filled(prompt, [said]) == {"q": True}

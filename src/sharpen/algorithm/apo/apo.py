@@ -27,7 +27,7 @@ from ..prompts.candidates import Candidate
 from ..prompts.evaluations import Evaluation
 from ..prompts.items import Item, Split, as_items
 from ..prompts.optimiser import SEED, PromptOptimiser
-from ..prompts.placeholders import why_unfit
+from ..prompts.placeholders import as_child, why_unfit
 from ..prompts.promotion import Promotion
 from ..prompts.race import Race
 from ..prompts.scoreboard import side_by_side
@@ -238,12 +238,12 @@ class APO(PromptOptimiser[TaskT]):
         if text is None:
             branch.why_none = branch.why_none or "no new prompt was made"
             return None
-        new = PromptTemplate(text, template.engine)
-        reason = why_unfit(new, template)
+        new = as_child(PromptTemplate(text, template.engine), template)
+        reason = why_unfit(new, template, self.given_names())
         if reason is not None:
             branch.give_up(reason, text=text)
             return None
-        branch.text, branch.why_none, branch.is_unanswered = text, None, False
+        branch.text, branch.why_none, branch.is_unanswered = new.template, None, False
         return {name: new}
 
     def _check_answers(self, branches: Sequence[Branch]) -> None:
@@ -297,7 +297,8 @@ class APO(PromptOptimiser[TaskT]):
         shown = [each for each in rollout_results if not each.get("is_lost")]
         if len(shown) > self.gradient_batch_size:
             shown = chance.sample(shown, self.gradient_batch_size)
-        criticise = partial(self.critic.critique, current_prompt.prompt_template, shown, chance)
+        template, given = current_prompt.prompt_template, self.given_names()
+        criticise = partial(self.critic.critique, template, shown, chance, given=given)
         answer = await self._ask(place, "critique", prefix, criticise)
         branch = current_branch()
         if answer is not None and branch is not None:
@@ -315,16 +316,17 @@ class APO(PromptOptimiser[TaskT]):
         critique = await self.compute_textual_gradient(current_prompt, rollout, prefix=prefix)
         if critique is None:
             return None
-        template = current_prompt.prompt_template
+        template, given = current_prompt.prompt_template, self.given_names()
         for _ in range(self.edit_attempts):
             place = next_place("edit")
-            edit = partial(self.critic.edit, template, critique, self._chance_of(place))
+            edit = partial(self.critic.edit, template, critique, self._chance_of(place), given=given)
             answer = await self._ask(place, "edit", prefix, edit)
             if answer is None:
                 continue
-            reason = why_unfit(PromptTemplate(answer.text, template.engine), template)
+            new = as_child(PromptTemplate(answer.text, template.engine), template)
+            reason = why_unfit(new, template, given)
             if reason is None:
-                return answer.text
+                return new.template
             give_up(reason, text=answer.text)
         return None
 

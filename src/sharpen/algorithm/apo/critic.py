@@ -63,15 +63,23 @@ class Critic:
         await self._assistant.check([self._gradient_model, self._apply_edit_model])
 
     async def critique(
-        self, template: PromptTemplate, results: Sequence[Mapping[str, Any]], rng: random.Random
+        self,
+        template: PromptTemplate,
+        results: Sequence[Mapping[str, Any]],
+        rng: random.Random,
+        *,
+        given: Sequence[str] = (),
     ) -> Answer:
-        """What is weak in the template, by what happened in these rollouts, and what to change."""
+        """What is weak in the template, by what happened in these rollouts, and what to change.
+
+        `given` are the optional fields of the template that agents fill.
+        """
         if not results:
             raise InvalidInputError("there are no rollouts to critique the prompt by: give at least one result")
         prompt, seed = rng.choice(self._critiques), rng.getrandbits(31)
         rollouts = show_rollouts(results)
         while True:
-            values = {"rollouts": rollouts, **_shown_template(template)}
+            values = {"rollouts": rollouts, **_shown_template(template, given)}
             try:
                 return await self._ask(self._gradient_model, prompt, values, seed)
             except TooLongError:
@@ -79,9 +87,11 @@ class Critic:
                     raise
             rollouts = show_rollouts(results, most_in_all=len(rollouts) // 2)
 
-    async def edit(self, template: PromptTemplate, critique: str, rng: random.Random) -> Answer:
+    async def edit(
+        self, template: PromptTemplate, critique: str, rng: random.Random, *, given: Sequence[str] = ()
+    ) -> Answer:
         """The template rewritten by the critique; the text of the answer is the new template and nothing else."""
-        values = {"critique": clip(critique, MOST_OF_CRITIQUE), **_shown_template(template)}
+        values = {"critique": clip(critique, MOST_OF_CRITIQUE), **_shown_template(template, given)}
         answer = await self._ask(self._apply_edit_model, rng.choice(self._edits), values, rng.getrandbits(31))
         if answer.is_cut_off and END not in answer.text:
             message = f"the edit by {self._apply_edit_model!r} was cut off by its length before the template was whole"
@@ -96,9 +106,9 @@ class Critic:
         return await self._assistant.ask(model, messages, temperature=self._temperature, seed=seed)
 
 
-def _shown_template(template: PromptTemplate) -> dict[str, str]:
+def _shown_template(template: PromptTemplate, given: Sequence[str]) -> dict[str, str]:
     """The template, and its placeholders as they are written in it."""
-    names = placeholders(template)
+    names = placeholders(template, given)
     if template.engine == "f-string":
         return {"prompt": template.template, "placeholders": ", ".join(f"{{{name}}}" for name in names) or "none"}
     listed = ", ".join(f"{{{{{name}}}}}" for name in names) or "none"
@@ -171,7 +181,8 @@ def _is_path(entry: str) -> bool:
 
 
 def _problem(purpose: Purpose, prompt: PromptTemplate) -> str | None:
-    found, given = placeholders(prompt), (*_NEEDED[purpose], "placeholders")
+    given = (*_NEEDED[purpose], "placeholders")
+    found = placeholders(prompt, given)
     foreign = next((name for name in found if name not in given), None)
     if foreign is not None:
         return _foreign(foreign, purpose, given)

@@ -25,7 +25,7 @@ from .demonstration import Demonstration
 from .exploration import Exploration
 from .layout import why_broken, with_demonstrations
 from .pool import Pool
-from .template_parts import without_demos
+from .template_parts import as_frame, with_text, without_demos
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,8 @@ class FewShot(PromptOptimiser[TaskT]):
 
     def _find_seed(self) -> dict[str, PromptTemplate]:
         """The prompt without demonstrations. The frame still knows where they go."""
-        ((self._name, self._frame),) = super()._find_seed().items()
+        ((self._name, frame),) = super()._find_seed().items()
+        self._frame = as_frame(frame)
         return {self._name: without_demos(self._frame)}
 
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
@@ -111,6 +112,8 @@ class FewShot(PromptOptimiser[TaskT]):
 
     async def search(self) -> None:
         await self.validate_seed()
+        filled = self.fields_filled[self._name]
+        self._frame = with_text(self._frame, [name for name in filled if not filled[name]])
         if await self.is_perfect():
             return
         while not self.should_stop:

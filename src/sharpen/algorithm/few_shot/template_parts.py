@@ -1,13 +1,13 @@
 """A template taken apart: the fields in it, the part that is about the task, and the values in a filled copy."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from ...types.template_fields import parse_fields
-from ..prompts.placeholders import placeholders, value_fields
+from ...types.template_fields import parse_fields, with_text_fields
+from ..prompts.placeholders import optional_names, placeholders, value_fields
 
 DEMOS = ("demos", "demonstrations", "examples")
 """A place of this name is where demonstrations go."""
@@ -29,7 +29,27 @@ def field_spans(template: PromptTemplate, names: tuple[str, ...] | None = None) 
 
 def value_names(template: PromptTemplate) -> list[str]:
     """The values that the agent gives; demonstrations are given by the search."""
-    return [name for name in placeholders(template) if name not in DEMOS]
+    return [name for name in _names(template) if name not in DEMOS]
+
+
+def _names(template: PromptTemplate) -> list[str]:
+    """The search writes what is known to be text as text, so that every field left may get a value."""
+    return placeholders(template, optional_names(template))
+
+
+def as_frame(template: PromptTemplate) -> PromptTemplate:
+    """Return the template with LaTeX such as `\\section{examples}` as text: it is not a place for demonstrations."""
+    if template.engine != "f-string":
+        return template
+    text = with_text_fields(template.template, lambda field: field.is_argument and field.name in DEMOS)
+    return PromptTemplate(text)
+
+
+def with_text(template: PromptTemplate, names: Collection[str]) -> PromptTemplate:
+    """Return the template with its optional fields of these names as text."""
+    if template.engine != "f-string":
+        return template
+    return PromptTemplate(with_text_fields(template.template, lambda field: field.name in names))
 
 
 # -- the part about the task -------------------------------------------------------------------------
@@ -46,7 +66,7 @@ class Parts:
 
 def place_of_demos(template: PromptTemplate) -> str | None:
     """The name of the place that the template has for demonstrations."""
-    return next((name for name in placeholders(template) if name in DEMOS), None)
+    return next((name for name in _names(template) if name in DEMOS), None)
 
 
 def parts_of(template: PromptTemplate) -> Parts:
@@ -159,11 +179,11 @@ def _pieces_of_fields(text: str) -> list[tuple[str, str]]:
     for piece in parse_fields(text):
         if isinstance(piece, str):
             words += piece
-        elif not piece.is_plain or piece.is_argument:
+        elif not piece.is_plain:
             words += piece.text
         else:
-            pieces.append((words, piece.name))
-            words = ""
+            pieces.append((f"{words}{{" if piece.is_argument else words, piece.name))
+            words = "}" if piece.is_argument else ""
     return [*pieces, (words, "")]
 
 

@@ -39,7 +39,9 @@ class GepaSearch:
         self._family = Family(optimiser.book, optimiser.add, has_stable_names=self._options["use_merge"])
         self._iterations = Iterations(self._thread, self._family, begin=self._begin, close=self._close)
         template = self._options["reflection_prompt_template"]
-        self._reflector = Reflector(self._thread, self._family, ask=self._ask, template=template)
+        self._reflector = Reflector(
+            self._thread, self._family, ask=self._ask, template=template, given=optimiser.given_names
+        )
         self._has_to_stop = False
         self._num_unanswered = self._num_idle = self._num_vain = self._num_rounds = 0
         self._work_before = (0, 0)

@@ -15,7 +15,7 @@ from typing import Any
 from ...types import PromptTemplate
 from ..prompts.assistant import Answer
 from ..prompts.candidates import Cost
-from ..prompts.placeholders import placeholders, why_unfit
+from ..prompts.placeholders import as_child, placeholders, why_unfit
 from ..prompts.scoreboard import side_by_side
 from .family import Family, Texts
 from .rollout_adapter import Examples
@@ -54,7 +54,10 @@ class Drafts:
 
 
 class Reflector:
-    """`ask` gives an answer, with an empty text where the model gave none."""
+    """`ask` gives an answer, with an empty text where the model gave none.
+
+    `given` returns the optional fields of a component's seed prompt that agents fill.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,9 @@ class Reflector:
         *,
         ask: Ask,
         template: str | Mapping[str, str] | None,
+        given: Callable[[str], Sequence[str]],
     ) -> None:
+        self._given = given
         self._thread, self._family, self._ask, self._template = thread, family, ask, template
         self.num_asked = self.num_unanswered = 0
 
@@ -120,15 +125,17 @@ class Reflector:
         orders = [
             _ORDER if own is None else "",
             _PART.format(name=str(component)) if len(texts) > 1 else "",
-            what_to_keep(self._family.prompt(component, texts[component])),
+            what_to_keep(self._family.prompt(component, texts[component]), self._given(str(component))),
         ]
         return "\n\n".join(filter(None, [str(Signature.prompt_renderer(given)), *orders]))
 
     def _read(self, component: str, old: str, answer: Answer) -> Draft:
         text, reflection = split_answer(answer.text)
         reason = "it was cut off by the model's limit of length" if answer.is_cut_off else None
-        reason = reason or why_unfit(self._family.prompt(component, text), self._family.prompt(component, old))
-        return Draft(component, text, reflection, reason, answer.cost)
+        parent = self._family.prompt(component, old)
+        new = as_child(self._family.prompt(component, text), parent)
+        reason = reason or why_unfit(new, parent, self._given(str(component)))
+        return Draft(component, new.template, reflection, reason, answer.cost)
 
     # -- what came of it -----------------------------------------------------------------------------
 
@@ -169,9 +176,9 @@ class Reflector:
             )
 
 
-def what_to_keep(prompt: PromptTemplate) -> str:
+def what_to_keep(prompt: PromptTemplate, given: Sequence[str] = ()) -> str:
     """The order to keep the places for values; empty where there are none."""
-    names = placeholders(prompt)
+    names = placeholders(prompt, given)
     if not names:
         return ""
     if prompt.engine != "f-string":

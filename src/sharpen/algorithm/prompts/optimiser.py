@@ -35,6 +35,7 @@ from .candidates import Candidate, CandidateBook, Cost
 from .difference import best_diff, show_best_diff
 from .evaluations import MOST_TRIES, Evaluation, Evaluations
 from .items import Item, Split
+from .placeholders import optional_names
 from .promotion import Promotion
 from .records import write_records
 from .scoreboard import Scoreboard, cost_metrics
@@ -44,7 +45,7 @@ from .served_model import served_model
 from .settings import check_counts, check_search
 from .tree import draw_tree
 from .tree_svg import tree_svg
-from .unused_prompt import unfilled_fields, unused_prompts
+from .unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -111,6 +112,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         self.book = CandidateBook.of(state["book"]) if "book" in state else CandidateBook()
         self._answers = {place: msgspec.convert(each, Answer) for place, each in state.get("answers", {}).items()}
         self._scores: State = state.get("scores", {})
+        self.fields_filled: dict[str, dict[str, bool]] = state.get("fields_filled", {})
         self._board: Scoreboard | None = None
         self.load_search_state(state.get("search", {}))
 
@@ -138,6 +140,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         self.train_items, self.val_items = self._split(train_dataset, val_dataset)
         self.seed_prompts = self._find_seed()
         self._check_same_seed()
+        self.fields_filled = self._fields_of_tasks() | self.fields_filled
         self.checkpoint()  # a run that is killed from here on finds its rollouts again
         async with self._resources() as others, self._searching(others), calls.let_through(self._are_agents_at_work):
             if not len(self.book):
@@ -177,6 +180,15 @@ class PromptOptimiser(Algorithm[TaskT]):
     def _find_seed(self) -> dict[str, PromptTemplate]:
         resources, own = self.get_initial_resources(), self.agent_prompt
         return seed_prompts(resources, own, name=self.resource_name, many=self.takes_many_prompts)
+
+    def _fields_of_tasks(self) -> dict[str, dict[str, bool]]:
+        """Until a rollout shows which optional fields are filled: those that are named like a part of the task."""
+        task = self.train_items[0].task
+        parts = task if isinstance(task, Mapping) else ()
+        return {
+            prompt: {name: True for name in optional_names(template) if name in parts}
+            for prompt, template in self.seed_prompts.items()
+        }
 
     def _check_same_seed(self) -> None:
         """Candidates of one search all come from one prompt."""
@@ -304,6 +316,11 @@ class PromptOptimiser(Algorithm[TaskT]):
         """Score a candidate on all validation tasks; it becomes the best if it beats the best on evidence."""
         return await self.board.challenge(version)
 
+    def given_names(self, prompt: str | None = None) -> list[str]:
+        """Return the optional fields that agents fill in the seed prompt of this name, or in any of them."""
+        of = list(self.fields_filled.values()) if prompt is None else [self.fields_filled.get(prompt, {})]
+        return [name for found in of for name, is_filled in found.items() if is_filled]
+
     async def validate_seed(self) -> None:
         """Score the seed prompt on all validation tasks, if that is wanted."""
         if not self.run_initial_validation:
@@ -322,6 +339,8 @@ class PromptOptimiser(Algorithm[TaskT]):
         """Say so when the agent seems to have its prompt from elsewhere."""
         done = next((each for each in evaluations if each.status == "succeeded"), None)
         conversations = [] if done is None else await self.evaluations.messages(done)
+        for name, prompt in self.seed_prompts.items():
+            self.fields_filled[name] |= optional_fields_filled(prompt, conversations)
         for name, field in unfilled_fields(self.seed_prompts, conversations):
             log.warning(
                 "the place {%s} of the prompt %r got no value, and stands in a call as it is: does the agent's "
@@ -444,6 +463,7 @@ class PromptOptimiser(Algorithm[TaskT]):
             "fruitless": self._num_fruitless,
             "answers": msgspec.to_builtins(self._answers),
             "scores": self._scores if self._board is None else self._board.state(),
+            "fields_filled": self.fields_filled,
             "search": self.search_state(),
             **({"book": self.book.as_json()} if len(self.book) else {}),
         }

@@ -1,16 +1,21 @@
-"""The places for values in a prompt, and whether a rewritten prompt still has what its parent had.
+"""The placeholders of a prompt, and whether a rewritten prompt still has those of its parent.
 
-Candidates are written by models: one that cannot work is refused here, before any rollout is spent on it.
+Candidates are written by models: one that cannot work is rejected here, before any rollout is spent on it.
+
+An f-string template also has optional fields, in LaTeX and in JSON (`sharpen.types.template_fields`). The values that
+agents give decide whether such a field is a placeholder: it is one if its name is in `given`. A candidate can only use
+the fields of its parent. Other optional fields are made text by `as_child`: an agent that formats its prompt with
+the whole task would otherwise fill `\\boxed{answer}` with the reference answer.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...errors import InvalidInputError, MissingExtraError
 from ...types import PromptTemplate
 from ...types.poml import code_in
-from ...types.template_fields import Field, parse_fields
+from ...types.template_fields import Field, parse_fields, with_text_fields
 
 MOST_CHARACTERS = 100_000
 MOST_GROWTH = 20
@@ -19,25 +24,46 @@ _POML_FIELD = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 _POML_OWN = re.compile(r"""\bfor\s*=\s*["']\s*(\w+)\s+in\s|<let\b[^>]*\bname\s*=\s*["'](\w+)""")
 
 
-def placeholders(template: PromptTemplate) -> list[str]:
-    """The names of the values that the template takes, each once, in the order of the text."""
+def placeholders(template: PromptTemplate, given: Collection[str] = ()) -> list[str]:
+    """Return the names of the values that the template takes, each once, in the order of the text.
+
+    An optional field of an f-string template counts if its name is in `given`.
+    """
     if template.engine == "jinja":
         return _jinja_names(template.template)
     if template.engine == "poml":
         own = {name for pair in _POML_OWN.findall(template.template) for name in pair}
         return _unique([name for name in _POML_FIELD.findall(template.template) if name not in own])
-    return _unique([field.name for field in value_fields(template.template)])
+    fields = value_fields(template.template)
+    return _unique([field.name for field in fields if not field.is_optional or field.name in given])
 
 
 def value_fields(text: str) -> list[Field]:
-    """The fields of an f-string template that values take the place of. What LaTeX explains is hardly one of them."""
-    fields = [piece for piece in parse_fields(text) if isinstance(piece, Field)]
-    return [field for field in fields if field.is_plain and not field.is_argument]
+    """Return the fields of an f-string template that are filled if there is a value, optional ones too."""
+    return [piece for piece in parse_fields(text) if isinstance(piece, Field) and piece.is_plain]
 
 
-def why_unfit(new: PromptTemplate, parent: PromptTemplate) -> str | None:
-    """Why `new` cannot take the place of `parent`, in words about "it"; None where it can."""
-    return _bad_text(new, parent) or _bad_fields(new, parent)
+def optional_names(template: PromptTemplate) -> list[str]:
+    """Return the names of the fields that only the values given can tell from text."""
+    if template.engine != "f-string":
+        return []
+    required = placeholders(template)
+    return _unique([field.name for field in value_fields(template.template) if field.name not in required])
+
+
+def as_child(new: PromptTemplate, parent: PromptTemplate) -> PromptTemplate:
+    """Return `new` with the optional fields that `parent` does not have as text."""
+    if new.engine != "f-string" or parent.engine != "f-string":
+        return new
+    before = [piece for piece in parse_fields(parent.template) if isinstance(piece, Field)]
+    names, texts = {field.name for field in before if field.is_plain}, {field.text for field in before}
+    text = with_text_fields(new.template, lambda field: field.name not in names and field.text not in texts)
+    return PromptTemplate(text)
+
+
+def why_unfit(new: PromptTemplate, parent: PromptTemplate, given: Collection[str] = ()) -> str | None:
+    """Return why `new`, made by `as_child`, cannot replace `parent`, in words about "it"; None if it can."""
+    return _bad_text(new, parent) or _bad_fields(new, parent, given)
 
 
 def _bad_text(new: PromptTemplate, parent: PromptTemplate) -> str | None:
@@ -58,10 +84,10 @@ def _too_long(length: int, before: int) -> str | None:
     return f"it is too long: {length:,} characters, and its parent has {before:,}"
 
 
-def _bad_fields(new: PromptTemplate, parent: PromptTemplate) -> str | None:
-    before = placeholders(parent)
+def _bad_fields(new: PromptTemplate, parent: PromptTemplate, given: Collection[str]) -> str | None:
+    before = placeholders(parent, given)
     try:
-        after = placeholders(new)
+        after = placeholders(new, before)
     except InvalidInputError as error:
         return f"it does not parse: {error}"
     lost = [_as_written(name, new) for name in before if name not in after]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...adapter.messages import OpenAIMessages
 from ...types import PromptTemplate
-from .placeholders import placeholders
+from .placeholders import optional_names, placeholders
 
 _FIELD = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<[^<>]*>|\{[A-Za-z_][^{}]*\}", re.DOTALL)
 _SPACE = re.compile(r"\s+")
@@ -17,8 +17,20 @@ def unused_prompts(prompts: Mapping[str, PromptTemplate], conversations: Sequenc
     """The names of prompts whose own words stand in none of the conversations. Without any, nobody can tell."""
     if not conversations:
         return []
-    said = _SPACE.sub(" ", json.dumps([each["messages"] for each in conversations], ensure_ascii=False))
+    said = _said([each["messages"] for each in conversations])
     return [name for name, prompt in prompts.items() if (piece := _longest_piece(prompt)) and piece not in said]
+
+
+def optional_fields_filled(prompt: PromptTemplate, conversations: Sequence[OpenAIMessages]) -> dict[str, bool]:
+    """Return, by name, whether the agent filled each optional field of the prompt; empty if the prompt was not seen."""
+    piece = _longest_piece(prompt)
+    asked = [[each for each in one["messages"] if each.get("role") != "assistant"] for one in conversations]
+    said = next((text for text in map(_said, asked) if piece and piece in text), None)
+    return {} if said is None else {name: f"{{{name}}}" not in said for name in optional_names(prompt)}
+
+
+def _said(messages: object) -> str:
+    return _SPACE.sub(" ", json.dumps(messages, ensure_ascii=False))
 
 
 def unfilled_fields(
