@@ -69,6 +69,15 @@ async def test_a_search_ends_at_the_stated_perfect_reward(perfect_reward: float 
     assert apo.round == rounds
 
 
+async def test_a_perfect_candidate_ends_a_search_that_has_no_evidence_for_it() -> None:
+    """With one validation task nothing is promoted on evidence, and nothing can be better than perfect."""
+    with ScriptedOpenAI(good_words) as server:
+        apo = make(server, beam_rounds=6, perfect_reward=0.3)
+        await search(apo, World(_graded), val=VAL[:1])
+        assert apo.round == 2
+        assert apo.book.best.version == "v0"
+
+
 # -- values and text in braces -----------------------------------------------------------------------
 
 

@@ -216,16 +216,30 @@ async def test_after_an_error_the_others_are_broken_off_before_it_is_raised() ->
     assert ended == ["slow"]
 
 
-async def test_the_best_is_perfect_when_it_has_the_stated_reward_on_every_validation_task() -> None:
+async def test_a_prompt_is_perfect_when_it_has_the_stated_reward_on_every_validation_task() -> None:
     async with board_of("20", "7") as (board, _):
         await board.evaluate("v0", ITEMS[:10])
-        assert not await board.has_best_reached(1.0)  # it has not met all tasks
+        assert await board.perfect_version(1.0) is None  # it has not met all tasks
         await board.evaluate("v0", ITEMS)
-        assert await board.has_best_reached(1.0)
-        assert not await board.has_best_reached(1.5)
+        assert await board.perfect_version(1.0) == "v0"
+        assert await board.perfect_version(1.5) is None
     async with board_of("7") as (board, _):
         await board.evaluate("v0", ITEMS)
-        assert not await board.has_best_reached(1.0)
+        assert await board.perfect_version(1.0) is None
+
+
+async def test_a_perfect_prompt_need_not_be_the_best() -> None:
+    async with board_of("19", "20", promotion="interval") as (board, _):
+        await board.evaluate("v0", ITEMS)
+        assert not await board.challenge("v1")  # one task more is not evidence
+        assert await board.perfect_version(1.0) == "v1"
+
+
+async def test_a_perfect_reward_may_have_a_rounding_error() -> None:
+    async with board_of("any", play=lambda prompt, task: sum([0.1] * 10)) as (board, _):
+        await board.evaluate("v0", ITEMS)
+        assert await board.perfect_version(1.0) == "v0"
+        assert await board.perfect_version(1.001) is None
 
 
 async def test_only_failures_are_told_by_the_first_of_them() -> None:

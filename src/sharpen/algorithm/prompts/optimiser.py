@@ -65,8 +65,9 @@ class PromptOptimiser(Algorithm[TaskT]):
     - `train_split`: the share of the training set to learn from, where there is no validation set.
     - `resource_name`: the prompt to improve, where the resources have several.
     - `seed`: of every random choice; None is another one in every run.
-    - `perfect_reward`: the highest possible reward. The search ends early once the best prompt has it on every
-      validation task. None never ends a search early: the highest reward seen may not be the highest possible.
+    - `perfect_reward`: the highest possible reward. The search ends early once a prompt has it on every validation
+      task. Whether that prompt becomes the best is still decided by `promotion`. None never ends a search early: the
+      highest reward seen may not be the highest possible.
     - `model`: a local model (a folder, a GGUF file, a name on the hub), served to the agents while the search lasts.
     - `max_response_tokens`: the longest answer of that model.
     """
@@ -377,13 +378,14 @@ class PromptOptimiser(Algorithm[TaskT]):
         return await self.is_perfect()
 
     async def is_perfect(self) -> bool:
-        """Return True if the best prompt has `perfect_reward` on every validation task, so the search can end."""
-        if self.perfect_reward is None or not await self.board.has_best_reached(self.perfect_reward):
+        """Return True if a prompt has `perfect_reward` on every validation task, so that no other can do better."""
+        if self.perfect_reward is None:
+            return False
+        version = await self.board.perfect_version(self.perfect_reward)
+        if version is None:
             return False
         log.info(
-            "%s has the perfect reward of %g on every validation task: the search ends",
-            self.book.best.version,
-            self.perfect_reward,
+            "%s has the perfect reward of %g on every validation task: the search ends", version, self.perfect_reward
         )
         return True
 

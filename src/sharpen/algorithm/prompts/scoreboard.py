@@ -6,6 +6,7 @@ the pairs it would be in, and said; the best is replaced on evidence.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -132,13 +133,16 @@ class Scoreboard:
         leader = max(means, key=lambda version: means[version], default=None)
         return leader if leader is not None and best is not None and means[leader] > best else None
 
-    async def has_best_reached(self, reward: float) -> bool:
-        """Return True if the best has at least this reward on every validation task."""
-        await self._recall(self.book.best.version)
-        best = self._known[self.book.best.version]
-        if len(best) < len(self._val_items):
-            return False
-        return all(not each.is_lost and each.reward >= reward for each in best.values())
+    async def perfect_version(self, reward: float) -> str | None:
+        """Return a candidate with at least this reward on every validation task, the best before others."""
+        scored = [each for each in self.book if each.score and each.score.count == len(self._val_items)]
+        reached = [each.version for each in scored if each.score and _reaches(each.score.mean, reward)]
+        for version in sorted(reached, key=lambda version: version != self.book.best.version):
+            await self._recall(version)
+            rewards = [each.reward for each in self._known[version].values() if not each.is_lost]
+            if len(rewards) == len(self._val_items) and all(_reaches(each, reward) for each in rewards):
+                return version
+        return None
 
     def only_failures(self) -> str | None:
         """The first error, where every rollout of every candidate failed by the agent's fault so far."""
@@ -165,6 +169,11 @@ class Scoreboard:
             "rollouts": score.count + lost,
             "lost": lost,
         }
+
+
+def _reaches(reward: float, wanted: float) -> bool:
+    """Rewards are sums and quotients of floats: 0.9999999999999999 is meant to be 1."""
+    return reward >= wanted or math.isclose(reward, wanted, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def cost_metrics(cost: Cost) -> Mapping[str, float]:
