@@ -8,6 +8,7 @@ import pytest
 
 from sharpen.llm_proxy.serving.store_address import StoreFile
 from sharpen.store import LightningStoreClient
+from sharpen.store.lifecycle import StoreClock
 from sharpen.types import RolloutConfig
 
 from .processes import child, eventually, server_process
@@ -78,3 +79,33 @@ async def test_a_lost_worker_is_noticed_after_a_pause_all_the_same(tmp_path):
         again = await store.dequeue_rollout(wait_seconds=PATIENCE_SECONDS)
         await store.close()
     assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
+
+
+def clock_that_is_set() -> tuple[StoreClock, list[float]]:
+    """A store's clock that counts as the machine's, and the time that it shows."""
+    shows = [1000.0]
+    clock = StoreClock(lambda: shows[0])
+    clock.is_real = True
+    return clock, shows
+
+
+@pytest.mark.parametrize("back_to", [1000.0, 1012.0])
+def test_a_clock_that_jumped_ahead_and_was_set_back_extends_no_lease(back_to):
+    clock, shows = clock_that_is_set()
+    shows[0] = 8200.0
+    assert clock.note_pause(1001.0, shows[0])
+    shows[0] = back_to
+    assert clock.paused_since(back_to) == 0
+    clock.note_pause(back_to + 1, back_to)  # the watchdog's next look, which is on time
+    shows[0] = back_to + 500
+    assert clock.paused_since(back_to) == 0
+
+
+def test_a_pause_still_counts_when_the_clock_is_set_back_a_little_after_it():
+    clock, shows = clock_that_is_set()
+    shows[0] = 4600.0
+    assert clock.note_pause(1001.0, shows[0])
+    shows[0] = 4599.5
+    clock.note_pause(4601.0, shows[0])
+    shows[0] = 4700.0
+    assert clock.paused_since(1000.0) == pytest.approx(3598.5)

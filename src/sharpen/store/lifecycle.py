@@ -66,16 +66,23 @@ class StoreClock:
         return self._now()
 
     def note_pause(self, begin: float, end: float) -> bool:
-        """Remember that nothing ran between these times; False if there was no pause worth noting."""
-        if not self.is_real or end - begin < SHORTEST_PAUSE_SECONDS:
+        """Remember that nothing ran from `begin` until now, `end`; False if there was no pause worth noting."""
+        if not self.is_real:
+            return False
+        if any(pause[1] > end for pause in self._pauses):  # the clock was set back
+            self._pauses = [(start, min(stop, end)) for start, stop in self._pauses if start < end]
+        if end - begin < SHORTEST_PAUSE_SECONDS:
             return False
         earlier = [pause for pause in self._pauses[-MAX_PAUSES:] if pause[0] != begin]  # it may have gone on since
         self._pauses = [*earlier, (begin, end)]
         return True
 
     def paused_since(self, when: float) -> float:
-        """How many seconds since `when` were a pause."""
-        return sum(max(end - max(begin, when), 0.0) for begin, end in self._pauses)
+        """How many seconds since `when` were a pause; the future, where the clock was set back, has none."""
+        if not self._pauses:
+            return 0.0
+        now = self._now()
+        return sum(max(min(end, now) - max(begin, when), 0.0) for begin, end in self._pauses)
 
 
 class Lifecycle:
