@@ -335,7 +335,8 @@ async def test_an_attempt_that_was_handed_back_costs_no_try(world, how):
         claimed = again or claimed
     assert (await world.store.get_rollout_by_id(claimed.rollout_id)).status == "failed"
     handed_back = [
-        bool((each.metadata or {}).get("handed_back")) for each in await world.store.query_attempts(claimed.rollout_id)
+        bool((each.metadata or {}).get("sharpen.handed_back"))
+        for each in await world.store.query_attempts(claimed.rollout_id)
     ]
     assert handed_back == [True] * 3 + [False] * 2
 
@@ -344,4 +345,28 @@ async def test_the_metadata_of_an_attempt_that_is_handed_back_is_kept(store):
     claimed = await run_new(store)
     await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, metadata={"gpu": 3})
     await store.update_rollout(claimed.rollout_id, status="requeuing")
-    assert (await store.get_latest_attempt(claimed.rollout_id)).metadata == {"gpu": 3, "handed_back": True}
+    assert (await store.get_latest_attempt(claimed.rollout_id)).metadata == {"gpu": 3, "sharpen.handed_back": True}
+
+
+@pytest.mark.parametrize("late", [None, {"gpu": 3}])
+async def test_a_late_report_does_not_change_that_an_attempt_was_handed_back(store, late):
+    claimed = await run_new(store, max_attempts=2, retry_condition=["failed"])
+    await store.update_rollout(claimed.rollout_id, status="requeuing")
+    reported = await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, metadata=late)
+    assert reported.metadata == {**(late or {}), "sharpen.handed_back": True}
+    await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed", metadata={"n": 1})
+    again = await store.dequeue_rollout()
+    await store.complete_attempt(again.rollout_id, again.attempt.attempt_id, status="failed")
+    assert await store.dequeue_rollout() is not None  # the first attempt cost no try
+
+
+async def test_an_agent_cannot_claim_that_its_attempt_was_handed_back(store):
+    claimed = await run_new(store, max_attempts=2, retry_condition=["failed"])
+    for _ in range(2):
+        forged = {"sharpen.handed_back": True, "handed_back": True, "gpu": 3}
+        ids = claimed.rollout_id, claimed.attempt.attempt_id
+        await store.update_attempt(*ids, metadata=forged)
+        ended = await store.complete_attempt(*ids, status="failed", metadata=forged)
+        assert ended.metadata == {"handed_back": True, "gpu": 3}
+        claimed = await store.dequeue_rollout() or claimed
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "failed"

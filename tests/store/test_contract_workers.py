@@ -84,6 +84,37 @@ async def test_an_attempt_without_a_lease_runs_out_only_while_heartbeats_leave_i
     assert await status_of(world.store, lost) == ("requeuing", "unresponsive")
 
 
+async def test_a_lost_claim_with_a_time_out_does_not_wait_for_it(world):
+    rule = {"timeout_seconds": 3600, "max_attempts": 2, "retry_condition": ["unresponsive"]}
+    named, lost, dropped = [await claim_new(world.store, worker_id="w-1", **rule) for _ in range(3)]
+    await world.store.add_span(make_span(dropped))
+    for _ in range(8):
+        await world.store.update_worker("w-1", attempt_ids=[named.attempt.attempt_id])
+        world.pass_time(10)
+    assert await status_of(world.store, named) == ("preparing", "preparing")
+    for each in (lost, dropped):
+        assert await status_of(world.store, each) == ("requeuing", "unresponsive")
+
+
+async def test_a_time_out_that_is_nearer_than_the_end_of_a_lost_claim_stands(world):
+    lost = await claim_new(world.store, worker_id="w-1", timeout_seconds=20)
+    await world.store.update_worker("w-1", attempt_ids=[])
+    world.pass_time(21)
+    assert await status_of(world.store, lost) == ("failed", "timeout")
+
+
+async def test_a_lost_claim_costs_no_try_and_needs_no_rule_for_retries(world):
+    lost = await claim_new(world.store, worker_id="w-1")
+    for _ in range(3):
+        await world.store.update_worker("w-1", attempt_ids=[])
+        world.pass_time(61)
+        assert await status_of(world.store, lost) == ("requeuing", "unresponsive")
+        assert (await world.store.dequeue_rollout(worker_id="w-1")).rollout_id == lost.rollout_id
+    await world.store.update_worker("w-1", attempt_ids=[])
+    world.pass_time(61)  # not without end: a task that kills its worker at once looks the same
+    assert await status_of(world.store, lost) == ("failed", "unresponsive")
+
+
 async def test_ids_of_attempts_are_a_list(store):
     with pytest.raises(InvalidInputError, match="attempt_ids"):
         await store.update_worker("w-1", attempt_ids="at-1")

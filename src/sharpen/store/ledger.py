@@ -35,7 +35,7 @@ from ..types import (
 from . import checks
 from .base import AttemptEnd
 from .ids import new_id
-from .lifecycle import Events, deadline_of, still_counts
+from .lifecycle import HANDED_BACK, Events, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
 from .transitions import ENDED, FINISHED, OPEN, QUEUED, check_rollout_move
@@ -234,7 +234,7 @@ class Ledger(Queries):
             checks.check_finite("last_heartbeat_time", last_heartbeat_time)
         if worker_id is not UNSET:
             checks.check_id("worker_id", worker_id)
-        packed = self._pack_metadata(metadata)
+        packed = self._pack_metadata(attempt, metadata)
         now = self.clock()
         self._set_metadata(attempt, packed)
         if last_heartbeat_time is not UNSET:
@@ -273,7 +273,7 @@ class Ledger(Queries):
                     f"not to the completed attempt {attempt.attempt_id!r} of {rollout_id!r}"
                 )
         checks.check_spans(spans)
-        packed = self._pack_metadata(metadata)
+        packed = self._pack_metadata(attempt, metadata)
         now = self.clock()
         self._set_metadata(attempt, packed)
         if spans:
@@ -283,8 +283,15 @@ class Ledger(Queries):
         self._report(row, attempt, status, now)
         return self._public_attempt(attempt)
 
-    def _pack_metadata(self, metadata: dict[str, Any] | None | UnsetType) -> Any:
-        return UNSET if metadata is UNSET else self.tables.pack(_checked_metadata(metadata), "metadata")
+    def _pack_metadata(self, attempt: AttemptRow, metadata: dict[str, Any] | None | UnsetType) -> Any:
+        if metadata is UNSET:
+            return UNSET
+        metadata = _checked_metadata(metadata)
+        if metadata is not None and HANDED_BACK in metadata:
+            metadata = {name: value for name, value in metadata.items() if name != HANDED_BACK}
+        if handed_back := self._handed_back(attempt):
+            metadata = {**(metadata or {}), HANDED_BACK: handed_back}
+        return self.tables.pack(metadata, "metadata")
 
     def _set_metadata(self, attempt: AttemptRow, packed: Any) -> None:
         if packed is not UNSET:
@@ -418,9 +425,11 @@ class Ledger(Queries):
                 attempt.last_heartbeat_time = now
                 attempt.deadline = deadline_of(row, attempt, self.clock)
                 self._save(attempt)
-            elif attempt.deadline is None:
-                attempt.deadline = now + UNNAMED_SECONDS
-                self._save(attempt)
+            elif row.config.unresponsive_seconds is None and still_counts(row, attempt):
+                unnamed_until = now + UNNAMED_SECONDS
+                if attempt.deadline is None or attempt.deadline > unnamed_until:
+                    attempt.deadline = unnamed_until
+                    self._save(attempt)
         worker = self.tables.save_heartbeat(worker_id, now, stats)
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
 

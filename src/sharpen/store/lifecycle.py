@@ -27,8 +27,11 @@ from .transitions import (
 
 SHORTEST_PAUSE_SECONDS = 1.0
 MAX_PAUSES = 100
-HANDED_BACK = "handed_back"
-"""The key in the metadata of an attempt that was handed back to the queue."""
+HANDED_BACK = "sharpen.handed_back"
+"""The key in the metadata of an attempt that was handed back to the queue. Only the store sets it: reports can neither
+bring nor remove it."""
+LOST_CLAIM = "lost claim"
+MAX_LOST_CLAIMS = 3  # of one rollout: a task that kills its worker at once looks the same
 
 
 class Events(msgspec.Struct):
@@ -187,16 +190,38 @@ class Lifecycle:
         """Somebody puts the rollout back into the queue: its open attempt was not lost, and costs no try."""
         attempt = self.tables.latest_attempt(row)
         if attempt is not None and attempt.status in OPEN:
-            known = self.tables.unpack(attempt.metadata)
-            self.tables.drop(attempt.metadata)
-            attempt.metadata = self.tables.pack({**(known or {}), HANDED_BACK: True}, "metadata")
+            self._set_handed_back(attempt, True)
+
+    def _set_handed_back(self, attempt: AttemptRow, value: bool | str) -> None:
+        known = self.tables.unpack(attempt.metadata)
+        self.tables.drop(attempt.metadata)
+        attempt.metadata = self.tables.pack({**(known or {}), HANDED_BACK: value}, "metadata")
+
+    def _handed_back(self, attempt: AttemptRow) -> bool | str | None:
+        """Return how the attempt was handed back: by somebody (True), as a lost claim, or not at all (None)."""
+        known = self.tables.unpack(attempt.metadata)
+        return known.get(HANDED_BACK) if known else None
 
     def _tries(self, row: RolloutRow) -> int:
         """The attempts that count towards `max_attempts`: all but those that were handed back."""
         if row.attempts < row.config.max_attempts:
             return row.attempts  # there are tries left in any case
-        known = (self.tables.unpack(attempt.metadata) for attempt in self.tables.attempts(row))
-        return row.attempts - sum(bool(metadata and metadata.get(HANDED_BACK)) for metadata in known)
+        return row.attempts - sum(bool(self._handed_back(attempt)) for attempt in self.tables.attempts(row))
+
+    def _is_lost_claim(self, row: RolloutRow, attempt: AttemptRow) -> bool:
+        """Whether the heartbeats of its worker never named an attempt without a lease: no agent has seen it."""
+        if row.config.unresponsive_seconds is not None or attempt.status != "preparing":
+            return False
+        if attempt.last_heartbeat_time is not None or not still_counts(row, attempt):
+            return False
+        earlier = [self._handed_back(each) for each in self.tables.attempts(row)]
+        return earlier.count(LOST_CLAIM) < MAX_LOST_CLAIMS
+
+    def _take_back(self, row: RolloutRow, attempt: AttemptRow, now: float) -> None:
+        """Put the rollout of a lost claim back into the queue, whatever its rule for retries."""
+        self._set_handed_back(attempt, LOST_CLAIM)
+        self._end(attempt, "unresponsive", now)
+        self._move(row, "requeuing", now)
 
     def _report(self, row: RolloutRow, attempt: AttemptRow, status: AttemptStatus, now: float) -> None:
         """A status from the attempt's worker: kept and, where the attempt still counts, acted on."""
@@ -291,6 +316,8 @@ class Lifecycle:
                 attempt.unwanted = attempt.worker_id is not None
                 self._end(attempt, "timeout", now)
                 self._follow(row, attempt, now)
+            elif self._is_lost_claim(row, attempt):
+                self._take_back(row, attempt, now)
             else:
                 self._suspend(row, attempt, now)
         return applied
