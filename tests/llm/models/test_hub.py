@@ -1,7 +1,10 @@
 """Models of the hub, from its cache folder: nothing is downloaded here."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from sharpen.llm.models.hub import hub_folder
 from sharpen.llm.models.loading import load_model
 from sharpen.llm.models.saving import save_model
 
+from ..hub_stub import running_hub
 from .conftest import logits, with_lora
 
 
@@ -65,6 +69,32 @@ def test_a_hub_that_does_not_answer_is_said_in_words() -> None:
         load_model("org/tiny")
     with pytest.raises(ModelError, match=r"'org/tiny' cannot be found.*allow_download is off"):
         load_model("org/tiny", allow_download=False)
+
+
+PROGRAM = """
+from sharpen.llm.errors import ModelError
+from sharpen.llm.models.hub import hub_folder
+
+try:
+    hub_folder("org/tiny")
+except ModelError as error:
+    print(isinstance(error.__cause__, OSError), error)
+"""
+
+
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_hub(tiny_model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file where the folder should be")
+    with running_hub() as hub:
+        hub.add("models", "org/tiny", tiny_model)
+        environment = {**os.environ, **hub.environment(home)}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
+        )
+    assert done.stdout.startswith("True")
+    assert str(home) in done.stdout
+    assert "HF_HOME" in done.stdout
+    assert "connection" not in done.stdout
 
 
 def test_a_download_that_was_cut_off_is_named(hub_cache: Path, tiny_model: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingExtraError, in_words
-from ...files import size_in_words
+from ...files import is_disk_full, size_in_words
 from ..errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -131,14 +131,24 @@ def _without_bars() -> Iterator[None]:
 
 @contextmanager
 def _errors_of(name: str, *, allow_download: bool) -> Iterator[None]:
-    """Whatever goes wrong with the hub, as a ModelError that says what to do."""
+    """Whatever goes wrong with the hub or its cache folder, as a ModelError that says what to do."""
     try:
         yield
     except MissingExtraError:
         raise
     except Exception as error:
         reason = " ".join(in_words(error).split())[:300]
+        if _is_of_the_disk(error):
+            raise ModelError(
+                f"the model {name!r} cannot be kept in the cache {str(_cache())!r} ({reason}): make room there and let "
+                "this user write to it, or set HF_HOME to another folder"
+            ) from error
         raise ModelError(f"the model {name!r} cannot be found: {_advice(error, allow_download)} ({reason})") from error
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether a local file could not be read or written; an error of the network names no file."""
+    return is_disk_full(error) or (isinstance(error, OSError) and error.filename is not None)
 
 
 def _advice(error: Exception, allow_download: bool) -> str:
