@@ -48,7 +48,7 @@ class ChildProcess:
                     start_new_session=True,
                     env=_environment(),
                 )
-                _watcher.add(self.pid, role)
+                self._have_watched()
             except BaseException:
                 ours.close()
                 raise
@@ -57,6 +57,15 @@ class ChildProcess:
         self._lock = threading.Lock()
         self._is_gone = self._has_job = False
         _ours.add(self)
+
+    def _have_watched(self) -> None:
+        """A child that no watcher knows could outlive this process, so it ends at once."""
+        try:
+            _watcher.add(self.pid, self.role)
+        except BaseException:
+            self._kill_group()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -178,7 +187,11 @@ class _Watcher:
     def add(self, pid: int, role: jobs.Role) -> None:
         with self._lock:
             self._children[pid] = role
-            self._tell(f"+{pid} {role}\n")
+            try:
+                self._tell(f"+{pid} {role}\n")
+            except BaseException:
+                del self._children[pid]
+                raise
 
     def remove(self, pid: int) -> None:
         with self._lock:
