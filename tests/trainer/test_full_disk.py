@@ -1,5 +1,6 @@
 """A disk that fills up during a run: the run waits for room or ends with what to do, and nothing is lost."""
 
+import errno
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from sharpen.algorithm import Algorithm
 from sharpen.errors import DiskFullError
+from sharpen.runs.files import naming_full_disk
 from sharpen.store import SQLiteStore
 from sharpen.trainer import Trainer
 
@@ -157,3 +159,13 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_metrics_are_wri
     assert algorithm.kept == [1, 1, 300_000]
     lines = [json.loads(line) for line in (small_disk / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["train/size"] for line in lines if "train/size" in line] == [1, 200_000, 300_000]
+
+
+def test_text_about_a_full_disk_in_another_error_is_not_a_full_disk(tmp_path):
+    with pytest.raises(ValueError, match="upstream"), naming_full_disk(tmp_path):
+        raise ValueError("the upstream said: No space left on device (os error 28)")
+
+
+def test_the_disk_that_is_full_is_named_where_it_is_not_that_of_the_run(tmp_path):
+    with pytest.raises(DiskFullError, match="disk of '/dev/full'"), naming_full_disk(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device", "/dev/full")

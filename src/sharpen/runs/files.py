@@ -66,8 +66,9 @@ def naming_full_disk(folder: Path | None) -> Iterator[None]:
     except Exception as error:
         if folder is None or isinstance(error, DiskFullError) or not is_disk_full(error):
             raise
+        full = getattr(error, "filename", None) or folder  # it may be on another disk than the run
         raise DiskFullError(
-            f"the disk of the run in {str(folder)!r} is full ({error}): free some space, then resume the run"
+            f"the disk of {str(full)!r} is full ({error}): free some space, then resume the run in {str(folder)!r}"
         ) from error
 
 
