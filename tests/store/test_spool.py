@@ -147,6 +147,26 @@ async def test_a_call_gives_up_in_time_and_names_the_last_error(server, client):
     assert client.spooled == 0
 
 
+async def test_a_call_that_does_not_wait_any_more_names_no_time(server, client):
+    await server.go()
+    client.stop_waiting()
+    with pytest.raises(StoreUnavailableError) as error:
+        await within_patience(client.statistics())
+    assert "0.5 s" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "count"), [("http://store.example:4747", 1), ("https://store.example", 0), ("http://127.0.0.1:4747", 0)]
+)
+def test_a_token_of_the_environment_that_others_could_read_is_warned_of_once(url, count, monkeypatch, caplog):
+    monkeypatch.setenv("SHARPEN_TOKEN", "s3cret")
+    for _ in range(2):
+        LightningStoreClient(url)
+    told = [each.getMessage() for each in caplog.records if "SHARPEN_TOKEN" in each.getMessage()]
+    assert len(told) == count
+    assert not any("s3cret" in each for each in told)
+
+
 async def test_a_server_that_does_not_answer_in_time_is_away(folder):
     """It takes the connection and says nothing."""
     silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)

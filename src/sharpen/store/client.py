@@ -6,6 +6,7 @@ and outcomes) goes to a local spool instead, and is replayed in order when the s
 """
 
 import asyncio
+import functools
 import logging
 import math
 import random
@@ -21,6 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
+from ..http.listening import is_loopback
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -55,6 +57,19 @@ MAX_BATCH_BYTES = 16 * 2**20
 MAX_QUERY_CHARACTERS = 8 * 1024  # longer arguments of a read travel in a body: servers bound the head of a request
 _encode = msgspec.json.Encoder().encode
 _decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in METHODS.items()}
+
+
+@functools.cache
+def _warn_if_readable(url: str) -> None:
+    """Warn, once for each address, that the token of the environment travels in the clear."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        log.warning(
+            "SHARPEN_TOKEN is sent to %s:%s without encryption: use https:// unless you trust the network, and pass "
+            "token= if this is not the store that the variable is for",
+            parts.hostname,
+            parts.port or 80,
+        )
 
 
 def _request(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -95,7 +110,9 @@ class LightningStoreClient(LightningStore):
         self.url = url.rstrip("/")
         self.token_file: Path | None = None
         """Where the token came from, and where the next one is looked for when this one is refused."""
-        if token is None and (token := given_token()) is None:
+        if token is None and (token := given_token()) is not None:
+            _warn_if_readable(self.url)
+        elif token is None:
             self.token_file = token_file_of(self.url)
             token = read_token(self.token_file)
         self._headers = {"content-type": "application/json"}
@@ -157,8 +174,9 @@ class LightningStoreClient(LightningStore):
                 if left <= 0 or not self._is_waiting:
                     if error.kind == StoreFullError.__name__:
                         raise StoreFullError(str(error)) from error
+                    when = f"within {seconds:g} s" if self._is_waiting else "after the parent process had gone"
                     raise StoreUnavailableError(
-                        f"the store at {self.url} did not answer within {seconds:g} s; last error: {error}"
+                        f"the store at {self.url} did not answer {when}; last error: {error}"
                     ) from error
                 await self._rest(min(pause * _jitter.uniform(0.5, 1.0), left))
                 pause = min(pause * 2, 5.0)
