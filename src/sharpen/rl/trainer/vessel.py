@@ -230,8 +230,8 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
 
     def state_dict(self) -> dict[str, Any]:
         cursor = self._cursor if self._queue is None else self._queue.state_dict()
-        waiting = None if self._waiting is None else self._waiting.state_dict()
-        return {**super().state_dict(), "train_cursor": cursor, "waiting_steps": waiting}
+        waiting = {} if self._waiting is None else {"waiting_steps": self._waiting.state_dict()}
+        return {**super().state_dict(), "train_cursor": cursor, **waiting}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
