@@ -262,7 +262,7 @@ def test_loggers_of_every_loop_get_each_iteration_and_the_end() -> None:
         max_iters=2, val_every_n_iters=2, finite_env_type="dummy", loggers=[kept], callbacks=[Says()], seed=9
     )
     trainer.fit(guess(SoftmaxPolicy()))
-    train_names = {"reward", "steps_per_episode", "loss"}
+    train_names = {"reward", "steps_per_episode", "loss", "run/steps"}
     assert kept.lines == [
         ("config", 9),
         ("train", "temperature: 0.5000", 0),

@@ -98,7 +98,15 @@ class RunEntry(msgspec.Struct, frozen=True):
 
     @property
     def rollouts(self) -> int | None:
-        told = self.metrics.get("rollouts")
+        return self._whole("rollouts")
+
+    @property
+    def steps(self) -> int | None:
+        """The steps that the training of a policy made in its simulator."""
+        return self._whole("run/steps")
+
+    def _whole(self, metric: str) -> int | None:
+        told = self.metrics.get(metric)
         return None if told is None or not math.isfinite(told) else int(told)
 
     @property

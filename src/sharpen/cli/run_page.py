@@ -71,6 +71,7 @@ class RunPage:
             ("resumed", ", ".join(map(str, self.config.get("resumed") or ())) or None),
             ("took", None if entry.seconds is None else duration(entry.seconds)),
             ("rollouts", entry.rollouts),
+            ("steps", entry.steps),
             ("reward", self._reward()),
             *(("warning", one_line(each)) for each in self.warnings),
         ]

@@ -91,6 +91,40 @@ def test_a_plan_counts_the_episodes(tmp_path: Path) -> None:
     assert plan.parts["policy"] == "sharpen.rl.policies.ppo.PPO"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "iterations", "episodes"),
+    [
+        (["max_steps=1000", "step_per_iter=300", "max_iters=null"], 4, None),
+        (["max_steps=1000", "step_per_iter=300", "max_iters=2"], 2, None),
+        (["max_steps=1000", "step_per_iter=300", "max_iters=50"], 4, None),
+        (["max_steps=10", "max_iters=null"], 3, 3 * 4 + 1 * 2),  # an episode has one step at least
+        (["max_steps=10", "max_iters=null", "fast_dev_run=2"], 5, 5 * 2 + 2 * 2),
+        (["max_iters=null"], None, None),
+    ],
+)
+def test_a_plan_is_bounded_by_the_budget_of_steps(
+    tmp_path: Path, overrides: list[str], iterations: int | None, episodes: int | None
+) -> None:
+    plan = make_plan(load_config(write(tmp_path, CONFIG), overrides))
+    assert plan.bound == {"iterations": iterations, "episodes": episodes}
+    assert any("max_steps" in each for each in plan.because) is ("max_steps" in overrides[0])
+
+
+def test_a_run_shows_how_many_steps_training_made(
+    tmp_path: Path, own_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path / "p", CONFIG))
+    assert main(["train", path, "max_steps=25", "max_iters=null"]) == 0  # four episodes of 1 to 4 steps an iteration
+    assert [line["run/steps"] for line in lines(only_run(own_runs) / "metrics.jsonl") if "reward" in line] == [
+        10,
+        20,
+        30,
+    ]
+    capsys.readouterr()
+    assert main(["runs", "show", "last"]) == 0
+    assert re.search(r"^ *steps +30$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_a_run_leaves_metrics_episodes_a_checkpoint_and_how_it_ended(tmp_path: Path, own_runs: Path) -> None:
     result = train_policy(load_config(write(tmp_path / "p", CONFIG)))
     folder = only_run(own_runs)

@@ -4,6 +4,7 @@ Making a plan imports the agent and reads the data, and starts nothing: no rollo
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -223,22 +224,33 @@ def _of_simulator(config: "TrainConfig") -> _Found:
     parts = {"simulator": shown(vessel.simulator_fn), "vessel": class_path(vessel), "policy": class_path(vessel.policy)}
     sizes = {key.partition("_")[0]: getattr(vessel, key, None) for key in STATES}
     counts = {name: 0 if each is None else len(each) for name, each in sizes.items()}
-    iterations, every = values.get("max_iters"), values.get("val_every_n_iters")
+    every = values.get("val_every_n_iters")
     steps = None if values.get("fast_dev_run") else getattr(vessel, "step_per_iter", None)
     each = None if steps else values.get("fast_dev_run") or getattr(vessel, "episode_per_iter", None)
+    iterations, limits = _iterations(values, steps or each)  # an episode has one step at least
     played = product(iterations, each)
     validated = 0 if every is None else product(None if iterations is None else iterations // every, counts["val"])
     episodes = None if played is None or validated is None else played + validated
     told = (
-        f"{_count(iterations)} iterations (max_iters) of {_count(each)} episodes (episode_per_iter)"
+        f"{_count(iterations)} iterations ({limits}) of {_count(each)} episodes (episode_per_iter)"
         if steps is None
-        else f"{_count(iterations)} iterations (max_iters) of {steps} steps or more (step_per_iter)",
+        else f"{_count(iterations)} iterations ({limits}) of {steps} steps or more (step_per_iter)",
         f"a validation on {counts['val']} states every {_count(every)} iterations (val_every_n_iters)"
         if every
         else "no validation (val_every_n_iters)",
         "a simulator asks no models: nothing of this is paid for",
     )
     return parts, {**counts}, {"iterations": iterations, "episodes": episodes}, told
+
+
+def _iterations(values: Mapping[str, Any], least_steps: int | None) -> tuple[int | None, str]:
+    """Return the maximum number of iterations of at least `least_steps` steps, and the names of what limits it."""
+    max_iters, max_steps = values.get("max_iters"), values.get("max_steps")
+    if max_steps is None:
+        return max_iters, "max_iters"
+    by_steps = math.ceil(max_steps / least_steps) if least_steps else None
+    limit = min((each for each in (max_iters, by_steps) if each is not None), default=None)
+    return limit, f"max_steps is {max_steps}" if max_iters is None else f"max_iters; max_steps is {max_steps}"
 
 
 def _of_fine_tuning(config: "TrainConfig") -> _Found:

@@ -57,7 +57,7 @@ def _train(config: "TrainConfig", vessel: Any, folder: Path, run: RecordedRun) -
     with stopping.listening():
         trainer.fit(vessel, ckpt_path=saved if run.is_resumed else None)
     run.warnings += trainer.warnings
-    return {**stopping.metrics, **trainer.metrics}
+    return {**stopping.metrics, **trainer.metrics, "run/steps": float(trainer.current_step)}
 
 
 def _callbacks(config: "TrainConfig", folder: Path) -> list[Callback]:

@@ -140,7 +140,7 @@ class Trainer:
             self._run_stage("val")
         self.current_iter += 1
         self._stop_at_limit()
-        self._log_metrics(self.metrics)
+        self._log_metrics({**self.metrics, "run/steps": float(self.current_step)})
         self._call("on_iter_end")
 
     def _warn_of_decline(self) -> None:
