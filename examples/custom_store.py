@@ -30,7 +30,7 @@ class JournalStore(InMemoryLightningStore):
 class MyTrainer(Trainer):
     """Like any trainer, with its own store."""
 
-    def _make_store(self, store: Any, strategy: ExecutionStrategy) -> JournalStore:
+    def _make_store(self, store: Any, strategy: ExecutionStrategy | None = None) -> JournalStore:
         return JournalStore(Path("journal.txt"))
 
 

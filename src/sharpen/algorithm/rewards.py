@@ -135,8 +135,9 @@ def is_lost(rollout: Rollout) -> bool:
 
 def has_error(rollout: Rollout) -> bool:
     """Whether it failed with an error of its agent, which is in its last attempt."""
-    is_known = isinstance(rollout, AttemptedRollout) and rollout.status == "failed"
-    return is_known and "error" in (rollout.attempt.metadata or {})
+    if not isinstance(rollout, AttemptedRollout) or rollout.status != "failed":
+        return False
+    return "error" in (rollout.attempt.metadata or {})
 
 
 def why_failed(rollout: Rollout) -> str | None:
