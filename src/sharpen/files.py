@@ -46,13 +46,16 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a file could not be written for want of room: on the disk, or within a quota or a limit."""
+    """Whether a file could not be written for want of room (on the disk, or within a quota or a limit), also where
+    another error was raised from that one."""
+    if error is None:
+        return False
     code = error.errno if isinstance(error, OSError) else None
     # safetensors and tokenizers (which raises plain Exception) have the code in the text alone.
     is_of_rust = type(error) is Exception or type(error).__name__ == "SafetensorError"
     if is_of_rust and (told := _RUST_CODE.search(str(error))) is not None:
         code = int(told[1])
-    return code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or is_disk_full(error.__cause__)
 
 
 def sync(path: Path) -> None:
