@@ -14,6 +14,7 @@ import pytest
 from sharpen.dashboard.log_file import parse
 from sharpen.errors import ConfigError
 from sharpen.logging import also_to_file, apply_settings, current_settings, is_set_up, setup_logging
+from sharpen.secrets import hiding
 from sharpen.store.ids import new_id
 
 from .logs import forget_logging
@@ -52,6 +53,20 @@ def test_the_random_part_of_an_attempts_id_is_hidden() -> None:
     logging.getLogger("sharpen.runner").info("POST http://h/rollout/ro-1/attempt/%s/v1, %r", attempt_id, attempt_id)
     assert attempt_id not in stream.getvalue()
     assert stream.getvalue().count(attempt_id[:15]) == 2
+
+
+@pytest.mark.parametrize("secret", ["hush\x1b\x07hush", "hush\r\nhush", "hush\u2028hush"])
+def test_a_secret_with_control_characters_is_hidden(secret: str, tmp_path: Path) -> None:
+    setup_logging(file=tmp_path / "log")
+    with hiding({secret: "X"}):
+        logging.getLogger("sharpen.store").info("%s and %r and %s", secret, secret, json.dumps(secret))
+    assert "hush" not in (tmp_path / "log").read_text()
+
+
+def test_the_random_part_of_an_attempt_id_is_hidden_wherever_it_stands(tmp_path: Path) -> None:
+    setup_logging(file=tmp_path / "log")
+    logging.getLogger("sharpen.store").info("folder_at-%s%s_1", "0" * 12, "feedbeef" * 2)
+    assert "feedbeef" not in (tmp_path / "log").read_text()
 
 
 def test_text_of_an_agent_forges_no_line_and_sends_no_escape(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
 _PACKAGE = __name__.partition(".")[0]
 _lock = threading.Lock()
-_ATTEMPT_ID = re.compile(r"\b(at-[0-9a-f]{12})[0-9a-f]{16}\b")  # the rest admits its agent to the gateway
+_ATTEMPT_ID = re.compile(r"(at-[0-9a-f]{12})[0-9a-f]{16,}")  # the rest admits its agent to the gateway
 
 Level = str | int
 
@@ -145,7 +145,7 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.room = record.name.removeprefix(f"{_PACKAGE}.")
-        return _ATTEMPT_ID.sub(r"\1...", hide_known(plain(super().format(record)))).replace("\n", "\n    ")
+        return _ATTEMPT_ID.sub(r"\1...", plain(hide_known(super().format(record)))).replace("\n", "\n    ")
 
 
 class _Screen(logging.StreamHandler[TextIO]):

@@ -4,13 +4,16 @@ written down.
 `max_tokens`, `token_len` and `eos_token` count or name tokens of a model, and are no secrets.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 HIDDEN = "***"
-_known: dict[str, str] = {}
 
 # Wherever in a name they stand. Headers are hidden whole: any of them may be what opens a server.
 _OPENS = re.compile(r"passw|secret|credential|authorization|bearer|cookie|headers", re.IGNORECASE)
@@ -38,40 +41,73 @@ _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _URL_KEYS = ("key", "sig", "signature", "code")
 _URL_FIELD = re.compile(r"(?<=[?&])((?:key|sig|signature|code)=)[^&\s'\"#]+", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
+_OF_REQUESTS = re.compile(r"headers|query|params", re.IGNORECASE)
+REFERENCE = re.compile(r"env:(\w+)")
 _BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
 # The forms of keys that services give out.
 _FORM = re.compile(r"\b((?:sk|pk|rk|hf|gsk|xai|nvapi|ghp)[-_]|AIza)(?=[\w-]*[0-9])[\w-]{16,}")
+
+
+class _Known:
+    """The values to hide, with how many ask for each: runs in several threads may hide the same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: Counter[tuple[str, str]] = Counter()
+        self.replacements: tuple[tuple[str, str], ...] = ()
+        """For every form of every value, the longest first. It is never changed, only replaced as a whole."""
+
+    def change(self, secrets: Mapping[str, str], by: int) -> None:
+        with self._lock:
+            for pair in secrets.items():
+                self._users[pair] += by
+                if not self._users[pair]:
+                    del self._users[pair]
+            forms = {form: text for value, text in self._users for form in _forms(value)}
+            self.replacements = tuple(sorted(forms.items(), key=lambda pair: len(pair[0]), reverse=True))
+
+    def values(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._users.keys())
+
+
+_known = _Known()
 
 
 @contextmanager
 def hiding(secrets: Mapping[str, str]) -> Iterator[None]:
     """Keep these values out of logs and outcomes for a while, also in processes started meanwhile.
 
-    Each maps to the text that stands for it.
+    Each maps to the text that stands for it. Several threads may do so at once, each with its own values.
     """
-    before = dict(_known)
-    remember_secrets(secrets)
+    secrets = dict(secrets)
+    _known.change(secrets, 1)
     try:
         yield
     finally:
-        _known.clear()
-        _known.update(before)
+        _known.change(secrets, -1)
 
 
 def remember_secrets(secrets: Mapping[str, str]) -> None:
     """Hide these values too, for the life of this process."""
-    _known.update(secrets)
+    _known.change(secrets, 1)
+
+
+def _forms(value: str) -> set[str]:
+    """A secret as it is, with plain line ends, and as Python and JSON write it."""
+    written = {repr(value), json.dumps(value), json.dumps(value, ensure_ascii=False)}
+    return {value, value.replace("\r\n", "\n"), *(each[1:-1] for each in written)} - {""}
 
 
 def known_secrets() -> dict[str, str]:
     """The values that are being hidden, for the children of this process."""
-    return dict(_known)
+    return _known.values()
 
 
 def hide_known(text: str) -> str:
     """The text without the values that are being hidden."""
-    for value in sorted(_known, key=len, reverse=True):
-        text = text.replace(value, _known[value])
+    for form, replacement in _known.replacements:
+        text = text.replace(form, replacement)
     return text
 
 
@@ -118,20 +154,51 @@ def secret_in_url(url: str) -> str | None:
     return next((f"{name}=" for name, value in fields if name.lower() in _URL_KEYS or looks_secret(name, value)), None)
 
 
-def secrets_in(values: object, path: str = "") -> Iterator[str]:
-    """The places in nested values where something stands that looks like a secret, such as `['headers']`."""
+def secrets_in(values: object) -> Iterator[str]:
+    """The places in nested values where a secret stands, such as `['extra_headers']['X-Api-Key']`.
+
+    A reference such as `env:NAME` is not a secret.
+    """
+    found: list[str] = []
+
+    def note(place: str, text: str) -> str:
+        if not REFERENCE.fullmatch(text):
+            found.append(place)
+        return text
+
+    map_secrets(values, note)
+    return iter(found)
+
+
+def map_secrets(
+    values: Any, change: Callable[[str, str], str], path: str = "", *, under: str = "", is_secret: bool = False
+) -> Any:
+    """Return a copy of nested values in which `change(place, text)` stands for each secret.
+
+    Only a text is a secret: by its form, or by the name that it stands under. (A dict under such a name describes a
+    value, as in the schema of a tool.)
+    """
     if isinstance(values, Mapping):
-        for name, value in values.items():
-            place = f"{path}[{name!r}]"
-            if value and looks_secret(str(name), value):
-                yield place
-            else:
-                yield from secrets_in(value, place)
-    elif isinstance(values, list | tuple):
-        for number, value in enumerate(values):
-            yield from secrets_in(value, f"{path}[{number}]")
-    elif isinstance(values, str) and (_FORM.search(values) or _BEARER.search(values)):
-        yield path
+        return {
+            name: map_secrets(value, change, f"{path}[{name!r}]", under=str(name), is_secret=_is_secret(name, under))
+            for name, value in values.items()
+        }
+    if isinstance(values, list | tuple):
+        found = [
+            map_secrets(value, change, f"{path}[{number}]", under=under, is_secret=is_secret)
+            for number, value in enumerate(values)
+        ]
+        return tuple(found) if isinstance(values, tuple) else found
+    if isinstance(values, str) and values and (is_secret or _FORM.search(values) or _BEARER.search(values)):
+        return change(path, values)
+    return values
+
+
+def _is_secret(name: object, under: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(str(name))]
+    if _OF_REQUESTS.search(under) and words and words[-1] in _URL_KEYS and "idempotency" not in words:
+        return True
+    return looks_secret(str(name), "")
 
 
 def without_secrets(text: str) -> str:

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from sharpen import SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError, MissingValueError, SecretError
+from sharpen.runner.keys import with_keys
 from sharpen.types import (
     LLM,
     Attempt,
@@ -144,7 +145,10 @@ HIDDEN_IN = [
     ProxyLLM("https://host/v1?key=hunter2", "m"),
     LLM("https://host/v1?api-version=1&subscription_token=hunter2", "m"),
     LLM("http://e", "m", None, {"api_key": "hunter2"}),
-    LLM("http://e", "m", None, {"extra_headers": {"X-Any": "hunter2"}}),
+    LLM("http://e", "m", None, {"extra_headers": {"X-Api-Key": "hunter2"}}),
+    LLM("http://e", "m", None, {"extra_headers": {"Ocp-Apim-Subscription-Key": "hunter2"}}),
+    LLM("http://e", "m", None, {"extra_query": {"key": "hunter2"}}),
+    LLM("http://e", "m", None, {"extra_body": {"api_keys": ["hunter2"]}}),
     LLM("http://e", "m", None, {"extra_body": {"provider": [{"password": "hunter2"}]}}),
     LLM("http://e", "m", None, {"user": "Bearer hunter2"}),
 ]
@@ -468,3 +472,31 @@ def test_a_poml_template_takes_only_values_that_json_has():
 def test_a_role_needs_a_name(name: Any) -> None:
     with pytest.raises(ConfigError, match=r"the name of a role is .*: give a text"):
         ProxyLLM("http://gateway:9/v1", "m").for_role(name)
+
+
+SCHEMA = {"properties": {"token": {"type": "string"}, "password": {"type": "string"}}, "required": ["token"]}
+ORDINARY = [
+    {"tools": [{"type": "function", "function": {"name": "login", "parameters": SCHEMA}}]},
+    {"response_format": {"json_schema": {"schema": {"properties": {"secret_word": {"type": "string"}}}}}},
+    {"extra_headers": {"X-Trace": "1", "Idempotency-Key": "a"}, "extra_query": {"api-version": "2024"}},
+]
+
+
+@pytest.mark.parametrize("parameters", ORDINARY, ids=["tools", "response_format", "headers"])
+def test_schemas_and_headers_are_not_secrets_for_what_they_are_called(parameters):
+    llm = LLM("http://e", "m", None, parameters)
+    check_no_secrets({"llm": llm})
+    assert llm.resolve_sampling_parameters() == parameters
+
+
+def test_a_reference_in_the_parameters_is_stored_and_resolved_where_it_is_used(monkeypatch):
+    llm = LLM("http://e", "m", None, {"extra_headers": {"X-Api-Key": "env:SHARPEN_TEST_KEY"}, "stop": ["env:HOME"]})
+    check_no_secrets({"llm": llm})
+    monkeypatch.delenv("SHARPEN_TEST_KEY", raising=False)
+    with pytest.raises(ConfigError, match="SHARPEN_TEST_KEY"):
+        llm.resolve_sampling_parameters()
+    assert with_keys({"llm": llm}) == {"llm": llm}
+    monkeypatch.setenv("SHARPEN_TEST_KEY", "hunter2")
+    found = {"extra_headers": {"X-Api-Key": "hunter2"}, "stop": ["env:HOME"]}
+    assert llm.resolve_sampling_parameters() == with_keys({"llm": llm})["llm"].sampling_parameters == found
+    assert "hunter2" not in repr(with_keys({"llm": llm}))

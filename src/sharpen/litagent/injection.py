@@ -43,7 +43,8 @@ def pick_llm(
         return llm
     if isinstance(llm, ProxyLLM) and strip_proxy:
         llm = _bind(llm, agent, rollout)
-    return msgspec.structs.replace(llm, api_key=llm.resolve_api_key())
+    parameters = llm.resolve_sampling_parameters()
+    return msgspec.structs.replace(llm, api_key=llm.resolve_api_key(), sampling_parameters=parameters)
 
 
 def pick_prompt_template(agent: str, parameter: inspect.Parameter, resources: NamedResources) -> Any:

@@ -6,8 +6,8 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from ..secrets import REFERENCE, map_secrets
 from ..types import LLM, NamedResources
-from ..types.resources import ENV_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -18,14 +18,15 @@ def with_keys(resources: NamedResources) -> NamedResources:
 
 
 def _with_key(name: str, llm: LLM) -> LLM:
-    reference = llm.api_key or ""
-    if not reference.startswith(ENV_PREFIX):
-        return llm
-    variable = reference.removeprefix(ENV_PREFIX)
-    if variable in os.environ:
-        return replace(llm, api_key=llm.resolve_api_key())
-    _tell_of_missing(name, variable)
-    return llm
+    def resolve(_: str, text: str) -> str:
+        found = REFERENCE.fullmatch(text)
+        if found is None or found[1] in os.environ:
+            return os.environ[found[1]] if found else text
+        _tell_of_missing(name, found[1])
+        return text
+
+    key = resolve("api_key", llm.api_key) if llm.api_key else llm.api_key
+    return replace(llm, api_key=key, sampling_parameters=map_secrets(llm.sampling_parameters, resolve))
 
 
 @cache

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import ConfigError, InvalidInputError, MissingExtraError, MissingValueError, SecretError
-from ..secrets import HIDDEN, secret_in_url, secrets_in
+from ..secrets import HIDDEN, REFERENCE, map_secrets, secret_in_url, secrets_in
 from .poml import render_poml
 from .rollouts import AttemptedRollout
 from .template_fields import fill_fields, why_missing
@@ -56,10 +56,17 @@ class LLM(_Resource, frozen=True, tag="llm"):
         """The key itself, read from the environment where it is a reference."""
         if self.api_key is None or self.has_literal_key:
             return self.api_key
-        name = self.api_key.removeprefix(ENV_PREFIX)
-        if name not in os.environ:
-            raise ConfigError(f"api_key is {self.api_key!r}, but the environment variable {name} is not set here")
-        return os.environ[name]
+        return _from_environment("api_key", self.api_key)
+
+    def resolve_sampling_parameters(self) -> dict[str, Any]:
+        """The parameters, with references such as `env:NAME` to secrets in them read from the environment."""
+
+        def resolve(place: str, text: str) -> str:
+            is_reference = REFERENCE.fullmatch(text)
+            return _from_environment(f"sampling_parameters{place}", text) if is_reference else text
+
+        found: dict[str, Any] = map_secrets(self.sampling_parameters, resolve)
+        return found
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -74,6 +81,13 @@ class LLM(_Resource, frozen=True, tag="llm"):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__name__}({fields})"
+
+
+def _from_environment(place: str, reference: str) -> str:
+    name = reference.removeprefix(ENV_PREFIX)
+    if name not in os.environ:
+        raise ConfigError(f"{place} is {reference!r}, but the environment variable {name} is not set here")
+    return os.environ[name]
 
 
 _GATEWAY_URL = re.compile(r"(?P<base>.*?)(?P<role>/role/[^/]+)?(?P<version>/v1)?/?")
@@ -215,11 +229,13 @@ def check_no_secrets(resources: NamedResources) -> None:
 
 
 def _check_no_other_secrets(name: str, llm: LLM) -> None:
-    found = secret_in_url(llm.endpoint)
-    place = f"{found} in its endpoint" if found else None
-    place = place or next((f"sampling_parameters{each}" for each in secrets_in(llm.sampling_parameters)), None)
-    if place is not None:
+    if found := secret_in_url(llm.endpoint):
         raise SecretError(
-            f"resource {name!r} holds {place}, a secret that would be written down: give the key as a reference, "
-            'api_key="env:NAME", or let the gateway call the endpoint and hold the secret'
+            f"resource {name!r} holds {found} in its endpoint, a secret that would be written down: give the key as a "
+            'reference, api_key="env:NAME", or let the gateway call the endpoint and hold the secret'
+        )
+    if place := next(secrets_in(llm.sampling_parameters), None):
+        raise SecretError(
+            f"resource {name!r} holds a secret in sampling_parameters{place}, which would be written down: give a "
+            'reference there, "env:NAME", which is read where the agent runs, or let the gateway hold the secret'
         )
