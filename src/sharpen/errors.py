@@ -9,7 +9,7 @@
     ├── ComponentTypeError (TypeError, ValueError)   a spec that gave a component of the wrong kind
     ├── MissingExtraError (ImportError)        an optional package is needed; the message holds the command
     ├── InvalidInputError (ValueError)         a value from a caller that is not allowed
-    │   ├── TaskError                          a task that does not survive the trip through JSON
+    │   ├── TaskError                          a task that JSON cannot give back equal
     │   ├── MissingValueError (KeyError)       a template has a field that format() got no value for
     │   ├── SecretError                        a literal secret where only a reference may be written
     │   ├── UnknownIdError                     no such rollout, attempt, resources or worker

@@ -420,7 +420,7 @@ async def test_a_generator_for_two_epochs_is_refused_before_anything_is_enqueued
 
 async def test_a_task_that_is_no_json_ends_the_run_with_the_hint(tmp_path: Any) -> None:
     store = SQLiteStore(tmp_path / "store.db")
-    with pytest.raises(TaskError, match="use the memory store with the shared-memory strategy"):
+    with pytest.raises(TaskError, match=r"task\['when'\] .*memory"):
         await baseline(store).run([{"when": object()}])
     await store.close()
 

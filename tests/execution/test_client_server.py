@@ -126,7 +126,7 @@ def test_a_store_that_nobody_serves_is_refused_when_the_strategy_must_not():
 def test_a_task_that_would_arrive_as_something_else_is_refused_at_once():
     store = InMemoryLightningStore()
     with pytest.raises(TaskError):
-        execute(Enqueue((1, 2)), Work(), store)
+        execute(Enqueue({1, 2}), Work(), store)
     assert statistics(store)["total_rollouts"] == 0
 
 

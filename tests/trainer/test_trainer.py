@@ -1,6 +1,7 @@
 """Trainer: one call runs everything, tells how it went, and leaves its records behind."""
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -8,9 +9,11 @@ import random
 import sys
 import threading
 from collections import Counter
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from sharpen.adapter import TracerTraceToTriplet
@@ -625,9 +628,76 @@ def test_the_folder_can_be_chosen(tmp_path: Path) -> None:
     assert result.run_dir == tmp_path / "here"
 
 
-def test_a_task_that_is_no_json_is_refused_with_the_hint() -> None:
-    with pytest.raises(TaskError, match="use the memory store with the shared-memory strategy"):
-        Trainer(strategy="shm", dev=True).fit(lambda task: 0.0, [{"when": object()}])
+WHOLE = {"pair": (1, ("a", [2])), "on": date(2026, 1, 31), "at": [datetime(2026, 1, 31, 12, tzinfo=UTC), time(9, 30)]}
+
+
+class Ticket(pydantic.BaseModel):
+    text: str
+
+
+@dataclasses.dataclass
+class Question:
+    text: str
+
+
+def is_whole(task: Any) -> float:
+    """An agent: whether the task arrived as it was given, types included."""
+    return float(repr(task) == repr(WHOLE))
+
+
+def test_an_agent_in_another_process_gets_tuples_dates_and_times_as_they_were_given() -> None:
+    trainer = Trainer(algorithm=Baseline())
+    result = trainer.fit(is_whole, [WHOLE], [WHOLE])
+    assert (result.metrics["rollouts"], result.metrics["reward_mean"]) == (2, 1)
+    assert [each.input for each in asyncio.run(trainer.store.query_rollouts())] == [WHOLE, WHOLE]
+
+
+@pytest.mark.parametrize("strategy", ["cs", "shm"])
+@pytest.mark.parametrize(
+    ("task", "place", "way_out"),
+    [
+        ({"a": ({"when": object()},)}, "['a'][0]['when']", "memory"),
+        ({"tags": {"x"}}, "['tags']", "set"),
+        (Ticket(text="help"), "", "model_dump"),
+        ({"ticket": Ticket(text="help")}, "['ticket']", "Ticket.model_validate"),
+        ([Question("why")], "[0]", "asdict"),
+    ],
+    ids=repr,
+)
+def test_a_task_that_the_store_cannot_keep_is_named_before_anything_is_written(
+    runs: Path, strategy: str, task: Any, place: str, way_out: str
+) -> None:
+    for train, val, where in (([1, 2, task], None, "train_dataset[2]"), ([1], (2, task), "val_dataset[1]")):
+        with pytest.raises(TaskError) as caught:
+            Trainer(algorithm=Baseline(), strategy=strategy).fit(double, train, val)
+        assert str(caught.value).startswith(f"{where}{place} ")
+        assert way_out in str(caught.value)
+    assert not runs.exists()
+
+
+def test_of_a_data_set_that_is_read_by_index_the_first_task_is_tried(runs: Path) -> None:
+    class Tickets:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> Any:
+            assert index == 0
+            return Ticket(text="help")
+
+    with pytest.raises(TaskError, match=r"^train_dataset\[0\] "):
+        Trainer(algorithm=Baseline()).fit(double, Tickets())
+    assert not runs.exists()
+
+
+def test_an_algorithm_may_enqueue_something_else_than_the_tasks_of_its_data_set() -> None:
+    @algo
+    async def dumping(*, store: LightningStore, train_dataset: Any) -> None:
+        rollouts = [await store.enqueue_rollout(ticket.model_dump()) for ticket in train_dataset]
+        await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in rollouts])
+
+    trainer = Trainer(algorithm=dumping, strategy="shm")
+    trainer.fit(lambda task: float(task == {"text": "help"}), [Ticket(text="help")])
+    assert [each.reward for each in asyncio.run(trainer.store.query_rollouts())] == [1]
 
 
 def test_any_object_may_be_a_task_in_memory() -> None:

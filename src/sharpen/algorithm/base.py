@@ -61,6 +61,9 @@ class Algorithm(Generic[TaskT]):
     """Whether it publishes a model of its own behind a gateway; the trainer makes one where none was given."""
     runs_side_by_side: bool = False
     """Whether it asks for many rollouts at once, so that async agents run side by side in a runner."""
+    enqueues_tasks: bool = False
+    """Whether it enqueues the tasks of its data sets as they are: then the trainer checks before the run that the store
+    can keep them."""
     holds_calls: bool = False
     """Whether calls of agents wait at a gateway that the run starts, until it lets them through itself."""
     run_dir: Path | None = None

@@ -48,6 +48,8 @@ class Baseline(FastAlgorithm[TaskT]):
     logged; `span_verbosity` "keys" or "key_values" logs every rollout, with the keys, or keys and values, of its spans.
     """
 
+    enqueues_tasks = True
+
     def __init__(
         self,
         *,

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..store import UNSET, LightningStore, LightningStoreCapabilities
-from ..store.checks import encode_equal
 from ..store.methods import Method, call_method, forward_methods
+from ..store.task_json import TASK, encode_equal
 
 
 def _check_and_pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -29,7 +29,7 @@ def _check(arguments: dict[str, Any]) -> None:
 
 def _check_value(value: Any, what: str) -> None:
     if value is not None and value is not UNSET:
-        encode_equal(value, "the task" if what == "input" else what)
+        encode_equal(value, TASK if what == "input" else what)
 
 
 @forward_methods(_check_and_pass_on, derived=True)

@@ -27,11 +27,12 @@ from ..errors import (
     http_status,
 )
 from ..http.asgi import App, Receive, Scope, Send, serve_other
-from ..types import PaginatedResult, StoredSpans, check_no_secrets
+from ..types import PaginatedResult, Rollout, StoredSpans, check_no_secrets
 from . import openapi, otlp
 from .base import LightningStore
-from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method
+from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method, change_rollouts
 from .metrics import Metrics
+from .task_json import from_tagged, has_tag, to_tagged
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class _Route:
             # JSON has no such numbers, but a query can spell them.
             if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidInputError(f"{name} is {value}: give a finite number")
+        if has_tag(body):
+            _restore_tasks(arguments)
         arguments.update(zip(self.method.path_parameters, ids, strict=True))
         return arguments
 
@@ -292,8 +295,8 @@ class StoreApplication:
         if answer is None and route.method.verb == "GET":
             raise HttpError(404, NOTHING, "there is no such thing")
         if route.name.startswith("query_") and isinstance(answer, list):  # as a store of the user's own may answer
-            return PaginatedResult(answer, arguments.get("limit", -1), arguments.get("offset", 0), len(answer))
-        return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else answer
+            answer = PaginatedResult(answer, arguments.get("limit", -1), arguments.get("offset", 0), len(answer))
+        return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else change_rollouts(answer, _tagged)
 
     async def _poll(self, waiting: Awaitable[Any], receive: Receive) -> Any:
         """Wait, unless the client goes away (nothing is claimed for it) or the server stops."""
@@ -401,6 +404,22 @@ class StoreApplication:
         for name, value in arguments.items():
             if name in ("spans", "requests", "pairs") and len(value) > self._max_batch:
                 raise TooLargeError(f"{name} has {len(value)} items; at most {self._max_batch} are taken in one call")
+
+
+def _restore_tasks(arguments: dict[str, Any]) -> None:
+    if "input" in arguments:
+        arguments["input"] = from_tagged(arguments["input"])
+    if "requests" in arguments:
+        arguments["requests"] = [
+            msgspec.structs.replace(request, input=from_tagged(request.input)) for request in arguments["requests"]
+        ]
+
+
+def _tagged(rollout: Rollout) -> Rollout:
+    """The rollout as it travels, with the tags in its task that JSON needs."""
+    if isinstance(rollout.input, str | int | float | None):
+        return rollout
+    return msgspec.structs.replace(rollout, input=to_tagged(rollout.input))
 
 
 async def _disconnect(receive: Receive) -> None:

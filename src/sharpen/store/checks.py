@@ -6,9 +6,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
-from ..errors import InvalidInputError, TaskError
+from ..errors import InvalidInputError
 from ..semconv import PRIMARY_REWARD_VALUE
 from ..types import Span
 from ..types.spans import MAX_SEQUENCE_ID
@@ -64,50 +62,3 @@ def check_spans(spans: Sequence[Span]) -> None:
             check_number(f"the sequence_id of span {span.span_id!r}", span.sequence_id, low=0, high=MAX_SEQUENCE_ID)
         if PRIMARY_REWARD_VALUE in span.attributes:
             check_finite(f"the reward of span {span.span_id!r}", span.attributes[PRIMARY_REWARD_VALUE])
-
-
-def encode_equal(value: Any, what: str) -> bytes:
-    """The JSON of a value that comes back equal from it; anything else is refused with the first difference."""
-    try:
-        encoded = msgspec.json.encode(value)
-        if msgspec.json.decode(encoded) == value:
-            return encoded
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise _task_error(value, what, str(error)) from None
-    raise _task_error(value, what, "it would come back different")
-
-
-def _task_error(value: Any, what: str, reason: str) -> TaskError:
-    path, found = first_difference(value) or ("$", value)
-    return TaskError(
-        f"{what} cannot be written as JSON: at {path} there is {type(found).__name__} {_short(found)} ({reason}). "
-        "Give plain dicts, lists, texts and numbers (dataclasses.asdict helps), or use the memory store "
-        "with the shared-memory strategy"
-    )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def first_difference(value: Any, path: str = "$", depth: int = 0) -> tuple[str, Any] | None:
-    """Path and value of the first part that JSON does not keep."""
-    if depth > 200:
-        return path, value
-    if type(value) is dict:
-        for key, item in value.items():
-            if type(key) is not str:
-                return f"{path}.{key}", key
-            if found := first_difference(item, f"{path}.{key}", depth + 1):
-                return found
-        return None
-    if type(value) is list:
-        for index, item in enumerate(value):
-            if found := first_difference(item, f"{path}[{index}]", depth + 1):
-                return found
-        return None
-    try:
-        return None if msgspec.json.decode(msgspec.json.encode(value)) == value else (path, value)
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        return path, value

@@ -28,7 +28,6 @@ from ..types import (
     AttemptedRollout,
     AttemptStatus,
     FinishedRollouts,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     Span,
@@ -36,11 +35,12 @@ from ..types import (
     check_no_secrets,
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
-from .checks import check_finite, check_number, check_spans, encode_equal
+from .checks import check_finite, check_number, check_spans
 from .ids import new_id
-from .methods import METHODS, MaybeAttempted, Method, forward_methods
+from .methods import METHODS, MaybeAttempted, Method, change_rollouts, forward_methods
 from .spool import Entry, default_folder
 from .spooler import Away, OtherStore, Spooler
+from .task_json import TASK, encode_equal, from_tagged, has_tag
 from .together import Together, may_travel_together
 from .tokens import given_token, read_token, token_file_of
 from .transitions import ENDED
@@ -435,16 +435,19 @@ def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         check_spans(arguments["spans"])
     for what in ("input", "metadata", "heartbeat_stats"):
         if arguments.get(what) is not None:
-            encode_equal(arguments[what], "the task" if what == "input" else what)
+            arguments[what] = msgspec.Raw(encode_equal(arguments[what], TASK if what == "input" else what))
     if "resources" in arguments:
         check_no_secrets(arguments["resources"])
     return arguments
 
 
 def _with_id(request: Any) -> Any:
-    encode_equal(request.input, "the task")
-    encode_equal(request.metadata, "metadata")
-    return request if request.rollout_id is not None else msgspec.structs.replace(request, rollout_id=new_id("ro"))
+    return msgspec.structs.replace(
+        request,
+        input=msgspec.Raw(encode_equal(request.input, TASK)),
+        metadata=msgspec.Raw(encode_equal(request.metadata, "metadata")),
+        rollout_id=new_id("ro") if request.rollout_id is None else request.rollout_id,
+    )
 
 
 def _to_request(method: Method, arguments: dict[str, Any]) -> Entry:
@@ -464,14 +467,14 @@ def _restore(method: Method, answer: bytes | None) -> Any:
     """The answer as a local store would have given it."""
     if answer is None:
         return None
-    decoded = _decoders[method.name](answer)
-    if isinstance(decoded, MaybeAttempted):
-        return decoded.restore()
-    if isinstance(decoded, list) and decoded and isinstance(decoded[0], MaybeAttempted):
-        return [each.restore() for each in decoded]
-    if isinstance(decoded, PaginatedResult) and decoded and isinstance(decoded[0], MaybeAttempted):
-        return msgspec.structs.replace(decoded, items=[each.restore() for each in decoded])
-    return decoded
+    decoded, is_tagged = _decoders[method.name](answer), has_tag(answer)
+
+    def restore(rollout: Rollout) -> Rollout:
+        if is_tagged:
+            rollout = msgspec.structs.replace(rollout, input=from_tagged(rollout.input))
+        return rollout.restore() if isinstance(rollout, MaybeAttempted) else rollout
+
+    return change_rollouts(decoded, restore)
 
 
 def _raise_refusal(status: int, body: bytes, url: str) -> None:

@@ -38,6 +38,7 @@ from .ids import new_id
 from .lifecycle import HANDED_BACK, Events, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
+from .task_json import TASK
 from .transitions import ENDED, FINISHED, OPEN, QUEUED, check_rollout_move
 
 _DEFAULT_CONFIG = RolloutConfig()
@@ -95,7 +96,7 @@ class Ledger(Queries):
         resources_id, version = bound or (None, None)
         return self.tables.rollout_row(
             rollout_id,
-            self.tables.pack(request.input, "the task"),
+            self.tables.pack(request.input, TASK),
             now,
             request.mode,
             resources_id,
@@ -182,7 +183,7 @@ class Ledger(Queries):
             body["resources_id"], body["resources_version"] = bound or (None, None)
         for name in ("input", "metadata"):
             if name in body:
-                body[name] = self.tables.pack(body[name], "the task" if name == "input" else name)
+                body[name] = self.tables.pack(body[name], TASK if name == "input" else name)
         if body:
             self._change_body(row, body)
         if moves:

@@ -133,7 +133,7 @@ class Lifecycle:
         return public_rollout(row, self.tables.unpack)
 
     def _public_attempt(self, attempt: AttemptRow) -> Attempt:
-        return attempt.public(self.tables.unpack(attempt.metadata))
+        return attempt.public(self.tables.unpack(attempt.metadata, "metadata"))
 
     def _with_attempt(self, row: RolloutRow) -> Rollout:
         attempt = self.tables.latest_attempt(row)
@@ -193,13 +193,13 @@ class Lifecycle:
             self._set_handed_back(attempt, True)
 
     def _set_handed_back(self, attempt: AttemptRow, value: bool | str) -> None:
-        known = self.tables.unpack(attempt.metadata)
+        known = self.tables.unpack(attempt.metadata, "metadata")
         self.tables.drop(attempt.metadata)
         attempt.metadata = self.tables.pack({**(known or {}), HANDED_BACK: value}, "metadata")
 
     def _handed_back(self, attempt: AttemptRow) -> bool | str | None:
         """Return how the attempt was handed back: by somebody (True), as a lost claim, or not at all (None)."""
-        known = self.tables.unpack(attempt.metadata)
+        known = self.tables.unpack(attempt.metadata, "metadata")
         return known.get(HANDED_BACK) if known else None
 
     def _tries(self, row: RolloutRow) -> int:

@@ -398,7 +398,7 @@ class MemoryTables(MemoryRegisters):
     def pack(self, value: Any, what: str) -> Any:
         return value
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any, what: str) -> Any:
         return value
 
     def drop(self, value: Any) -> None:
@@ -433,8 +433,8 @@ def _found(row: _Kept) -> Found:
 
 
 def _public(row: RolloutRow) -> Rollout:
-    return public_rollout(row, lambda value: value)
+    return public_rollout(row, lambda value, _: value)
 
 
 def _with_latest(row: _Kept) -> Rollout:
-    return public_rollout(row, lambda value: value, row.tries[-1] if row.tries else None)
+    return public_rollout(row, lambda value, _: value, row.tries[-1] if row.tries else None)

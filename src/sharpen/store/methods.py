@@ -14,7 +14,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..types import Attempt, AttemptedRollout, PaginatedResult, Rollout, Span, StoredSpans
+from ..types import (
+    Attempt,
+    AttemptedRollout,
+    FinishedRollouts,
+    PaginatedResult,
+    Rollout,
+    RolloutPage,
+    Span,
+    StoredSpans,
+)
 from .base import LightningStore
 
 Kind = Literal["read", "write", "wait", "derived"]
@@ -151,6 +160,17 @@ class MaybeAttempted(Rollout, frozen=True, kw_only=True):
     def restore(self) -> Rollout:
         fields = {name: getattr(self, name) for name in Rollout.__struct_fields__}
         return Rollout(**fields) if self.attempt is None else AttemptedRollout(**fields, attempt=self.attempt)
+
+
+def change_rollouts(answer: Any, change: Callable[[Rollout], Rollout]) -> Any:
+    """Return the answer of a method with every rollout in it changed."""
+    if isinstance(answer, Rollout):
+        return change(answer)
+    if isinstance(answer, list) and answer and isinstance(answer[0], Rollout):
+        return [change(each) for each in answer]
+    if isinstance(answer, PaginatedResult | FinishedRollouts | RolloutPage):
+        return msgspec.structs.replace(answer, items=change_rollouts(answer.items, change))
+    return answer
 
 
 _WIRE_ANSWERS: dict[str, Any] = {

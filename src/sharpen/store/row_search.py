@@ -11,6 +11,7 @@ from ..errors import UnknownIdError
 from ..types import Rollout, RolloutPage
 from .base import LightningStore
 from .search import COUNT_SECONDS, MAX_COUNT, SEARCH_SECONDS, Position, RolloutSearch, SortKey, position_of
+from .task_json import to_tagged
 
 LOOK_AT_CLOCK = 50  # rows between two looks
 
@@ -32,7 +33,7 @@ def body_text(value: Any) -> bytes:
     if value is None:
         return b""
     try:
-        return msgspec.json.encode(value, enc_hook=repr)
+        return msgspec.json.encode(to_tagged(value), enc_hook=repr)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return repr(value).encode(errors="replace")
 

@@ -40,7 +40,7 @@ class RolloutTables(UnitOfWork):
     rollout_row = Record
     attempt_row = AttemptRecord
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any, what: str) -> Any:
         raise NotImplementedError
 
     def rollout(self, rollout_id: str) -> Record | None:

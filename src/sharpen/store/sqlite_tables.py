@@ -21,17 +21,16 @@ from ..types import (
     WorkerStatus,
 )
 from .base import FilterLogic
-from .checks import encode_equal
 from .packed import body_of, unpacked_body
 from .sqlite_records import chunks, marks
 from .sqlite_rollouts import RolloutTables
 from .tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
+from .task_json import decode_equal, encode_equal
 from .worker_times import TIMES, worker_of
 
 BLOB_BYTES = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 _decode_resources = msgspec.json.Decoder(dict[str, Resource]).decode
 _INSERT_SPAN = (
     "INSERT INTO spans (number, attempt, sequence_id, span_id, trace_id, parent_id, name, start_time, "
@@ -248,8 +247,8 @@ class SQLiteTables(RolloutTables):
     def pack(self, value: Any, what: str) -> Any:
         return None if value is None else self._keep(encode_equal(value, what))
 
-    def unpack(self, value: Any) -> Any:
-        return None if value is None else _decode(self._fetch(value))
+    def unpack(self, value: Any, what: str) -> Any:
+        return None if value is None else decode_equal(self._fetch(value), what)
 
     def _keep(self, encoded: bytes) -> str:
         """The text for the row: the JSON itself or, where it is large, a reference to where it is kept once."""

@@ -27,6 +27,7 @@ from ..types import (
 )
 from .base import FilterLogic, SortOrder
 from .search import RolloutSearch
+from .task_json import TASK
 
 T = TypeVar("T")
 
@@ -232,29 +233,29 @@ class Tables(Protocol):
     ) -> PaginatedResult[Worker]: ...
 
     def pack(self, value: Any, what: str) -> Any: ...
-    def unpack(self, value: Any) -> Any: ...
+    def unpack(self, value: Any, what: str) -> Any: ...
     def drop(self, value: Any) -> None: ...
     def counts(self) -> Counts: ...
 
 
-def public_rollout(row: RolloutRow, unpack: Callable[[Any], Any], attempt: AttemptRow | None = None) -> Rollout:
+def public_rollout(row: RolloutRow, unpack: Callable[[Any, str], Any], attempt: AttemptRow | None = None) -> Rollout:
     """The rollout as callers see it, with an attempt of it where one is given."""
     fields = (
         row.rollout_id,
-        unpack(row.input),
+        unpack(row.input, TASK),
         row.start_time,
         row.end_time,
         row.mode,
         row.resources_id,
         row.status,
         row.config,
-        unpack(row.metadata),
+        unpack(row.metadata, "metadata"),
         row.resources_version,
         row.reward,
     )
     if attempt is None:
         return Rollout(*fields)
-    return AttemptedRollout(*fields, attempt=attempt.public(unpack(attempt.metadata)))
+    return AttemptedRollout(*fields, attempt=attempt.public(unpack(attempt.metadata, "metadata")))
 
 
 def newest_versions(published: Sequence[ResourcesUpdate]) -> list[ResourcesUpdate]:

@@ -15,15 +15,16 @@ from ..algorithm.sequence import file_name, stages_of, title_of
 from ..callbacks import Callback
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
-from ..execution import ExecutionStrategy
+from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..litagent import as_agent
 from ..loggers import Logger
 from ..runner import Runner
 from ..runs import RunFolder
 from ..store import LightningStore
+from ..store.task_json import check_task
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
 from .config import describe, made_by
-from .factories import Factories, is_runner_only, log, taken_by
+from .factories import Factories, has_no_place, is_runner_only, log, taken_by
 from .legacy import check_daemon, renamed
 from .loop_face import LoopFace
 from .result import RunResult
@@ -241,6 +242,7 @@ class Trainer(LoopFace, Factories):
         algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
         if algorithm is None:
             self._refuse_listeners()
+        self._check_tasks(algorithm, train_dataset=train_dataset, val_dataset=val_dataset)
         functions = [stage for stage in stages_of(algorithm) if isinstance(stage, FunctionalAlgorithm)]
         if self.algorithm_retries and functions:
             raise ConfigError(
@@ -295,6 +297,19 @@ class Trainer(LoopFace, Factories):
                 f"{name} is a {type(dataset).__name__}: give a list of tasks, anything with __len__ and __getitem__, "
                 "or an iterable"
             )
+
+    def _check_tasks(self, algorithm: Algorithm[Any] | None, **datasets: Dataset[Any] | None) -> None:
+        """Refuse tasks that the store cannot keep before anything is written: all of a list, the first of other data
+        sets with an index, which may be large or slow to read. An iterable may be readable only once."""
+        is_default_store = has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
+        is_json = is_default_store or isinstance(self.strategy, ClientServerExecutionStrategy)
+        if not is_json or not any(stage.enqueues_tasks for stage in stages_of(algorithm)):
+            return
+        for name, dataset in datasets.items():
+            if isinstance(dataset, SizedDataset):
+                count = len(dataset) if isinstance(dataset, list | tuple) else min(len(dataset), 1)
+                for index in range(count):
+                    check_task(dataset[index], f"{name}[{index}]")
 
     # -- the folder and its store --------------------------------------------------------------------
 

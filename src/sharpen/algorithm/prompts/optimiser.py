@@ -72,6 +72,7 @@ class PromptOptimiser(Algorithm[TaskT]):
     - `max_response_tokens`: the longest answer of that model.
     """
 
+    enqueues_tasks = True
     runs_side_by_side = True
     takes_many_prompts = False
     training_temperature = 1.0

@@ -33,6 +33,7 @@ class VERL(Algorithm[TaskT]):
     `docs/reference/verl-keys.md`. Run it with `Trainer(algorithm=VERL(config)).fit(agent, train, val)`.
     """
 
+    enqueues_tasks = True
     holds_calls = True
     needs_gateway = True
     runs_side_by_side = True

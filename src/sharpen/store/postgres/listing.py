@@ -39,7 +39,7 @@ _FINISHED = Statement(f"{BOTH} WHERE finish > $1 AND finish <= $2 ORDER BY finis
 class RolloutLists(UnitOfWork):
     """Questions for many rollouts, which change and lock nothing."""
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any, what: str) -> Any:
         raise NotImplementedError
 
     def queue_length(self) -> int:

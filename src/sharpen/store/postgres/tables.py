@@ -7,8 +7,8 @@ import msgspec
 
 from ...types import PaginatedResult, Resource, ResourcesUpdate, Span, Worker, WorkerStatus
 from ..base import FilterLogic
-from ..checks import encode_equal
 from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
+from ..task_json import decode_equal, encode_equal
 from ..worker_times import TIMES, WorkerTimes, worker_of
 from .records import Record
 from .rollouts import RolloutTables
@@ -19,7 +19,6 @@ from .values import bounded, findable
 PRUNED_AT_ONCE = 1000
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 _decode_resources = msgspec.json.Decoder(dict[str, Resource]).decode
 
 _SPAN_IDS = Statement("SELECT span_id FROM spans WHERE number = $1 AND attempt = $2 AND span_id = ANY($3::bytea[])")
@@ -245,8 +244,8 @@ class PostgresTables(RolloutTables):
     def pack(self, value: Any, what: str) -> Any:
         return None if value is None else encode_equal(value, what).decode()
 
-    def unpack(self, value: Any) -> Any:
-        return None if value is None else _decode(value)
+    def unpack(self, value: Any, what: str) -> Any:
+        return None if value is None else decode_equal(value, what)
 
     def drop(self, value: Any) -> None:
         """Bodies stand in their rows and go with them."""

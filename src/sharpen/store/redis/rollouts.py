@@ -26,7 +26,7 @@ SWEPT_AT_ONCE = 100  # others wait so long
 class RolloutTables(UnitOfWork):
     """Rollouts with their attempts, and the sorted sets in which they stand."""
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any, what: str) -> Any:
         raise NotImplementedError
 
     def rollout(self, rollout_id: str) -> Record | None:

@@ -15,6 +15,7 @@ from ..base import MAX_INT
 from ..row_search import Found, RowSearch, body_text, make_test
 from ..search import COUNT_SECONDS, MAX_COUNT, SEARCH_SECONDS, Position, RolloutSearch, position_of
 from ..tables import RolloutRow
+from ..task_json import TASK
 from ..transitions import FINISHED, PHASES, phases_of
 from .records import Record
 
@@ -35,7 +36,9 @@ class _View:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._row, name)
-        return self._tables.unpack(value) if name in ("input", "metadata") else value
+        if name not in ("input", "metadata"):
+            return value
+        return self._tables.unpack(value, TASK if name == "input" else name)
 
     @property
     def record(self) -> Record:
@@ -47,7 +50,7 @@ class RedisSearch:
 
     def __init__(self, tables: "RolloutTables", search: RolloutSearch, same_input_as: RolloutRow | None) -> None:
         self._tables, self._search = tables, search
-        self._input = None if same_input_as is None else body_text(tables.unpack(same_input_as.input))
+        self._input = None if same_input_as is None else body_text(tables.unpack(same_input_as.input, TASK))
         self._is_wanted = make_test(search, self._input)
         self._totals = tables.totals()
 

@@ -15,8 +15,8 @@ from ...types import (
     WorkerStatus,
 )
 from ..base import FilterLogic
-from ..checks import encode_equal
 from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, newest_versions, paginate, select, select_workers
+from ..task_json import TASK, decode_equal, encode_equal
 from .bodies import SHARED_BYTES
 from .records import Record
 from .scripts import WORKER
@@ -181,16 +181,16 @@ class RedisTables(SpanTables):
         if value is None:
             return None
         encoded = encode_equal(value, what)
-        if what != "the task" or len(encoded) < SHARED_BYTES:
+        if what != TASK or len(encoded) < SHARED_BYTES:
             return encoded.decode()
         name = self.bodies.name(encoded)
         self._do("USE", name, encoded)
         return f"@{name}"
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any, what: str) -> Any:
         if value is None:
             return None
-        return _decode(self.bodies.get(value[1:]) if value.startswith("@") else value)
+        return decode_equal(self.bodies.get(value[1:]) if value.startswith("@") else value, what)
 
     def drop(self, value: Any) -> None:
         """A task that was packed is no longer needed: forget a large one after its last use."""
