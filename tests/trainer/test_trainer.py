@@ -662,7 +662,7 @@ def test_an_agent_in_another_process_gets_tuples_dates_and_times_as_they_were_gi
         ({"ticket": Ticket(text="help")}, "['ticket']", "Ticket.model_validate"),
         ([Question("why")], "[0]", "asdict"),
     ],
-    ids=repr,
+    ids=["object", "set", "pydantic", "field", "dataclass"],
 )
 def test_a_task_that_the_store_cannot_keep_is_named_before_anything_is_written(
     runs: Path, strategy: str, task: Any, place: str, way_out: str
