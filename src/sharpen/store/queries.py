@@ -155,6 +155,9 @@ class Queries(Lifecycle):
         sort_by: str = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
+        checks.check_id("rollout_id", rollout_id)
+        if attempt_id not in (None, "latest"):
+            checks.check_id("attempt_id", attempt_id)
         page = _page(sort_by, SPAN_SORTS, sort_order, limit, offset)
         matches = _matches(
             trace_id=(trace_id, trace_id_contains),
