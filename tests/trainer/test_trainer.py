@@ -596,7 +596,7 @@ def test_every_run_has_a_folder_with_its_records(monkeypatch: pytest.MonkeyPatch
     config = json.loads((result.run_dir / "config.json").read_text("utf-8"))
     assert config["components"]["algorithm"]["class"] == "sharpen.algorithm.fast.Baseline"
     assert config["components"]["algorithm"]["spec"] == repr(algorithm)
-    assert config["components"]["store"] == {"class": "sharpen.store.sqlite.SQLiteStore"}
+    assert config["components"]["store"]["class"] == "sharpen.store.sqlite.SQLiteStore"
     assert config["settings"]["seed"] == 3
     assert config["rollout_config"]["max_attempts"] == 3
     assert config["datasets"] == {
