@@ -163,7 +163,7 @@ class LocalStore(LightningStore):
     @expires_attempts.setter
     def expires_attempts(self, value: bool) -> None:
         self._expires_attempts = value
-        if value:
+        if value and self._watchdog.is_started:  # otherwise the first use of the store starts it
             self._watchdog.look_at(self._clock())
 
     def _next_deadline(self) -> float | None:
@@ -208,6 +208,10 @@ class Watchdog:
         self._next = math.inf
         self._expected = math.inf  # when the next look is due: one that comes later follows a pause
         self._stopped = threading.Event()
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None
 
     def look_at(self, deadline: float) -> None:
         """Be awake at this time of the store's clock."""
