@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.errors import PortTakenError, RunError, RunnersExhaustedError, RunnerStartError, TaskError
+from sharpen.errors import PortTakenError, RunError, RunnersExhaustedError, RunnerStartError, StoreFileError, TaskError
 from sharpen.execution import ClientServerExecutionStrategy, process
 from sharpen.execution.pool import pool
 from sharpen.http.listening import listen
@@ -374,7 +374,8 @@ def test_a_store_server_that_cannot_start_ends_the_run_with_its_reason(store_pat
     store_path.mkdir()
     with pytest.raises(RunError, match=r"store server failed at its start 5 times(.|\n)*store\.db"):
         execute(Enqueue("a"), Work(), store)
-    asyncio.run(store.close())
+    with pytest.raises(StoreFileError):
+        asyncio.run(store.close())
 
 
 # -- the end -----------------------------------------------------------------------------------------

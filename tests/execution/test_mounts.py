@@ -122,9 +122,7 @@ def test_whoever_looks_at_a_run_finds_its_token(
     async def idle(store: LightningStore, worker_id: int, event: object) -> None:
         return None
 
-    kept = SQLiteStore(tmp_path / "store.db")
-    strategy.execute(look, idle, kept)
-    asyncio.run(kept.close())
+    strategy.execute(look, idle, SQLiteStore(tmp_path / "store.db"))
     assert seen == ["hello /greeter TOKEN 0 True"]
     assert not list((tmp_path / "state").rglob("127*"))
 

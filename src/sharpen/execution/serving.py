@@ -96,7 +96,9 @@ class ServedByProcess:
             await self._process.stop()
         finally:
             self._listening.close()
-            self._store.expires_attempts = True
+            if self._store is not None:
+                self._store.expires_attempts = True
+                self._store = None  # its watchdog ends with the last one who holds it
 
     def kill(self) -> None:
         self._process.kill()
