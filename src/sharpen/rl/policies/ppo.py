@@ -6,6 +6,7 @@ A collect's episodes were all played with the weights that `learn` finds. So the
 values are computed there in a few large batches, and acting costs one pass through the actor alone.
 """
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -286,49 +287,14 @@ class QlibPPO(PPO):
     It is `PPO` in `sharpen.rl.order_execution`, as code that moves from Qlib expects.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        obs_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        lr: float,
-        weight_decay: float = 0.0,
-        discount_factor: float = 1.0,
-        max_grad_norm: float = 100.0,
-        reward_normalization: bool = True,
-        eps_clip: float = 0.3,
-        value_clip: bool = True,
-        vf_coef: float = 1.0,
-        gae_lambda: float = 1.0,
-        max_batch_size: int = 256,
-        deterministic_eval: bool = True,
-        weight_file: str | Path | None = None,
-        *,
-        ent_coef: float = 0.01,
-        advantage_normalization: bool = True,
-        critic_network: nn.Module | None = None,
-        scheduler: MakeScheduler | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            network,
-            obs_space,
-            action_space,
-            lr,
-            weight_decay,
-            discount_factor,
-            max_grad_norm,
-            reward_normalization,
-            eps_clip,
-            value_clip,
-            vf_coef,
-            gae_lambda,
-            max_batch_size,
-            deterministic_eval,
-            weight_file,
-            ent_coef=ent_coef,
-            advantage_normalization=advantage_normalization,
-            critic_network=critic_network,
-            scheduler=scheduler,
-            seed=seed,
-        )
+    __signature__ = inspect.signature(PPO).replace(
+        parameters=[
+            each.replace(default=1.0) if each.name in ("discount_factor", "gae_lambda") else each
+            for each in inspect.signature(PPO).parameters.values()
+        ]
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        given = self.__signature__.bind(*args, **options)
+        given.apply_defaults()
+        super().__init__(**given.arguments)
