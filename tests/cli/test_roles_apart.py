@@ -130,7 +130,7 @@ def test_both_roles_work_with_a_store_that_outlives_them(
         algorithm = start(tmp_path, "algorithm", config, "--store", url)
         out, told = algorithm.communicate(timeout=60)
         assert algorithm.returncode == 0, told
-        assert "reward_mean: 11" in out
+        assert "val/reward_mean: 25" in out
         assert "sharpen runs show " in out
     assert ended(runner, signal.SIGTERM) == 143
     assert ended(store, signal.SIGTERM) == 143

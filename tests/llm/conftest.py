@@ -30,6 +30,37 @@ PROBLEMS = [
     },
 ]
 
+# As the document of the trainers recommends it, with the import renamed.
+DOCUMENTED_CALLS = """
+from sharpen.llm import RLTrainingTool
+
+tool = RLTrainingTool()
+
+# SFT训练
+sft_result = tool.run({
+    "action": "train",
+    "algorithm": "sft",
+    "model_name": "Qwen/Qwen3-0.6B",
+    "max_samples": 1000,
+    "num_epochs": 3,
+    "output_dir": "./output/sft",
+    "use_lora": True,
+    "batch_size": 4
+})
+
+# GRPO训练
+grpo_result = tool.run({
+    "action": "train",
+    "algorithm": "grpo",
+    "model_name": "./output/sft",
+    "max_samples": 500,
+    "num_epochs": 3,
+    "output_dir": "./output/grpo",
+    "use_lora": True,
+    "batch_size": 2
+})
+"""
+
 
 @pytest.fixture(autouse=True)
 def no_data_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from .conftest import DOCUMENTED_CALLS
 from .tiny_models import write_tiny_model
 
 BASIC_SFT = """
@@ -142,34 +143,6 @@ lora_config = create_lora_config(
 )
 """
 
-TOOL = """
-from sharpen.llm import RLTrainingTool
-
-tool = RLTrainingTool()
-
-sft_result = tool.run({
-    "action": "train",
-    "algorithm": "sft",
-    "model_name": "Qwen/Qwen3-0.6B",
-    "max_samples": 1000,
-    "num_epochs": 3,
-    "output_dir": "./output/sft",
-    "use_lora": True,
-    "batch_size": 4
-})
-
-grpo_result = tool.run({
-    "action": "train",
-    "algorithm": "grpo",
-    "model_name": "./output/sft",
-    "max_samples": 500,
-    "num_epochs": 3,
-    "output_dir": "./output/grpo",
-    "use_lora": True,
-    "batch_size": 2
-})
-"""
-
 WHOLE = """
 from sharpen.llm import (
     create_sft_dataset,
@@ -274,7 +247,7 @@ def test_the_whole_example_of_the_document(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tool_as_in_the_document(place: Path) -> None:
-    names = run(TOOL)
+    names = run(DOCUMENTED_CALLS)
     for name, steps in (("sft_result", 3), ("grpo_result", 6)):
         result = json.loads(names[name])
         assert result["status"] == "success", result

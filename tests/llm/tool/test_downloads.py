@@ -12,45 +12,13 @@ from typing import Any
 
 import pytest
 
-from ..conftest import PROBLEMS
+from ..conftest import DOCUMENTED_CALLS, PROBLEMS
 from ..hub_stub import Hub, running_hub
 from ..tiny_models import write_tiny_model
 from .calls import end_jobs, wait_until
 
 MODEL, DATA = "Qwen/Qwen3-0.6B", "openai/gsm8k"
 
-# As the document of the trainers recommends it, with the import renamed.
-RECOMMENDED = """
-from sharpen.llm import RLTrainingTool
-
-tool = RLTrainingTool()
-
-# SFT训练
-sft_result = tool.run({
-    "action": "train",
-    "algorithm": "sft",
-    "model_name": "Qwen/Qwen3-0.6B",
-    "max_samples": 1000,
-    "num_epochs": 3,
-    "output_dir": "./output/sft",
-    "use_lora": True,
-    "batch_size": 4
-})
-
-# GRPO训练
-grpo_result = tool.run({
-    "action": "train",
-    "algorithm": "grpo",
-    "model_name": "./output/sft",
-    "max_samples": 500,
-    "num_epochs": 3,
-    "output_dir": "./output/grpo",
-    "use_lora": True,
-    "batch_size": 2
-})
-print(sft_result)
-print(grpo_result)
-"""
 ONE_CALL = """
 import sys
 from sharpen.llm import RLTrainingTool
@@ -116,7 +84,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_recommended_example_of_the_document_runs(scene: Scene) -> None:
-    (sft, grpo), told = scene.run(RECOMMENDED)
+    (sft, grpo), told = scene.run(DOCUMENTED_CALLS + "print(sft_result)\nprint(grpo_result)\n")
 
     assert (sft["status"], grpo["status"]) == ("success", "success"), (sft, grpo)
     assert (sft["steps"], grpo["steps"]) == (3, 6)  # four rows, three times, in batches of four and two

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ..conftest import DOCUMENTED_CALLS
 from ..tiny_models import write_tiny_model
 from .calls import Answer, Calls, end_jobs, wait_until
 from .test_mcp_server import served
@@ -19,34 +20,6 @@ SFT: dict[str, Any] = {"algorithm": "sft", "model_name": "tiny", "dataset": "row
 GRPO: dict[str, Any] = SFT | {"algorithm": "grpo", "num_generations": 2, "max_new_tokens": 4, "max_steps": 1}
 
 pytestmark = pytest.mark.timeout(600)  # every job loads torch and TRL anew, which takes long on a busy machine
-
-DOCUMENTED = """
-tool = RLTrainingTool()
-
-# SFT训练
-sft_result = tool.run({
-    "action": "train",
-    "algorithm": "sft",
-    "model_name": "Qwen/Qwen3-0.6B",
-    "max_samples": 1000,
-    "num_epochs": 3,
-    "output_dir": "./output/sft",
-    "use_lora": True,
-    "batch_size": 4
-})
-
-# GRPO训练
-grpo_result = tool.run({
-    "action": "train",
-    "algorithm": "grpo",
-    "model_name": "./output/sft",
-    "max_samples": 500,
-    "num_epochs": 3,
-    "output_dir": "./output/grpo",
-    "use_lora": True,
-    "batch_size": 2
-})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +85,7 @@ def test_the_documented_example_runs_as_written(
     (base / "tiny").rename(base / "Qwen" / "Qwen3-0.6B")
     monkeypatch.chdir(base)
     names: dict[str, Any] = {}
-    exec("from sharpen.llm.tools import RLTrainingTool\n" + DOCUMENTED, names)
+    exec(DOCUMENTED_CALLS, names)
     for name, steps in (("sft", 3), ("grpo", 6)):
         answer = json.loads(names[f"{name}_result"])
         assert (answer["status"], answer["steps"]) == ("success", steps), answer
