@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ...components.messages import suggestion
+from ...components.messages import shown, suggestion
 from ...errors import ConfigError
-from ...secrets import shown
 from ...types import LLM, NamedResources, PromptTemplate
 from ...types.resources import ProxyLLM
 from .sources import Path_

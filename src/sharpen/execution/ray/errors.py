@@ -3,7 +3,7 @@
 import pickle
 
 from ...errors import RunError
-from ...runner.bundle import unpack
+from ..transport import unpack
 
 
 def packed(error: BaseException) -> bytes | None:

@@ -2,9 +2,8 @@
 
 import re
 
-from ...components.messages import suggestion
+from ...components.messages import shown, suggestion
 from ...errors import ConfigError
-from ...secrets import shown
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...secrets import shown
+from ...components.messages import shown
 
 _NOT_EMPTY = r"\S"
 
