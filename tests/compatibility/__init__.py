@@ -1,0 +1,1 @@
+"""What an earlier version wrote is read, continued and trained on by this one."""
