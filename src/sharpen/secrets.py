@@ -6,14 +6,17 @@ written down.
 
 import json
 import re
+import reprlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 HIDDEN = "***"
+MAX_SHOWN = 80
 
 # Wherever in a name they stand. Headers are hidden whole: any of them may be what opens a server.
 _OPENS = re.compile(r"passw|secret|credential|authorization|bearer|cookie|headers", re.IGNORECASE)
@@ -218,3 +221,32 @@ def _without_named(text: str) -> str:
         parts += [text[at : name.end()], HIDDEN]
         at = value.end()
     return "".join([*parts, text[at:]])
+
+
+# -- values in messages ------------------------------------------------------------------------------
+
+
+def shown(value: object) -> str:
+    """Return the repr of a value on one line, cut to `MAX_SHOWN` characters.
+
+    A value under a key that looks like a secret is never shown, not even in part: hiding comes before cutting.
+    """
+    text = without_secrets(_HidingRepr().repr(value))
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+class _HidingRepr(reprlib.Repr):
+    """The repr of any object, also of one whose own repr fails, with secrets of dicts hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Far above MAX_SHOWN: a text cut in its middle could lose the key and keep the secret.
+        self.maxstring = self.maxother = 10_000
+
+    def repr_dict(self, x: Mapping[object, object], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        return "{" + ", ".join(self._pair(key, value, level - 1) for key, value in islice(x.items(), MAX_SHOWN)) + "}"
+
+    def _pair(self, key: object, value: object, level: int) -> str:
+        return f"{self.repr1(key, level)}: {HIDDEN if looks_secret(str(key), value) else self.repr1(value, level)}"

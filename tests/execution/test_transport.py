@@ -15,8 +15,9 @@ import pytest
 
 from sharpen.errors import TransportError
 from sharpen.execution import ClientServerExecutionStrategy
-from sharpen.execution.transport import pack, unpack
+from sharpen.execution.transport import pack
 from sharpen.litagent import LitAgent, rollout
+from sharpen.runner.bundle import unpack
 from sharpen.store import InMemoryLightningStore
 
 from . import agents_by_name

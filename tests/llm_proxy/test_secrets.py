@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sharpen.components.messages import shown
 from sharpen.errors import ConfigError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.llm_proxy.models.model_list import parse_model_list
@@ -16,6 +15,7 @@ from sharpen.llm_proxy.recording.record import RecordFile
 from sharpen.llm_proxy.upstreams.litellm_upstream import _without
 from sharpen.llm_proxy.upstreams.outgoing import secrets_of
 from sharpen.llm_proxy.upstreams.pool import Upstreams
+from sharpen.secrets import shown
 from sharpen.store import InMemoryLightningStore
 
 from .heart import CHAT, one_span, served, start

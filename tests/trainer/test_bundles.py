@@ -1,4 +1,4 @@
-"""The two halves of a run travel, and leave behind what belongs to one process."""
+"""The algorithm of a run travels, and leaves behind what belongs to one process."""
 
 import asyncio
 from typing import Any
@@ -7,11 +7,8 @@ import cloudpickle
 
 from sharpen.algorithm import Algorithm
 from sharpen.execution import ThreadingEvent
-from sharpen.litagent import as_agent
-from sharpen.runner import LitAgentRunner
 from sharpen.store import InMemoryLightningStore
-from sharpen.tracer import OtelTracer
-from sharpen.trainer.bundles import AlgorithmBundle, RunnerBundle
+from sharpen.trainer.bundles import AlgorithmBundle
 from sharpen.trainer.progress import ProgressPlan
 from sharpen.types import PromptTemplate, RolloutConfig
 
@@ -20,33 +17,6 @@ from ..algorithm.workers import until
 
 def travelled(bundle: Any) -> Any:
     return cloudpickle.loads(cloudpickle.dumps(bundle))
-
-
-async def run_one(bundle: RunnerBundle) -> float | None:
-    store, event = InMemoryLightningStore(), ThreadingEvent()
-    rollout = await store.enqueue_rollout(4)
-    task = asyncio.create_task(bundle(store, 0, event))
-    (finished,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-    event.set()
-    await task
-    return finished.reward
-
-
-async def test_a_runner_bundle_runs_agents_also_after_a_journey() -> None:
-    bundle = RunnerBundle(as_agent(lambda task: task * 2.0), LitAgentRunner(tracer=OtelTracer()), [])
-    assert await run_one(bundle) == 8
-    assert await run_one(travelled(bundle)) == 8
-
-
-async def test_a_runner_bundle_leaves_its_own_runner_as_it_is() -> None:
-    runner = LitAgentRunner(tracer=OtelTracer())
-    await run_one(RunnerBundle(as_agent(lambda task: 1.0), runner, []))
-    assert (runner.agent, runner.store, runner.worker_id) == (None, None, None)
-
-
-def test_the_parts_of_a_bundle_have_the_names_that_people_know() -> None:
-    agent, runner = as_agent(lambda task: 1.0), LitAgentRunner()
-    assert RunnerBundle(agent, runner, []).parts() == {"agent": agent, "runner": runner, "hooks": []}
 
 
 class Noting(Algorithm[Any]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from ..errors import ComponentError
-from .messages import shown
+from ..secrets import shown
 
 Maker = Callable[..., Any]
 Target = Maker | str

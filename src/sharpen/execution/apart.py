@@ -14,10 +14,9 @@ from pathlib import Path
 from ..errors import AccessDeniedError, StoreUnavailableError
 from ..http.listening import address
 from ..store import LightningStore
-from ..store.client import LightningStoreClient
+from ..store.client import LightningStoreClient, connected
 from ..store.tokens import given_token, read_token, token_file
 from .lives import End
-from .serving import client_of
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.1
@@ -65,7 +64,7 @@ class ServedApart:
             if self.token_file is not None:
                 self.token = read_token(self.token_file)
             try:
-                async with client_of(self.url, self.token, retry_seconds=seconds) as store:
+                async with connected(self.url, self.token, retry_seconds=seconds) as store:
                     await store.get_rollout_by_id("-")  # costs next to nothing, whatever the size of the store
                 return
             except AccessDeniedError as error:

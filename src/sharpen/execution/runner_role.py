@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runner import RunnerWornOut, worker_name
-from ..store.client import LightningStoreClient
+from ..runner.bundle import unpack
+from ..store.client import connected
 from . import forks
 from .events import RunnerEvent
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
 from .runner_environment import prepare_for_agents
-from .serving import client_with
-from .transport import unpack
 
 if TYPE_CHECKING:
     from .child import Parent
@@ -69,17 +68,10 @@ async def _work(parent: "Parent", bundle: Any, job: RunnerJob, event: RunnerEven
     task = asyncio.current_task()
     assert task is not None
     signals.cancel(task)
-    store = _client(job)
-    # Its server may have been in the parent: what is finished goes to the spool while there is time.
-    parent.on_gone = store.stop_waiting
-    if parent.is_gone:
-        store.stop_waiting()
-    try:
+    token_file = None if job.token_file is None else Path(job.token_file)
+    async with connected(job.url, job.token, token_file=token_file, **job.client) as store:
+        # Its server may have been in the parent: what is finished goes to the spool while there is time.
+        parent.on_gone = store.stop_waiting
+        if parent.is_gone:
+            store.stop_waiting()
         await bundle(store, job.worker_id, event)
-    finally:
-        await store.close()
-
-
-def _client(job: RunnerJob) -> LightningStoreClient:
-    file = None if job.token_file is None else Path(job.token_file)
-    return client_with(job.url, job.token, file, **job.client)

@@ -5,21 +5,19 @@ import contextlib
 import dataclasses
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ..errors import ConfigError
 from ..http.listening import address, listen
 from ..store import LightningStore
+from ..store.client import connected
 from . import jobs
 from .checked_store import CheckedStore
 from .mounts import Mount
 from .store_process import StoreProcess
-
-if TYPE_CHECKING:
-    from ..store.client import LightningStoreClient
 
 SQLITE = "sharpen.store.sqlite.SQLiteStore"
 
@@ -47,27 +45,6 @@ class Served(Protocol):
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
-
-
-def client_with(url: str, token: str | None, token_file: Path | None, **options: Any) -> "LightningStoreClient":
-    """A client with this token; where it came from a file, also with later ones from there."""
-    from ..store.client import LightningStoreClient
-
-    client = LightningStoreClient(url, token, **options)
-    client.token_file = token_file or client.token_file
-    return client
-
-
-@contextlib.asynccontextmanager
-async def client_of(
-    url: str, token: str | None, *, token_file: Path | None = None, **options: Any
-) -> AsyncIterator[LightningStore]:
-    """A client that is closed in the loop that it was used in."""
-    client = client_with(url, token, token_file, **options)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 class ServedByProcess:
@@ -104,7 +81,7 @@ class ServedByProcess:
         self._process.kill()
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return client_of(self.url, self.token)
+        return connected(self.url, self.token)
 
 
 class ServedHere:
@@ -175,7 +152,7 @@ class ServedElsewhere:
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
         if self._store is not None:
             return contextlib.nullcontext(self._store)
-        return client_of(self.url, self.token, token_file=self.token_file, **self.options)
+        return connected(self.url, self.token, token_file=self.token_file, **self.options)
 
 
 class ThreadSafe:

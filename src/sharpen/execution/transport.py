@@ -1,5 +1,4 @@
-"""How a bundle travels to another process: pickled here, unpickled in the child, which is the only place in the
-package where anything is unpickled.
+"""How a bundle travels to another process: it is pickled here, and `runner.bundle.unpack` reads it over there.
 
 What is defined in `__main__` or in a notebook travels by value, what lives in a module by its name. Everything that
 would fail over there is refused here, by the name of the component, before anything starts.
@@ -7,12 +6,12 @@ would fail over there is refused here, by the name of the component, before anyt
 
 import functools
 import io
-import pickle
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import TransportError
+from ..runner.bundle import cached_again
 from .blame import in_words, reason_of
 from .modules import why_not_elsewhere
 
@@ -43,10 +42,6 @@ def pack_with_modules(bundle: object) -> tuple[bytes, set[str]]:
     return data, modules
 
 
-def unpack(data: bytes) -> Any:
-    return pickle.loads(data)
-
-
 def _dumps(thing: object) -> tuple[bytes, set[str]]:
     """The pickled thing, and the modules that must be imported to read it."""
     import cloudpickle  # type: ignore[import-untyped]
@@ -56,7 +51,7 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
     class Packer(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, thing: Any) -> Any:
             if isinstance(thing, _Cached) and thing.__wrapped__.__module__ == "__main__":
-                return _cached, (thing.__wrapped__, thing.cache_parameters())
+                return cached_again, (thing.__wrapped__, thing.cache_parameters())
             answer = super().reducer_override(thing)
             if answer is NotImplemented and (module := _module_of(thing)) is not None:
                 modules.add(module)
@@ -67,12 +62,7 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
     return file.getvalue(), modules
 
 
-def _cached(function: Any, parameters: dict[str, Any]) -> Any:
-    """A function with a cache of its own, which starts empty: the memory of another process stays there."""
-    return functools.lru_cache(**parameters)(function)
-
-
-_Cached = type(functools.cache(_cached))
+_Cached = type(functools.cache(cached_again))
 
 
 def _module_of(thing: object) -> str | None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from ..components.messages import shown
 from ..errors import ComponentTypeError, ConfigError, TransportError
+from ..secrets import shown
 from ..types import NamedResources, Rollout, RolloutRawResult
 from .base import WEAK_REFERENCES, LitAgent
 from .injection import check_parameters, parameters_of, pick_llm, pick_prompt_template

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from ..components.messages import shown
 from ..errors import ConfigError, RunError
 from ..http.listening import address
+from ..secrets import shown
 from ..store import LightningStore
 from ..types import LLM, ProxyLLM
 from .budgets.budget import Limits, Totals

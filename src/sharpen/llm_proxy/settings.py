@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..components.messages import shown
 from ..errors import ConfigError, InvalidInputError, SharpenError
 from ..http.listening import is_loopback
+from ..secrets import shown
 from ..store.checks import check_id
 from .budgets.budget import Limits
 from .budgets.prices import Price, Prices

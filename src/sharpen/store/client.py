@@ -6,13 +6,14 @@ and outcomes) goes to a local spool instead, and is replayed in order when the s
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
 import random
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -513,3 +514,19 @@ def _batches(spans: Sequence[Span]) -> list[list[Span]]:
         parts[-1].append(span)
         size += weight
     return parts
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    url: str, token: str | None, *, token_file: Path | None = None, **options: Any
+) -> AsyncIterator[LightningStoreClient]:
+    """A client inside the block, closed in the loop that it was used in.
+
+    Where the token came from a file, a new one is looked for there when the server refuses it.
+    """
+    client = LightningStoreClient(url, token, **options)
+    client.token_file = token_file or client.token_file
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,13 +1,12 @@
-"""The two halves of a run as a strategy gets them: each is one object that can travel to another process.
+"""The algorithm of a run as a strategy gets it: one object that can travel to another process.
 
-A strategy calls `await algorithm(store, event)` once and `await runner(store, worker_id, event)` for each worker.
+A strategy calls `await algorithm(store, event)` once. The other half of a run is `runner.bundle.RunnerBundle`.
 """
 
 import asyncio
-import copy
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,13 @@ from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
 from ..execution.lost_attempts import lose_those_of_the_dead
 from ..files import is_disk_full
-from ..litagent import LitAgent
-from ..runner import Runner
+from ..runner.bundle import GatewayReadiness
 from ..runs.files import naming_full_disk
 from ..store import LightningStore
-from ..types import Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
+from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 from .algorithm_store import AlgorithmStore
 from .checkpoints import Checkpoints
-from .gateway import GatewaySign, RunGateway
+from .gateway import RunGateway
 from .loop import LoopPlan, TrainingLoop
 from .loop_face import LoopFace
 from .progress import Progress, ProgressPlan
@@ -34,41 +32,6 @@ if TYPE_CHECKING:
     from ..adapter import TraceAdapter
 
 log = logging.getLogger(__name__)
-
-
-class RunnerBundle:
-    """Runs the agent in one worker. Every call works with a runner of its own."""
-
-    def __init__(
-        self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook], gateway_sign: GatewaySign | None = None
-    ) -> None:
-        self.agent, self.runner, self.hooks = agent, runner, list(hooks)
-        self.gateway_sign = gateway_sign
-
-    def parts(self) -> dict[str, object]:
-        """What has to travel, by the names that people know it by."""
-        return {"agent": self.agent, "runner": self.runner, "hooks": self.hooks}
-
-    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
-        runner = self._own_runner()
-        runner.init(self.agent, hooks=self.hooks)
-        try:
-            runner.init_worker(worker_id, store)
-            try:
-                if self.gateway_sign is not None:
-                    await self.gateway_sign.wait(store, event)
-                await runner.iter(event=event)
-            finally:
-                await asyncio.to_thread(runner.teardown_worker, worker_id)
-        finally:
-            runner.teardown()
-
-    def _own_runner(self) -> Runner[Any]:
-        """Workers in threads of one process share neither the runner nor the tracer that opens their traces."""
-        runner = copy.copy(self.runner)
-        if getattr(runner, "tracer", None) is not None:
-            runner.tracer = copy.copy(runner.tracer)
-        return runner
 
 
 class AlgorithmBundle:
@@ -85,7 +48,7 @@ class AlgorithmBundle:
         trainer: Any = None,
         adapter: "TraceAdapter[Any] | None" = None,
         llm_proxy: Gateway | None = None,
-        gateway_sign: GatewaySign | None = None,
+        gateway_readiness: GatewayReadiness | None = None,
         initial_resources: NamedResources | None = None,
         checkpoint_path: Path | None = None,
         retries: int = 0,
@@ -98,7 +61,7 @@ class AlgorithmBundle:
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.rollout_config, self.progress = rollout_config, progress
         self.adapter, self.llm_proxy, self.initial_resources = adapter, llm_proxy, initial_resources
-        self.gateway_sign, self.needs_llm = gateway_sign, needs_llm
+        self.gateway_readiness, self.needs_llm = gateway_readiness, needs_llm
         self.agent_prompt, self.agent_takes_prompt = agent_prompt, agent_takes_prompt
         self.checkpoints, self.retries = Checkpoints(checkpoint_path), retries
         self.loop = loop or LoopPlan()
@@ -130,7 +93,7 @@ class AlgorithmBundle:
             self.on_begin()
         gateway = RunGateway(
             self.llm_proxy,
-            sign=self.gateway_sign,
+            readiness=self.gateway_readiness,
             has_travelled=self._trainer is None,
             holds_calls=self.algorithm is not None and self.algorithm.holds_calls,
         )

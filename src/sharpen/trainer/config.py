@@ -12,10 +12,9 @@ from .._version import __version__
 from ..algorithm import Algorithm
 from ..algorithm.datasets import size_of
 from ..algorithm.sequence import AlgorithmSequence, path_of
-from ..components.messages import shown
 from ..components.paths import class_path
 from ..runs.history import MOMENT
-from ..secrets import hidden_password, looks_secret, without_secrets
+from ..secrets import hidden_password, looks_secret, shown, without_secrets
 from ..types import Dataset
 from .component_options import options_of
 

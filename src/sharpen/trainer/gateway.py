@@ -8,7 +8,6 @@ that dies is started again; when it does not come back, the run ends.
 import asyncio
 import contextlib
 import logging
-import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from ..algorithm.base import Gateway
 from ..errors import ConfigError, PortTakenError, RunError
 from ..execution.events import ExecutionEvent, RunEvent
 from ..http.listening import address, is_loopback
+from ..runner.bundle import GatewayReadiness
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from ..types.resources import ENV_PREFIX
@@ -29,40 +29,9 @@ MAIN_LLM = "main_llm"
 COUNTED = ("calls", "refused", "errors", "input_tokens", "output_tokens", "cost")
 UNPRICED = "unpriced"
 PREFIX = "llm/"
-SIGN_SECONDS = 0.05
 LOOK_SECONDS = 0.02
-LONGEST_NAME = 100
 START_PAUSES = (0.0, 0.5, 1.0, 2.0)
 """Seconds after each start that failed; the next failure ends the run."""
-
-
-class GatewaySign:
-    """How runners learn that the gateway of their run answers, and a run that goes on learns where it was before.
-
-    It is a record in the store, which is all that everybody sees, wherever they are.
-    """
-
-    def __init__(self, run_name: str) -> None:
-        self.run_name = re.sub(r"[^\w.-]", "-", run_name)[:LONGEST_NAME]
-        self._worker_id = f"gateway-of-{self.run_name}"
-        self._start = secrets.token_hex(6)
-
-    async def give(self, store: LightningStore, address: str | None) -> None:
-        await store.update_worker(self._worker_id, {"start": self._start, "address": address})
-
-    async def wait(self, store: LightningStore, event: ExecutionEvent) -> None:
-        """Until it is given; also until the run is over."""
-        while (await self._given(store)).get("start") != self._start:
-            if await asyncio.to_thread(event.wait, SIGN_SECONDS):
-                return
-
-    async def last_address(self, store: LightningStore) -> str | None:
-        """Where the gateway of this run was."""
-        return (await self._given(store)).get("address")
-
-    async def _given(self, store: LightningStore) -> dict[str, Any]:
-        worker = await store.get_worker_by_id(self._worker_id)
-        return {} if worker is None else worker.heartbeat_stats or {}
 
 
 class RunGateway:
@@ -72,13 +41,13 @@ class RunGateway:
         self,
         gateway: Gateway | None,
         *,
-        sign: GatewaySign | None = None,
+        readiness: GatewayReadiness | None = None,
         has_travelled: bool = False,
         holds_calls: bool = False,
     ) -> None:
         """With `holds_calls` one that the run starts lets no call through before it is told to."""
         self._gateway: Any = gateway  # a gateway of the user's own may have no more than an algorithm needs
-        self._sign, self._has_travelled, self._holds_calls = sign, has_travelled, holds_calls
+        self._readiness, self._has_travelled, self._holds_calls = readiness, has_travelled, holds_calls
         self._before: dict[str, float] = {}
         self._watch: GatewayWatch | None = None
         self.own_address: str | None = None
@@ -92,14 +61,14 @@ class RunGateway:
                 await stack.enter_async_context(self._started(store, event))
             else:
                 self._before = await self._counts()
-                await self._give_sign(store, None)
+                await self._announce(store, None)
             yield
 
     @contextlib.asynccontextmanager
     async def _started(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         gateway = self._gateway
         with self._lent(store) as is_ours, self._within_reach(event):
-            old = await self._sign.last_address(store) if is_ours and self._sign is not None else None
+            old = await self._readiness.last_address(store) if is_ours and self._readiness is not None else None
             await self._start(old)
             try:
                 self.own_address = now = address(gateway.host, gateway.port) if is_ours else None
@@ -109,7 +78,7 @@ class RunGateway:
                     await move_endpoint(store, old, now)
                 if self._holds_calls and hasattr(gateway, "pause"):
                     await gateway.pause()  # before any runner begins
-                await self._give_sign(store, now)
+                await self._announce(store, now)
                 async with self._watched():
                     yield
             finally:
@@ -141,9 +110,9 @@ class RunGateway:
             finally:
                 is_over = True
 
-    async def _give_sign(self, store: LightningStore, address: str | None) -> None:
-        if self._sign is not None:
-            await self._sign.give(store, address)
+    async def _announce(self, store: LightningStore, address: str | None) -> None:
+        if self._readiness is not None:
+            await self._readiness.announce(store, address)
 
     @contextlib.contextmanager
     def _lent(self, store: LightningStore) -> Iterator[bool]:
@@ -159,8 +128,8 @@ class RunGateway:
             return
         before, port, name = None if self._has_travelled else gateway.get_store(), gateway.port, gateway.name
         gateway.set_store(store)
-        if self._sign is not None:
-            gateway.name = f"{name}-{self._sign.run_name}"
+        if self._readiness is not None:
+            gateway.name = f"{name}-{self._readiness.run_name}"
         try:
             yield True
         finally:

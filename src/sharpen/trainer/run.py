@@ -19,6 +19,7 @@ from ..algorithm.sequence import stages_of, title_of
 from ..errors import SharpenError
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
+from ..runner.bundle import GatewayReadiness, RunnerBundle
 from ..runs import RunFolder
 from ..runs.files import FullDisk, naming_full_disk
 from ..runs.history import EARLIER, moment
@@ -26,11 +27,10 @@ from ..secrets import hiding
 from ..store import LightningStore
 from ..store.local import LocalStore
 from ..types import Dataset, NamedResources, ProxyLLM, ResourcesUpdate
-from .bundles import AlgorithmBundle, RunnerBundle
+from .bundles import AlgorithmBundle
 from .config import resolved_config
 from .dashboard import mount_dashboard
 from .factories import is_runner_only
-from .gateway import GatewaySign
 from .loop import LoopPlan
 from .progress import ProgressPlan
 from .result import RunEnd, RunResult
@@ -120,10 +120,10 @@ class Run:
             if self._algorithm is not None:  # one that runs in another process is asked here where its model is
                 self._algorithm.run_dir = self._folder.path
         folder, llm_proxy = self._folder, trainer.llm_proxy
-        sign = None if folder is None or llm_proxy is None else GatewaySign(folder.path.name)
-        self._bundle = self._algorithm_bundle(config, sign)
+        readiness = None if folder is None or llm_proxy is None else GatewayReadiness(folder.path.name)
+        self._bundle = self._algorithm_bundle(config, readiness)
         self._bundle.on_begin = self._begin
-        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks, sign)
+        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks, readiness)
         log.info("%s", self._summary())
         self._tell_of_leftovers()
         self._tell_of_content()
@@ -169,7 +169,7 @@ class Run:
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
 
-    def _algorithm_bundle(self, config: dict[str, Any], sign: GatewaySign | None) -> AlgorithmBundle:
+    def _algorithm_bundle(self, config: dict[str, Any], readiness: GatewayReadiness | None) -> AlgorithmBundle:
         trainer, folder = self._trainer, self._folder
         plan = ProgressPlan(
             metrics_path=None if folder is None else folder.metrics_path,
@@ -188,7 +188,7 @@ class Run:
             trainer=trainer,
             adapter=trainer.adapter,
             llm_proxy=trainer.llm_proxy,
-            gateway_sign=sign,
+            gateway_readiness=readiness,
             initial_resources=trainer.initial_resources,
             checkpoint_path=None if folder is None else folder.checkpoint_path,
             retries=trainer.algorithm_retries,

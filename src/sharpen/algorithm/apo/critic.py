@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...components.messages import shown
 from ...errors import ConfigError, InvalidInputError, SharpenError
+from ...secrets import shown
 from ...types import PromptTemplate
 from ..prompts.assistant import Answer, Assistant, NoAnswerError, TooLongError
 from ..prompts.conversations import clip

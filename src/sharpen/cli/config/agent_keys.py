@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...components.addresses import is_address
-from ...components.messages import shown
 from ...errors import ConfigError
+from ...secrets import shown
 from ...types import RolloutConfig
 from .imports import is_import_path
 

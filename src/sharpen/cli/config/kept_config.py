@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from ...components.messages import shown
 from ...files import open_private, replacing
+from ...secrets import shown
 from .document import IMPLICIT
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from ...algorithm.bounds import UpperBound, product
 from ...algorithm.datasets import size_of
 from ...algorithm.sequence import path_of, stages_of
 from ...components.addresses import is_address
-from ...components.messages import shown
 from ...components.paths import class_path
-from ...secrets import HIDDEN, hidden_password, looks_secret
+from ...secrets import HIDDEN, hidden_password, looks_secret, shown
 from .gateway_bounds import run_bound
 from .sources import Path_, dotted
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ...components.messages import shown, suggestion
+from ...components.messages import suggestion
 from ...errors import ConfigError
+from ...secrets import shown
 from ...types import LLM, NamedResources, PromptTemplate
 from ...types.resources import ProxyLLM
 from .sources import Path_

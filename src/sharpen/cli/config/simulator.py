@@ -19,9 +19,9 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...components.messages import shown
 from ...errors import ConfigError
 from ...rl import __all__ as _RL_NAMES
+from ...secrets import shown
 from .sources import Path_
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import Any
 from ...components import DEFAULT_REGISTRY, load_class
 from ...components.addresses import is_address
 from ...components.construct import construct
-from ...components.messages import Origin, listed, name_of, shown, suggestion
+from ...components.messages import Origin, listed, name_of, suggestion
 from ...errors import ComponentTypeError, ConfigError, MissingExtraError, SharpenError
+from ...secrets import shown
 from .arguments import Maker, argument_names, is_verl, unknown_verl_key, verl_leaves
 from .imports import is_import_path, load
 from .sources import Path_, Source, dotted

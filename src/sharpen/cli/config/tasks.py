@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...components.messages import shown, suggestion
+from ...components.messages import suggestion
 from ...errors import ConfigError, MissingExtraError
+from ...secrets import shown
 from ...types import Dataset, SizedDataset
 from .imports import is_import_path, load
 from .sources import Path_

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ...components.messages import shown, suggestion
+from ...components.messages import suggestion
 from ...errors import ConfigError, SharpenError
+from ...secrets import shown
 from ...types import Dataset
 from .document import Document, read_document
 from .environment import References

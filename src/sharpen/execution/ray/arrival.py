@@ -12,7 +12,7 @@ from typing import Any
 from ..._version import __version__
 from ...errors import RunnerStartError, TransportError
 from ...logging import LogSettings, apply_settings, current_settings
-from ..transport import unpack
+from ...runner.bundle import unpack
 from .luggage import unload
 
 Parcel = tuple[bytes, bytes]

@@ -3,7 +3,7 @@
 import pickle
 
 from ...errors import RunError
-from ..transport import unpack
+from ...runner.bundle import unpack
 
 
 def packed(error: BaseException) -> bytes | None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runner import worker_name
+from ...store.client import connected
 from ..lives import End
 from ..runner_environment import keep_agents_sdk_private
 from ..runner_thread import RunnerThread
-from ..serving import client_of
 from .arrival import Arrival, Parcel, Surroundings
 
 FIRST_PAUSE_SECONDS = 0.02  # between two words of how many rollouts are finished: each costs more than a rollout may
@@ -55,7 +55,7 @@ class RunnerActor:
         self._loop = asyncio.get_running_loop()
         self._life = RunnerThread(
             bundle,
-            lambda: client_of(surroundings.url, surroundings.token, **surroundings.client),
+            lambda: connected(surroundings.url, surroundings.token, **surroundings.client),
             assignment.worker_id,
             assignment.finished_before,
             on_ready=lambda _: None,

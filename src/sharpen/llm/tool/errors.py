@@ -7,8 +7,8 @@ JobError (InvalidInputError)         a job that is not there, or that cannot be 
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ...components.messages import shown
 from ...errors import InvalidInputError
+from ...secrets import shown
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 import re
 
-from ...components.messages import shown, suggestion
+from ...components.messages import suggestion
 from ...errors import ConfigError
+from ...secrets import shown
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 

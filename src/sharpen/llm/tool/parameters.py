@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...components.messages import shown
+from ...secrets import shown
 
 _NOT_EMPTY = r"\S"
 

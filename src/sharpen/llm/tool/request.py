@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ...components.messages import shown
+from ...secrets import shown
 from .actions import ACTIONS, Action
 from .defaults import ALGORITHMS
 from .errors import ParameterError, Problem

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...components.messages import shown
 from ...errors import SharpenError, text_of
+from ...secrets import shown
 from ..plain_json import as_json
 from ..reward_runner import RewardFunction
 from ..sources import Source

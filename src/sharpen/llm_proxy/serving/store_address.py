@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...components.messages import shown
 from ...errors import ConfigError
+from ...secrets import shown
 from ...store import LightningStore
 from .threads import in_thread
 
