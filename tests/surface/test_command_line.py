@@ -121,9 +121,9 @@ ambiguous name: runs show 2
 a run: runs show {run}
 only one run: runs compare {run}
 no such run: runs compare {run} nowhere
-no best prompt: runs best {run} --out best
+no best prompt: runs best done --out best
 no such run: runs rm nowhere --yes
-not confirmed: runs rm {run}
+not confirmed: runs rm done
 
 a list: rollouts --run {run}
 no such run: rollouts list --run nowhere
