@@ -17,7 +17,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 FLOORS = [
     {"errors", "semconv", "_version", "files", "secrets"},
     {"types", "logging", "http"},
-    {"components", "stats"},
+    {"components", "stats", "chat"},
     {"callbacks", "loggers"},
     {"store", "runs", "rl", "llm"},
     {"tracer"},

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm_proxy.lenient_json import decode, mended
+from sharpen.chat.wire import decode, mended
 from sharpen.store import InMemoryLightningStore
 
 from .answers import json_values, read_events, read_stream, read_whole

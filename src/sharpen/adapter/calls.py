@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..chat.attributes import read_json
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes, LightningSpanAttributes
 from ..types import Span
-from .attributes import read_json
 from .rewards import reward_of
 from .tree import SpanNode
 

@@ -7,12 +7,13 @@ the response the sampler's `logprobs` where they were recorded. Nothing is token
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..chat.messages import Message, openai_message
 from ..errors import ConfigError
 from ..semconv import LightningLLMAttributes
 from ..types import Span, Triplet
 from .calls import PROMPT_TOKEN_IDS, RESPONSE_LOGPROBS, RESPONSE_TOKEN_IDS, LLMCall, Rule, is_gateway_call
-from .chat import Message, prompt_messages, response_messages
 from .choices import further_choices
+from .messages import prompt_messages, response_messages
 from .rewards import RewardMatchPolicy, match_rewards
 from .selection import LLMCallAdapter
 
@@ -102,5 +103,5 @@ def _recorded(call: LLMCall) -> dict[str, Any]:
 def _tokens_or_messages(token_ids: list[int], messages: Callable[[], list[Message]]) -> dict[str, Any]:
     if token_ids:
         return {"token_ids": token_ids}
-    found = messages()
+    found = [openai_message(each) for each in messages()]
     return {"token_ids": [], "messages": found} if found else {"token_ids": []}

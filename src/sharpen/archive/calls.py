@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..adapter.calls import LLMCall, find_calls, is_in_reward, link_conversations
-from ..adapter.chat import prompt_messages, response_messages
+from ..adapter.messages import prompt_messages, response_messages
 from ..adapter.rewards import RewardMatchPolicy, match_rewards
 from ..adapter.tree import SpanNode
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes

@@ -5,10 +5,13 @@ only what is new in it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+
+from ..chat.messages import Message as ChatMessage, content_text, openai_content
+from ..chat.wire import json_text
 
 _Key = tuple[str, ...]
 _NOTHING: Sequence[_Key] = ()
@@ -105,49 +108,21 @@ def _overlap(earlier: Sequence[_Key], later: Sequence[_Key]) -> int:
     return next((size for size in sizes if list(earlier[-size:]) == list(later[:size])), 0)
 
 
-# -- messages as adapters have them ------------------------------------------------------------------
+# -- recorded messages -------------------------------------------------------------------------------
 
 
-def message_of(item: Mapping[str, Any]) -> Message:
-    """A message in OpenAI's form, for people."""
-    role = str(item.get("role") or "")
-    name = item.get("tool_call_id") if role == "tool" else item.get("name")
-    text = text_of_content(item.get("content")) or str(item.get("refusal") or "")
-    calls = [_tool_call(each) for each in item.get("tool_calls") or [] if isinstance(each, Mapping)]
-    thoughts = item.get("reasoning_content")
-    return Message(role, text, calls, None if name is None else str(name), str(thoughts) if thoughts else None)
-
-
-def _tool_call(item: Mapping[str, Any]) -> ToolCall:
-    inner = next((item[kind] for kind in ("function", "custom") if isinstance(item.get(kind), Mapping)), item)
-    arguments = inner.get("arguments", inner.get("input"))
-    call_id = item.get("id")
-    return ToolCall(None if call_id is None else str(call_id), str(inner.get("name") or "tool"), as_text(arguments))
-
-
-def text_of_content(content: Any) -> str:
-    """Text as it is; of other parts only what they are."""
-    if isinstance(content, list):
-        return "\n".join(_part(part) for part in content)
-    return as_text(content)
-
-
-def _part(part: Any) -> str:
-    if not isinstance(part, Mapping):
-        return as_text(part)
-    if isinstance(part.get("text"), str):
-        return str(part["text"])
-    if isinstance(part.get("refusal"), str):
-        return str(part["refusal"])
-    kind = str(part.get("type") or "part")
-    inner = part.get(kind)
-    url = inner.get("url") if isinstance(inner, Mapping) else inner
-    is_address = isinstance(url, str) and not url.startswith("data:")
-    return f"[{kind.removesuffix('_url')}: {url}]" if is_address else f"[{kind.removesuffix('_url')}]"
+def message_of(recorded: ChatMessage) -> Message:
+    """Return a recorded message as people read it."""
+    result = recorded.result
+    name = getattr(result, "id", None) if recorded.role == "tool" else recorded.name
+    text = content_text(openai_content(recorded)) or recorded.refusal
+    calls = [
+        ToolCall(None if call.id is None else str(call.id), str(call.name or "tool"), call.arguments_text)
+        for call in recorded.tool_calls
+    ]
+    return Message(recorded.role, text, calls, None if name is None else str(name), recorded.reasoning or None)
 
 
 def as_text(value: Any) -> str:
-    """Text as it is; nothing as empty; everything else as JSON."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """Return text as it is, nothing as an empty text, and everything else as JSON."""
+    return "" if value is None else json_text(value)

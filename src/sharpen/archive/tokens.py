@@ -1,4 +1,7 @@
-"""Token strips: what a model read and sampled in one call, token by token, as far as its spans hold it."""
+"""Token strips: what a model read and sampled in one call, token by token, as far as its spans hold it.
+
+Texts of tokens stand only in the raw exchanges of a gateway that records, where log-probabilities were asked for.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +18,10 @@ from ..adapter.calls import (
     is_llm_call,
 )
 from ..adapter.tree import build_tree
+from ..chat.reading import ResponseReader
+from ..llm_proxy.recording.exchanges import exchange_of_span
 from ..semconv import LightningLLMAttributes
 from ..types import Span
-from .token_texts import token_texts
 
 _VERSION = LightningLLMAttributes.WEIGHTS_VERSION.value
 
@@ -41,12 +45,12 @@ def token_strip(call: LLMCall) -> TokenStrip | None:
     if not response_ids and not logprobs:
         return None
     count = len(response_ids) or len(logprobs)
-    texts = token_texts(call.spans)
+    texts = _token_texts(call.spans)
     return TokenStrip(
         prompt_ids,
         response_ids,
         (logprobs + [None] * count)[:count],
-        texts if texts is not None and len(texts) == count else None,
+        texts if len(texts) == count else None,
         _version(call),
     )
 
@@ -56,6 +60,17 @@ def token_strips(spans: Sequence[Span]) -> dict[str, TokenStrip]:
     calls = find_calls(build_tree(spans), lambda span: is_llm_call(span) or is_gateway_call(span))
     found = ((call.node.span.span_id, token_strip(call)) for call in calls)
     return {span_id: strip for span_id, strip in found if strip is not None}
+
+
+def _token_texts(spans: Sequence[Span]) -> list[str]:
+    """Return the texts of the first choice; nothing where no span holds them."""
+    for span in spans:
+        exchange = exchange_of_span(span)
+        if exchange is not None and exchange.content_encoding is None and b'"logprobs"' in exchange.body:
+            reader = ResponseReader(exchange.api, is_stream="event-stream" in exchange.content_type)
+            reader.feed(exchange.body)
+            return next((choice.token_texts for choice in reader.finish().choices), [])
+    return []
 
 
 def _ids(values: Sequence[Any]) -> list[int]:

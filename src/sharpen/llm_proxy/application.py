@@ -13,12 +13,12 @@ from urllib.parse import quote_from_bytes
 import msgspec
 
 from .._version import __version__
+from ..chat.wire import decode, may_hold_halves, mended
 from ..http.asgi import Receive, Scope, Send, serve_other
 from ..store.ids import new_id
 from .calls import Api, Call, Place, Refusal
 from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers, model_body, models_body
 from .gateway import Gateway
-from .lenient_json import decode, may_hold_halves, mended
 from .options import GatewayOptions
 from .pausing import stopping
 from .routes import ROUTES, Route, find_route

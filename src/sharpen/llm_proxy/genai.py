@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
+from ..chat.wire import mended
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ..types import Attributes, Span, TraceStatus
 from .asking.asked import asked, other_parameters, sampling_parameters
 from .asking.chat import prompt_token_ids
 from .calls import Api, Call, Place, Said
-from .lenient_json import mended
 from .reading.embeddings import Embedded
 
 _log = logging.getLogger(__name__)

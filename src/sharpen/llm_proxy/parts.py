@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from ..chat.wire import decode, mended
 from .calls import Usage
-from .lenient_json import decode, mended
 
 Part = dict[str, Any]
 Message = dict[str, Any]

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from ...chat.wire import is_secret, without_secrets
 from ..calls import Api
 from ..parts import Asked, Message, as_dict, text_part
 from .chat import chat_asked, completions_asked
 from .messages import messages_asked
 from .responses import responses_asked
-from .secret_fields import is_secret, without_secrets
 
 _NUMBERS = {
     "temperature": "gen_ai.request.temperature",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...chat.wire import without_secrets
 from ..parts import (
     Asked,
     Message,
@@ -19,7 +20,6 @@ from ..parts import (
     tool_result,
     tool_result_part,
 )
-from .secret_fields import without_secrets
 
 
 def chat_asked(request: dict[str, Any]) -> Asked:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ...chat.wire import without_secrets
 from ..parts import Asked, Message, Part, as_dict, as_text, dicts, text_part
 from ..reading.messages import block_part
-from .secret_fields import without_secrets
 
 
 def messages_asked(request: dict[str, Any]) -> Asked:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ...chat.wire import without_secrets
 from ..parts import Asked, Message, as_dict, as_text, dicts, text_part
 from ..reading.responses import content_parts, item_parts
-from .secret_fields import without_secrets
 
 _INPUT_ROLES = ("user", "system", "developer")
 

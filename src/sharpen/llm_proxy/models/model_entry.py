@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ...chat.wire import is_secret
 from ...errors import ConfigError
-from ..asking.secret_fields import is_secret
 from ..calls import PATHS
 from .keys import HIDDEN, check_reference, hidden
 

@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ...chat.streams import EventStream
+from ...chat.wire import error_in_body, may_hold_halves, mended
 from ..calls import Api, Said
-from ..lenient_json import may_hold_halves, mended
 from .chat import ChatReader
 from .embeddings import EmbeddingsReader
-from .error_bodies import error_in_body
 from .messages import MessagesReader
 from .responses import ResponsesReader
-from .sse import EventStream
 
 # What reading JSON of the wrong shape can end in.
 _UNREADABLE = (

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ...chat.wire import decoder_of, error_in_stream
 from ..calls import Said, Usage
-from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -23,7 +23,6 @@ from ..parts import (
     usage_of,
     weights_version_of,
 )
-from .error_bodies import error_in_stream
 
 TokenIds = list[Annotated[int, msgspec.Meta(ge=0, le=2**53)]]
 

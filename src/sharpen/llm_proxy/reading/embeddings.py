@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from ...chat.wire import error_in_stream
 from ..calls import Said
 from ..parts import as_text, usage_of, weights_version_of
-from .error_bodies import error_in_stream
 
 
 class Embedded(Said):

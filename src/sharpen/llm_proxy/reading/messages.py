@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ...chat.wire import decoder_of, error_in_stream
 from ..calls import Said, Usage
-from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -23,7 +23,6 @@ from ..parts import (
     tool_result_part,
     weights_version_of,
 )
-from .error_bodies import error_in_stream
 
 _decode = decoder_of(dict[str, Any])
 # The field of a block that each kind of delta goes on with.

@@ -5,8 +5,8 @@ The last event of a stream holds the whole answer. What came before it counts on
 
 from typing import Any
 
+from ...chat.wire import decoder_of, error_in_stream
 from ..calls import Said
-from ..lenient_json import decoder_of
 from ..parts import (
     Message,
     Part,
@@ -27,7 +27,6 @@ from ..parts import (
     usage_of,
     weights_version_of,
 )
-from .error_bodies import error_in_stream
 
 _decode = decoder_of(dict[str, Any])
 _ENDS = ("response.completed", "response.incomplete", "response.failed")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..asking.secret_fields import without_secrets
+from ...chat.wire import without_secrets
 from ..calls import Call
 from .exchanges import Exchange
 

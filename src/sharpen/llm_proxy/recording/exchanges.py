@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from ...chat.wire import query_without_secrets, without_keys, without_secrets
 from ...semconv import SHARPEN_LLM_EXCHANGE
 from ...types import Span
-from ..asking.secret_fields import query_without_secrets, without_keys, without_secrets
 from ..calls import Api, Call
 
 _PREFIX = f"{SHARPEN_LLM_EXCHANGE}."

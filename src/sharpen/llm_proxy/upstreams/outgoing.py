@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from ...chat.wire import may_hold_halves, with_fields
 from ..calls import Api, Call
-from ..lenient_json import may_hold_halves, with_fields
 from ..models.keys import resolve, variable_of
 from ..models.model_entry import ModelEntry
 from ..models.sampling import missing_defaults

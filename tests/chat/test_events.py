@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm_proxy.reading.sse import EventStream
+from sharpen.chat.streams import EventStream
 
-from .answers import pieces
+from ..llm_proxy.answers import pieces
 
 
 def events_of(data, cuts=()):
