@@ -41,7 +41,7 @@ class Job:
     def model(self) -> str:
         """A folder with random weights of this shape; `smollm2` is the real model of that name."""
         if self.shape == "smollm2":
-            from sharpen.llm.models.demo import demo_model
+            from sharpen.llm import demo_model
 
             return demo_model()
         folder = self.folder / self.shape

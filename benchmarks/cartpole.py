@@ -94,8 +94,7 @@ def ours(seed: int, max_steps: int) -> dict[str, Any]:
     import torch
     from gym_vessel import gym_vessel
 
-    from sharpen.rl import PPO, Callback, Trainer
-    from sharpen.rl.policies import MLP
+    from sharpen.rl import MLP, PPO, Callback, Trainer
 
     torch.manual_seed(seed)
     env = gym.make("CartPole-v1")

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dashboard_store import MANY_SPANS, generate
 
-from sharpen.store.client import LightningStoreClient
+from sharpen import LightningStoreClient
 from sharpen.types import EnqueueRolloutRequest, Span
 
 SHARPEN = str(Path(sys.executable).parent / "sharpen")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from sharpen.rl import LogWriter, StateInterpreter, backtest, train
+from sharpen.rl import MLP, LogWriter, StateInterpreter, backtest, train
 from sharpen.rl.order_execution import (
     PPO,
     AllOne,
@@ -39,7 +39,6 @@ from sharpen.rl.order_execution import (
     oracle_advantage,
 )
 from sharpen.rl.order_execution.market import Kind
-from sharpen.rl.policies import MLP
 
 TICKS, TICKS_PER_STEP, LEVEL, DEVIATION = 48, 6, 100.0, 0.005
 STEPS = TICKS // TICKS_PER_STEP

@@ -30,8 +30,7 @@ def policy_of(task: str, seed: int) -> Any:
     import gymnasium as gym
     import torch
 
-    from sharpen.rl import DQN, SAC
-    from sharpen.rl.policies import MLP
+    from sharpen.rl import DQN, MLP, SAC
 
     torch.manual_seed(seed)
     env = gym.make(ENVS[task])

@@ -127,9 +127,8 @@ async def try_out(llm: LLM) -> None:
 
 
 def main() -> None:
-    from sharpen.llm import demo_model
+    from sharpen.llm import demo_model, load_model
     from sharpen.llm.engine import Engine
-    from sharpen.llm.models.loading import load_model
     from sharpen.llm.server import EngineServer
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])

@@ -9,8 +9,7 @@ resources, enqueue rollouts, wait, look at the rewards, publish the best.
 from collections.abc import Sequence
 from typing import Any
 
-from sharpen import LightningStore, PromptTemplate, Trainer, prompt_rollout
-from sharpen.algorithm.decorator import algo
+from sharpen import LightningStore, PromptTemplate, Trainer, algo, prompt_rollout
 
 CANDIDATES = ["{word}", "Please say: {word}", "Answer with the word {word} and nothing else."]
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpen import EnqueueRolloutRequest, InMemoryLightningStore, Rollout, Trainer
-from sharpen.execution.base import ExecutionStrategy
+from sharpen import EnqueueRolloutRequest, ExecutionStrategy, InMemoryLightningStore, Rollout, Trainer
 
 
 class JournalStore(InMemoryLightningStore):

@@ -18,8 +18,7 @@ from typing import Any
 
 from calculator_agent import ANSWER_TOKENS, TOOL, Task, open_client, plain_tasks
 
-from sharpen import LLM, PromptTemplate, Trainer, rollout
-from sharpen.algorithm.few_shot import FewShot
+from sharpen import LLM, FewShot, PromptTemplate, Trainer, rollout
 from sharpen.llm import demo_model
 
 SEED = PromptTemplate(f"{TOOL}\n\nQuestion: {{question}}\nTool call:")
@@ -42,8 +41,8 @@ async def calculator_agent(task: Task, prompt_template: PromptTemplate, llm: LLM
 
 def share_right(*prompts: PromptTemplate) -> list[float]:
     """The likeliest answers to tasks that no search has met."""
+    from sharpen.llm import load_model
     from sharpen.llm.engine import Engine
-    from sharpen.llm.models.loading import load_model
     from sharpen.llm.server import EngineServer
 
     async def right(prompt: PromptTemplate) -> float:

@@ -30,8 +30,8 @@ def mixed_tasks(count: int, *, seed: int) -> list[Task]:
 
 async def share_right(model: str | Path, prompt: PromptTemplate, tasks: list[Task]) -> float:
     """Answers of a model as it is trained: sampled at temperature 1."""
+    from sharpen.llm import load_model
     from sharpen.llm.engine import Engine
-    from sharpen.llm.models.loading import load_model
     from sharpen.llm.server import EngineServer
 
     loaded = load_model(model)

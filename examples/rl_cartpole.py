@@ -12,8 +12,17 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from sharpen.rl import PPO, ActionInterpreter, Callback, Reward, Simulator, StateInterpreter, Trainer, TrainingVessel
-from sharpen.rl.policies import MLP
+from sharpen.rl import (
+    MLP,
+    PPO,
+    ActionInterpreter,
+    Callback,
+    Reward,
+    Simulator,
+    StateInterpreter,
+    Trainer,
+    TrainingVessel,
+)
 
 State = tuple[float, float, float, float]  # position and speed of the cart, angle and angular speed of the pole
 

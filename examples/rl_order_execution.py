@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from sharpen.rl import LogWriter, StateInterpreter, backtest, train
+from sharpen.rl import MLP, LogWriter, StateInterpreter, backtest, train
 from sharpen.rl.order_execution import (
     PPO,
     AllOne,
@@ -28,7 +28,6 @@ from sharpen.rl.order_execution import (
     generate_market,
     oracle_advantage,
 )
-from sharpen.rl.policies import MLP
 
 LEVEL, DEVIATION, STEPS = 100.0, 0.005, 8
 

@@ -8,8 +8,7 @@ With one runner, or with `SharedMemoryExecutionStrategy(main_thread="runner")`, 
 
 from dataclasses import dataclass
 
-from sharpen import Trainer
-from sharpen.execution.shared_memory import SharedMemoryExecutionStrategy
+from sharpen import SharedMemoryExecutionStrategy, Trainer
 
 
 @dataclass(frozen=True)

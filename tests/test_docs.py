@@ -123,7 +123,7 @@ def run_and_compare(command: Command, folder: Path, env: dict[str, str]) -> Path
 
 
 def test_every_sharpen_command_of_the_docs_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    from sharpen.cli.program import make_parser
+    from tests.cli.internals import make_parser
 
     parser, wrong = make_parser(), []
     for page in PAGES:

@@ -1,15 +1,18 @@
-"""The order of the rooms, the cost of the import, and the public names."""
+"""The order of the rooms, the cost of the import, the public names, and what tests may know of the layout."""
 
 import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import sharpen
 
+TESTS = Path(__file__).parent
+EXAMPLES = TESTS.parent / "examples"
 PACKAGE = Path(sharpen.__file__).parent
 DOCS = PACKAGE.parent.parent / "docs"
 
@@ -30,6 +33,17 @@ FLOORS = [
     {"dashboard"},
     {"cli"},
 ]
+# Below a room, these alone are public; every other inner module reaches the tests through `tests/<room>/internals.py`.
+PUBLIC_MODULES = {
+    "sharpen.llm.engine",
+    "sharpen.llm.server",
+    "sharpen.rl.order_execution",
+    "sharpen.rl.policies",
+    "sharpen.trainer.init_utils",
+    "sharpen.trainer.registry",
+}
+# Programs that child processes run by their path: they cannot import `tests`.
+STANDALONE = {TESTS / "store" / "crash_worker.py", TESTS / "store" / "sqlite_child.py"}
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry.sdk", "rich", "sqlite3", "msgspec")
 
 
@@ -78,6 +92,46 @@ def test_the_check_of_floors_sees_imports_in_functions(tmp_path: Path) -> None:
     assert "types" in rooms_imported(PACKAGE / "store" / "base.py")
     assert "store" in rooms_imported(PACKAGE / "store" / "__main__.py") | {"store"}
     assert rooms_imported(PACKAGE / "errors.py") == set()
+
+
+def inner_modules(node: ast.AST) -> list[str]:
+    """The modules below a room that a statement imports, or imports from."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        names = [node.module]
+        if node.module.count(".") == 1 and node.module.startswith("sharpen."):  # `from sharpen.store import sqlite`
+            public = getattr(import_module(node.module), "__all__", ())
+            names += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in public]
+    else:
+        return []
+    inner = [name for name in names if name.startswith("sharpen.") and name.count(".") > 1]
+    places = {name: PACKAGE.parent.joinpath(*name.split(".")) for name in inner}
+    return [name for name, place in places.items() if place.is_dir() or place.with_suffix(".py").exists()]
+
+
+def test_inner_modules_are_imported_in_one_place_a_room() -> None:
+    files = [*sorted(TESTS.rglob("*.py")), *sorted(EXAMPLES.rglob("*.py"))]
+    found = [
+        f"{path.relative_to(TESTS.parent)}:{node.lineno}: {name}"
+        for path in files
+        if path.name != "internals.py" and path not in STANDALONE
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in inner_modules(node)
+        if name not in PUBLIC_MODULES
+    ]
+    assert found == [], "import from a public place, or through tests/<room>/internals.py"
+
+
+def test_the_check_of_imports_sees_inner_modules() -> None:
+    inner = (
+        "from sharpen.store import sqlite",
+        "from sharpen.store.sqlite import SQLiteStore",
+        "import sharpen.store.sqlite",
+    )
+    assert all(inner_modules(ast.parse(statement).body[0]) == ["sharpen.store.sqlite"] for statement in inner)
+    assert inner_modules(ast.parse("from sharpen.store import SQLiteStore").body[0]) == []
+    assert inner_modules(ast.parse("from sharpen.emitter import operation").body[0]) == []
 
 
 def names_used(tree: ast.AST) -> set[str]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.dashboard.log_file import parse
 from sharpen.errors import ConfigError
 from sharpen.logging import also_to_file, apply_settings, current_settings, is_set_up, setup_logging
 from sharpen.secrets import hiding
-from sharpen.store.ids import new_id
+from tests.dashboard.internals import parse
+from tests.store.internals import new_id
 
 from .logs import forget_logging
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.adapter import TracerTraceToTriplet
-from sharpen.adapter.tree import build_tree, repair_hierarchy, roots
 from sharpen.errors import ConfigError
+from tests.adapter.internals import build_tree, repair_hierarchy, roots
 
 from .traces import llm, operation, reward, scoring, span
 

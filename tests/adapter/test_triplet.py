@@ -17,9 +17,9 @@ from sharpen.adapter import (
     TracerTraceToTriplet,
     TraceToTriplet,
 )
-from sharpen.adapter.selection import for_models
 from sharpen.errors import ConfigError
 from sharpen.semconv import PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL
+from tests.adapter.internals import for_models
 
 from .traces import gateway, llm, operation, reward, scoring, span
 

@@ -23,10 +23,10 @@ from sharpen.algorithm import (
     with_llm_proxy,
     with_store,
 )
-from sharpen.algorithm.base import Gateway
 from sharpen.errors import ConfigError
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import LLM, PromptTemplate, ProxyLLM
+from tests.algorithm.internals import Gateway
 
 ROOT = Path(__file__).parents[2]
 

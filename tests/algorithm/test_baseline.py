@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sharpen.algorithm import Baseline, FastAlgorithm
-from sharpen.algorithm.window import MAX_LENGTH, Window
 from sharpen.errors import ConfigError, TaskError
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.types import PromptTemplate, Rollout, RolloutConfig
+from tests.algorithm.internals import MAX_LENGTH, Window
 
 from .workers import until, work, working
 

@@ -8,12 +8,18 @@ import pytest
 
 from sharpen import APO, GRPO, Algorithm, Baseline
 from sharpen.algorithm import AlgorithmSequence, FewShot
-from sharpen.algorithm.bounds import UpperBound, least, product, split_sizes, sum_of
-from sharpen.algorithm.prompts import evaluations
 from sharpen.errors import RunError
 from tests.algorithm.apo import scenes as apo_scenes
 from tests.algorithm.few_shot import scenes as few_shot_scenes
 from tests.algorithm.gepa import scenes as gepa_scenes
+from tests.algorithm.internals import (
+    UpperBound,
+    least,
+    product,
+    prompts_evaluations as evaluations,
+    split_sizes,
+    sum_of,
+)
 from tests.algorithm.prompts.scripted_openai import ScriptedOpenAI
 from tests.algorithm.prompts.world import LOST, Play, World
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sharpen.algorithm.computing import BrokenOff, compute, finish
+from tests.algorithm.internals import BrokenOff, compute, finish
 
 
 def spin(begun: threading.Event, ends: list[str]) -> None:

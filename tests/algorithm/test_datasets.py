@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.algorithm import batch_iter_over_dataset
-from sharpen.algorithm.datasets import Tasks, size_of
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import Tasks, size_of
 
 
 class Numbers:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sharpen import InMemoryLightningStore
-from sharpen.algorithm.finished import FinishedRollouts
 from sharpen.types import EnqueueRolloutRequest, Rollout
+from tests.algorithm.internals import FinishedRollouts
 from tests.algorithm.workers import until, working
 
 

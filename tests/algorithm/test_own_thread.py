@@ -8,9 +8,7 @@ import time
 
 import pytest
 
-from sharpen.algorithm import computing, own_thread
-from sharpen.algorithm.computing import ThreadInterrupted
-from sharpen.algorithm.own_thread import run_in_own_thread
+from tests.algorithm.internals import ThreadInterrupted, computing, own_thread, run_in_own_thread
 
 from .workers import until
 

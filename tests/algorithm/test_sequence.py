@@ -10,12 +10,12 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from sharpen import LLM, InMemoryLightningStore, NamedResources, PromptTemplate, ProxyLLM
+from sharpen import LLM, AlgorithmSequence, InMemoryLightningStore, NamedResources, PromptTemplate, ProxyLLM
 from sharpen.adapter import TraceToMessages
 from sharpen.algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm, algo
-from sharpen.algorithm.sequence import AlgorithmSequence, file_name, stages_of, title_of
 from sharpen.components import build_component
 from sharpen.errors import ComponentError, ConfigError, RunError
+from tests.algorithm.internals import file_name, stages_of, title_of
 
 
 class Adding(Algorithm[Any]):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from sharpen.algorithm import task_order
-from sharpen.algorithm.task_order import TaskOrder, all_tasks, indices_of_batch
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import TaskOrder, all_tasks, indices_of_batch, task_order
 
 
 def order(tasks: object, *, batch_size: int = 3, shuffle: bool = True, seed: int = 1) -> TaskOrder:

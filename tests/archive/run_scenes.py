@@ -32,7 +32,7 @@ Trainer(strategy="shm", algorithm=hang, run_dir=sys.argv[1]).fit(lambda task: 1.
 # Serves as the writer of a store: adds a rollout, says so, and keeps the file open until a line comes.
 WRITING = """
 import asyncio, sys
-from sharpen.store.sqlite import SQLiteStore
+from sharpen import SQLiteStore
 
 async def write():
     store = SQLiteStore(sys.argv[1])

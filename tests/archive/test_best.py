@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from sharpen.archive.best import export_best
-from sharpen.archive.catalog import RunEntry
 from sharpen.callbacks import save_state
 from sharpen.errors import ConfigError
+from tests.archive.internals import RunEntry, export_best
 
 from .run_scenes import dev_run, prompt_run, simulator_run, tuned_run, write_json, write_lines, write_model
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from sharpen.algorithm import algo
-from sharpen.archive.catalog import RunCatalog, RunEntry, size_of
-from sharpen.archive.opening import open_store
 from sharpen.errors import InvalidInputError, UnknownIdError
 from sharpen.runs import RunFolder
 from sharpen.store import LightningStore, SQLiteStore
 from sharpen.trainer import Trainer
+from tests.archive.internals import RunCatalog, RunEntry, open_store, size_of
 
 from .run_scenes import (
     always,

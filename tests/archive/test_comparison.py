@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.comparison import Comparison, compare, setting_differences
-from sharpen.archive.scores import Evaluation, RunRewards, difference, read_rewards
 from sharpen.errors import ConfigError
 from sharpen.stats import mean_interval, wilson_interval
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Rollout, RolloutConfig
+from tests.archive.internals import (
+    Comparison,
+    Evaluation,
+    RunEntry,
+    RunRewards,
+    compare,
+    difference,
+    read_rewards,
+    setting_differences,
+)
 
 from .run_scenes import always, dev_run, fails, prompt_run, simulator_run, tuned_run
 

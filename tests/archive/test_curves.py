@@ -5,9 +5,8 @@ from pathlib import Path
 
 from hypothesis import given, strategies as some
 
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.curves import MetricsTail, Series, main_metrics, read_curves
 from sharpen.files import append_json, keep_json_lines
+from tests.archive.internals import MetricsTail, RunEntry, Series, main_metrics, read_curves
 
 from .run_scenes import prompt_run, write_lines
 

@@ -9,11 +9,11 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
 from sharpen import rollout
-from sharpen.archive.export import export_rollouts, exported, matching
 from sharpen.emitter import emit_message
 from sharpen.errors import InvalidInputError, StoreError
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Attempt, EnqueueRolloutRequest, PaginatedResult
+from tests.archive.internals import export_rollouts, exported, matching
 
 from .rollout_scenes import play
 

@@ -1,8 +1,8 @@
 """Groups of rollouts."""
 
-from sharpen.archive.groups import task_group
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import EnqueueRolloutRequest, Rollout
+from tests.archive.internals import task_group
 
 
 async def enqueued(store: InMemoryLightningStore, *tasks: object, group: str | None = None) -> list[Rollout]:

@@ -3,10 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.live_counts import counted_now
 from sharpen.runs import RunFolder
 from sharpen.store import SQLiteStore
+from tests.archive.internals import RunEntry, counted_now
 
 from .run_scenes import write_lines
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.archive.best import export_best
-from sharpen.archive.catalog import RunEntry
 from sharpen.callbacks import Checkpoint, MetricsWriter
 from sharpen.loggers import JsonlLogger
+from tests.archive.internals import RunEntry, export_best
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +22,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_of_grpo_gives_its_adapter(tiny: Path, tmp_path: Path) -> None:
-    from sharpen.llm.models.loading import load_model
+    from sharpen.llm import load_model
 
     from ..algorithm.verl.scenes import TASKS, fit, small_grpo
 
@@ -36,7 +35,7 @@ def test_a_run_of_grpo_gives_its_adapter(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_of_fine_tuning_gives_its_model(tiny: Path, tmp_path: Path) -> None:
-    from sharpen.llm.trainers import SFTTrainerWrapper
+    from sharpen.llm import SFTTrainerWrapper
 
     from ..llm.training.scenes import same, sft_rows, weights_of
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.archive.opening import open_store
 from sharpen.errors import AccessDeniedError, ConfigError, InvalidInputError, StoreError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStoreServer, SQLiteStore
+from tests.archive.internals import open_store
 
 
 async def make_run(root: Path, name: str) -> Path:

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from sharpen import PromptTemplate, Trainer
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.comparison import compare
-from sharpen.archive.published import best_prompts
-from sharpen.archive.scores import Score
 from sharpen.cli import main
 from sharpen.stats import wilson_interval
+from tests.archive.internals import RunEntry, Score, best_prompts, compare
 
 from ..algorithm.apo.scenes import CRITIC, TRAIN, VAL, agent, edited, make
 from ..algorithm.prompts.scripted_openai import ScriptedOpenAI

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.archive.catalog import RunCatalog, RunEntry
-from sharpen.archive.removal import remove_run
 from sharpen.errors import ConfigError, RunError, UnknownIdError
 from sharpen.runs import RunFolder
-from sharpen.runs.lock import served
 from sharpen.store import SQLiteStore
+from tests.archive.internals import RunCatalog, RunEntry, remove_run
+from tests.runs.internals import served
 
 from .run_scenes import another_writer, dev_run, simulator_run, tuned_run, write_json, write_lines
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sharpen.archive.side_work import TURN_SECONDS, aside
+from tests.archive.internals import TURN_SECONDS, aside
 
 
 async def test_the_loop_goes_on_while_work_is_done_and_the_turns_are_as_before_afterwards() -> None:

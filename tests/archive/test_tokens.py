@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from sharpen import rollout
-from sharpen.archive.tokens import TokenStrip, token_strips
-from sharpen.archive.transcript import read_transcript
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, Span
+from tests.archive.internals import TokenStrip, read_transcript, token_strips
 
 from ..llm_proxy.replies import Reply, logprob_of, token_ids_of, tokens_of
 from .rollout_scenes import ask, play, scene

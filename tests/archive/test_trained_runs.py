@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.archive.catalog import RunEntry
 from sharpen.cli import main
 from sharpen.runs import RunFolder
+from tests.archive.internals import RunEntry
 
 from ..cli.config.test_fine_tuning import CONFIG as TUNING
 from ..cli.config.test_simulator import CONFIG as SIMULATOR

@@ -15,10 +15,10 @@ from sharpen import (
     reward,
     rollout,
 )
-from sharpen.archive.transcript import Entry, Message, ToolCall, Transcript, read_transcript, transcript_of, why_ended
 from sharpen.errors import UnknownIdError
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, Attempt, Rollout, RolloutConfig, Span, TraceStatus
+from tests.archive.internals import Entry, Message, ToolCall, Transcript, read_transcript, transcript_of, why_ended
 
 from ..llm_proxy.replies import Fault, Reply
 from .rollout_scenes import CHATTY_REPLIES, TWICE, WEATHER, ask, chatty, play, scene

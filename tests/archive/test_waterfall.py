@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from sharpen.archive.waterfall import Bar, waterfall
 from sharpen.semconv import AGL_OPERATION, AGL_REWARD, PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL, LightningSpanAttributes
 from sharpen.types import Span, TraceStatus
+from tests.archive.internals import Bar, waterfall
 
 
 def span(

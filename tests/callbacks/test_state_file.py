@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from sharpen.callbacks.state_file import load_state, save_state
-from sharpen.callbacks.tree import copy_tree
+from sharpen.callbacks import load_state, save_state
 from sharpen.errors import StateError, StateFileError
+from tests.callbacks.internals import copy_tree, state_file
 
 TORCH_DTYPES = [
     torch.bool,
@@ -216,7 +216,7 @@ def test_a_tree_that_contains_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_many_plain_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.callbacks.state_file.MAX_TREE_BYTES", 1000)
+    monkeypatch.setattr(state_file, "MAX_TREE_BYTES", 1000)
     with pytest.raises(StateError, match="NumPy arrays"):
         save_state(tmp_path / "state.pth", list(range(1000)))
 
@@ -348,7 +348,7 @@ def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_tree_without_arrays_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from sharpen.callbacks import Callback, Checkpoint\n"
-        "from sharpen.callbacks.state_file import load_state, save_state\n"
+        "from sharpen.callbacks import load_state, save_state\n"
         f"save_state({str(tmp_path / 's')!r}, {{'a': (1, b'x')}}); print(load_state({str(tmp_path / 's')!r}))\n"
         "print({'numpy', 'torch', 'rich', 'pandas'} & set(sys.modules))"
     )

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.chat.streams import EventStream
+from tests.chat.internals import EventStream
 
 from ..llm_proxy.answers import pieces
 

@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.chat.attributes import request_attributes
-from sharpen.chat.messages import ParsedResponse
-from sharpen.chat.reading import ResponseReader, parse_request
+from tests.chat.internals import ParsedResponse, ResponseReader, parse_request, request_attributes
 
 CASES = [
     msgspec.json.decode(line) for line in (Path(__file__).parent / "gateway_cases.jsonl").read_bytes().splitlines()

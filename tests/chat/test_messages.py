@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given
 
 from sharpen.adapter import TraceToMessages
-from sharpen.algorithm.prompts.conversations import conversations_text
-from sharpen.chat.attributes import read_messages, request_attributes, response_attributes
-from sharpen.chat.messages import Message, TextPart, ToolCall, ToolResult, openai_message, results_apart
-from sharpen.chat.reading import parse_request, parse_response
 from sharpen.errors import InvalidInputError
-from sharpen.llm.server.chat_messages import read_messages as template_messages
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.types import Span, TraceStatus
+from tests.algorithm.internals import conversations_text
+from tests.chat.internals import (
+    Message,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    openai_message,
+    parse_request,
+    parse_response,
+    read_messages,
+    request_attributes,
+    response_attributes,
+    results_apart,
+)
+from tests.llm.internals import read_messages as template_messages
 
 from ..adapter.test_messages import _chat
 from .bodies import BODIES

@@ -10,9 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from sharpen.chat.messages import Message, TextPart, ToolResult
-from sharpen.chat.reading import parse_request, parse_response
-from sharpen.chat.streams import events_of, join_events
+from tests.chat.internals import Message, TextPart, ToolResult, events_of, join_events, parse_request, parse_response
 
 from .bodies import CHAT, COMPLETION, MESSAGE, RESPONSE
 

@@ -7,9 +7,15 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.chat.messages import TextPart
-from sharpen.chat.reading import ResponseReader, parse_response, parse_stream
-from sharpen.chat.streams import EventStream, events_of, join_events
+from tests.chat.internals import (
+    EventStream,
+    ResponseReader,
+    TextPart,
+    events_of,
+    join_events,
+    parse_response,
+    parse_stream,
+)
 
 from ..llm_proxy.answers import pieces
 from .bodies import BODIES, CHAT, MESSAGE

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.cli.columns import Column, fit
 from sharpen.store import SQLiteStore
+from tests.cli.internals import Column, fit
 
 from ..archive.run_scenes import prompt_run
 from .projects import own_imports, write

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.candidates import candidates
-from sharpen.cli.completion import SCRIPTS
-from sharpen.cli.program import make_parser
+from tests.cli.internals import SCRIPTS, candidates, make_parser
 
 PARSER = make_parser()
 

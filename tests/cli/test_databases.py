@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sharpen import Baseline, LightningStoreClient, Trainer, rollout
-from sharpen.store.opening import open_url
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import open_url
 
 from ..store.servers import PostgresServer, RedisServer, Server, postgres_server, redis_server
 from .projects import write
@@ -206,7 +206,7 @@ def test_runners_are_told_to_go_to_a_server(terminal: Terminal, tmp_path: Path) 
 
 
 def test_a_file_stays_a_file(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sharpen.cli.store_serving import _place
+    from tests.cli.internals import _place
 
     assert _place(None) == Path("sharpen.db")
     assert _place("sqlite:///a/b.db") == Path("a/b.db")

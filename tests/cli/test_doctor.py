@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.extras import FEATURES
+from tests.cli.internals import FEATURES
 
 Text = pytest.CaptureFixture[str]
 

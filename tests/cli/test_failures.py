@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from sharpen import InMemoryLightningStore
+from sharpen import InMemoryLightningStore, LightningStoreServer
 from sharpen.cli import main
-from sharpen.store.server import LightningStoreServer
 
 
 async def test_a_wrong_token_names_the_variable_it_belongs_in(

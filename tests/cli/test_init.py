@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.config import load_config
-from sharpen.cli.init import TEMPLATES
+from tests.cli.internals import TEMPLATES, load_config
 from tests.cli.projects import own_imports
 
 

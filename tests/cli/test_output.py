@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from sharpen.cli.output import Output, add_output_options, one_line, uses_color
 from sharpen.logging import plain
+from tests.cli.internals import Output, add_output_options, one_line, uses_color
 
 Captured = pytest.CaptureFixture[str]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import sharpen
-from sharpen.cli import main, program
-from sharpen.cli.exit_codes import MEANINGS
+from sharpen.cli import main
 from sharpen.errors import ConfigError, FinishedError, StoreUnavailableError, UnknownIdError
+from tests.cli.internals import MEANINGS, program
 
 HEAVY = ("torch", "numpy", "uvicorn", "starlette", "aiohttp", "opentelemetry", "rich", "sqlite3", "msgspec", "yaml")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.cli.reference import reference_page
+from tests.cli.internals import reference_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
+from sharpen import LightningStoreServer
 from sharpen.store import InMemoryLightningStore, SQLiteStore
-from sharpen.store.server import LightningStoreServer
 from sharpen.types import Attempt, EnqueueRolloutRequest
 
 from .rollout_run import RUN, Terminal, make_run

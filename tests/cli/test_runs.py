@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.sparkline import sparkline
 from sharpen.runs import RunFolder
+from tests.cli.internals import sparkline
 
 from ..archive.run_scenes import always, dev_run, failed_run, prompt_run, simulator_run, tuned_run, write_json
 from ..logs import forget_logging

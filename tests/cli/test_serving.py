@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.program import make_parser
-from sharpen.llm.server.__main__ import parser as server_parser
+from tests.cli.internals import make_parser
+from tests.llm.internals import parser as server_parser
 
 Text = pytest.CaptureFixture[str]
 
@@ -112,8 +112,7 @@ def test_a_port_that_was_asked_for_must_be_free(taken_port: int, capsys: Text) -
 def test_a_dashboard_whose_usual_port_is_taken_takes_another(
     taken_port: int, capsys: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sharpen.cli import dashboard
-    from sharpen.cli.output import Output
+    from tests.cli.internals import Output, dashboard
 
     monkeypatch.setattr(dashboard, "DASHBOARD_PORT", taken_port)
     with dashboard._listen("127.0.0.1", None, Output()) as bound:
@@ -122,8 +121,7 @@ def test_a_dashboard_whose_usual_port_is_taken_takes_another(
 
 
 def test_the_browser_is_given_no_token_on_its_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Text) -> None:
-    from sharpen.cli.dashboard import _in_browser
-    from sharpen.cli.output import Output
+    from tests.cli.internals import Output, _in_browser
 
     opened: list[Path] = []
 
@@ -155,7 +153,7 @@ def test_serve_says_what_is_wrong_before_it_loads_a_model(taken_port: int, capsy
 
 @pytest.mark.slow
 def test_a_served_model_answers_and_ends_with_ctrl_c() -> None:
-    from sharpen.llm.models.demo import demo_model
+    from sharpen.llm import demo_model
 
     started = Started("serve", demo_model(), "--port", "0", "--name", "small")
     line = started.first_line()
@@ -172,6 +170,6 @@ def test_a_served_model_answers_and_ends_with_ctrl_c() -> None:
     [("http://me:hunter2@host:4747/x", "host:4747"), ("https://host", "host"), ("http://[::1]:80", "[::1]:80")],
 )
 def test_a_served_store_is_called_by_its_host_without_a_login(address: str, name: str) -> None:
-    from sharpen.cli.dashboard import _name_of
+    from tests.cli.internals import _name_of
 
     assert _name_of(address) == name

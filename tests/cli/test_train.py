@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.archive.catalog import RunEntry
 from sharpen.cli import main
+from tests.archive.internals import RunEntry
 from tests.cli.projects import own_imports, write
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sharpen.components.addresses import is_address, resolve_address
 from sharpen.errors import ConfigError
 from sharpen.secrets import hidden_password
+from tests.components.internals import is_address, resolve_address
 
 
 @pytest.mark.parametrize(

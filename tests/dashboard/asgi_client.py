@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sharpen.http.asgi import App
+from tests.http.internals import App
 
 HOST = "127.0.0.1:7777"
 

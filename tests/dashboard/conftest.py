@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource
-from sharpen.http.asgi import App
+from tests.dashboard.internals import RunsSource, make_app
+from tests.http.internals import App
 
 from .made_runs import HOSTILE, make_run
 

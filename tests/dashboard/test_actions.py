@@ -7,10 +7,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource, StoreSource
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore, LightningStore
+from tests.dashboard.internals import RunsSource, StoreSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import Answer, ask
 from .made_rollouts import add_group, add_rollout

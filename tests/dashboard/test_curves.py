@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
-from sharpen.archive.catalog import RunEntry
-from sharpen.dashboard.curves import curves_of_file, curves_of_store, first_metrics, newest_of_store, series_of_rollouts
-from sharpen.dashboard.sparks import polyline, spark_of
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Rollout
+from tests.archive.internals import RunEntry
+from tests.dashboard.internals import (
+    curves_of_file,
+    curves_of_store,
+    first_metrics,
+    newest_of_store,
+    polyline,
+    series_of_rollouts,
+    spark_of,
+)
 
 
 def test_a_file_that_grows_is_read_again(tmp_path: Path) -> None:

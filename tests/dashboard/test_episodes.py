@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource
-from sharpen.dashboard.views.episode_file import read_episodes
-from sharpen.http.asgi import App
+from tests.dashboard.internals import RunsSource, make_app, read_episodes
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import make_folder

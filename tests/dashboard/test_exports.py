@@ -6,11 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource, StoreSource
-from sharpen.dashboard.views.metrics_table import metrics_csv
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore
+from tests.dashboard.internals import RunsSource, StoreSource, make_app, metrics_csv
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import add_group, add_hostile

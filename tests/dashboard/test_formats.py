@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharpen.dashboard import formats
+from tests.dashboard.internals import formats
 
 
 @pytest.mark.parametrize(

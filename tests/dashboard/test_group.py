@@ -2,9 +2,8 @@
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import StoreSource
 from sharpen.store import InMemoryLightningStore
+from tests.dashboard.internals import StoreSource, make_app
 
 from .asgi_client import ask
 from .made_rollouts import add_group, add_hostile

@@ -10,13 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.archive.catalog import RunEntry
-from sharpen.dashboard import live
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource, StoreSource
 from sharpen.errors import StoreUnavailableError
 from sharpen.runs import RunFolder
 from sharpen.store import InMemoryLightningStore, LightningStore
+from tests.archive.internals import RunEntry
+from tests.dashboard.internals import RunsSource, StoreSource, event_stream, live, make_app, sources
 
 from .asgi_client import ask, following
 from .made_runs import config
@@ -145,7 +143,7 @@ async def test_what_happens_after_the_answer_is_told_however_long_the_first_look
 
 
 async def test_a_store_that_does_not_answer_holds_nobody_up(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.dashboard.event_stream.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "LOOK_SECONDS", 0.05)
     async with following(app_of(SilentStore(), folder), "/runs/run/events") as stream:
         await stream.begun()
         assert stream.messages[0]["status"] == 200
@@ -226,7 +224,7 @@ async def test_a_viewer_that_cannot_keep_up_is_told_to_ask_again() -> None:
 
 
 async def test_a_silent_stream_shows_that_it_lives(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.dashboard.event_stream.BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "BEAT_SECONDS", 0.01)
     async with following(app_of(store), "/runs/run/events") as stream:
         async with asyncio.timeout(10):
             while not any(message.get("body") == b": still here\n\n" for message in stream.messages):
@@ -257,7 +255,7 @@ async def test_many_viewers_that_come_at_once_are_counted_before_they_are_served
 
 
 async def test_the_list_of_runs_tells_of_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.dashboard.sources.LIST_SECONDS", 0.0)
+    monkeypatch.setattr(sources, "LIST_SECONDS", 0.0)
     monkeypatch.setattr(live, "LIST_SECONDS", 0.01)
     app = make_app(SlowRuns(tmp_path), view_token=None, edit_token=None)
     async with following(app, "/events") as stream:

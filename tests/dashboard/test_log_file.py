@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sharpen.dashboard.log_file import MOST, PIECE_BYTES, parse, read_log
+from tests.dashboard.internals import MOST, PIECE_BYTES, parse, read_log
 
 LINE = "2026-11-15 22:00:00.000 INFO    trainer: "
 

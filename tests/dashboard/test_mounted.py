@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sharpen.dashboard import dashboard_app
 from sharpen.store import InMemoryLightningStore
-from sharpen.store.application import StoreApplication
+from tests.store.internals import StoreApplication
 
 from .asgi_client import ask
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunSource, StoreSource
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore
+from tests.dashboard.internals import RunSource, StoreSource, make_app, pages_runs
+from tests.http.internals import App
 
 from .asgi_client import ask, ask_htmx
 from .made_runs import fill
@@ -41,14 +40,14 @@ async def test_runs_are_found_by_words_and_state(app: App) -> None:
 
 
 async def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
-    from sharpen.dashboard.sources import RunsSource
+    from tests.dashboard.internals import RunsSource
 
     answer = await ask(make_app(RunsSource(tmp_path), view_token=None, edit_token=None), "/")
     assert "sharpen train" in answer.text
 
 
 async def test_a_folder_whose_name_is_no_text_breaks_no_list(tmp_path: Path) -> None:
-    from sharpen.dashboard.sources import RunsSource
+    from tests.dashboard.internals import RunsSource
 
     for name in (b"good", b"bad\xff"):
         folder = tmp_path / os.fsdecode(name)
@@ -181,7 +180,7 @@ async def test_all_links_stand_under_the_root_path(app: App) -> None:
 async def test_the_list_remembers_its_page_and_never_shows_one_that_is_not_there(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.dashboard.pages.runs.PAGE", 2)
+    monkeypatch.setattr(pages_runs, "PAGE", 2)
     rows = (await ask_htmx(app, "/?page=2")).text
     assert 'id="page-number" name="page" value="2"' in rows
     fewer = (await ask_htmx(app, "/?page=2&q=second")).text

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score
-from sharpen.algorithm.prompts.records import write_records
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource
-from sharpen.http.asgi import App
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score, write_records
+from tests.dashboard.internals import RunsSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, make_folder

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sharpen.dashboard.rendering import environment
+from tests.dashboard.internals import environment
 
 
 def written(template: str, **context: object) -> str:

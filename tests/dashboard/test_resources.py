@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import StoreSource
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, PromptTemplate
+from tests.dashboard.internals import StoreSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, KEY, add_group

@@ -7,11 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import StoreSource
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import RolloutConfig, Span
+from tests.dashboard.internals import StoreSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import START, add_group, add_hostile, add_rollout, call_attributes

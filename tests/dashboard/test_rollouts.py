@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import StoreSource
-from sharpen.http.asgi import App
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import RolloutPage
+from tests.dashboard.internals import StoreSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, add_group, add_hostile, add_rollout

@@ -9,10 +9,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.security import CSP, Guard
-from sharpen.dashboard.sources import RunsSource
-from sharpen.http.asgi import App
+from tests.dashboard.internals import CSP, Guard, RunsSource, make_app
+from tests.http.internals import App
 
 from .asgi_client import HOST, Answer, ask, ask_htmx
 from .made_runs import HOSTILE

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.dashboard import sources
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.serving import source_of
-from sharpen.dashboard.sources import RunSource, RunsSource, StoreSource
 from sharpen.errors import StoreError, StoreWriteError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
+from tests.dashboard.internals import RunSource, RunsSource, StoreSource, make_app, source_of, sources
 
 from .asgi_client import ask
 from .made_runs import fill

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sharpen.dashboard.pages.workers import health_of, rows_of
 from sharpen.types import Worker
+from tests.dashboard.internals import health_of, rows_of
 
 NOW = 1000.0
 

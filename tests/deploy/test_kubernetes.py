@@ -13,9 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from sharpen import InMemoryLightningStore, LLMProxy
-from sharpen.cli.program import make_parser
-from sharpen.store.server import LightningStoreServer
+from sharpen import InMemoryLightningStore, LightningStoreServer, LLMProxy
+from tests.cli.internals import make_parser
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.cli.config import load_config
-from sharpen.cli.config.gateway_config import read_gateway_config
-from sharpen.cli.program import make_parser
+from tests.cli.internals import load_config, make_parser, read_gateway_config
 
 from .units import Unit, variables_of
 

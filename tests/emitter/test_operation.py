@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sharpen.emitter import emit_message, operation
-from sharpen.emitter.operation import as_json
 from sharpen.errors import InvalidInputError
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span
+from tests.emitter.internals import as_json
 
 TRACERS = [OtelTracer(), DummyTracer()]
 

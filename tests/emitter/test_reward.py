@@ -19,11 +19,11 @@ from sharpen.emitter import (
     get_rewards_from_span,
     is_reward_span,
     reward,
-    span as emitted,
 )
 from sharpen.errors import InvalidInputError
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span, SpanCoreFields
+from tests.emitter.internals import span as emitted
 
 TRACERS = [OtelTracer(), DummyTracer()]
 

@@ -13,10 +13,9 @@ from demo import Outcome, Score, last_line, score, scores_table
 from rich.console import Console
 
 from sharpen import SQLiteStore
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.comparison import summaries
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.stats import wilson_interval
+from tests.archive.internals import RunEntry, summaries
 
 from .programs import run_program, the_run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.execution.pool import pool
+from tests.execution.internals import pool
 
 from .processes import child_pids, eventually, is_running
 

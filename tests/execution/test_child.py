@@ -5,9 +5,7 @@ import socket
 
 import pytest
 
-from sharpen.execution import process
-from sharpen.execution.child import Parent
-from sharpen.execution.jobs import STOP
+from tests.execution.internals import STOP, Parent, process
 
 from .processes import child_pids
 

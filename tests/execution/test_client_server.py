@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import PortTakenError, RunError, RunnersExhaustedError, RunnerStartError, StoreFileError, TaskError
-from sharpen.execution import ClientServerExecutionStrategy, process
-from sharpen.execution.pool import pool
-from sharpen.http.listening import listen
+from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.execution.internals import pool, process
+from tests.http.internals import listen
 
 from .bundles import SIGKILL, Enqueue, Work
 from .processes import child_pids, eventually, is_running, notes, wait_for_note

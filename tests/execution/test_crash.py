@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from sharpen.execution import ClientServerExecutionStrategy
-from sharpen.execution.pool import pool
 from sharpen.runner import Runner
 from sharpen.store import SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.execution.internals import pool
 
 from .bundles import Enqueue, Work
 from .processes import child_pids

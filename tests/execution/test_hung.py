@@ -12,10 +12,11 @@ import time
 
 import pytest
 
-from sharpen.execution import ClientServerExecutionStrategy, runner_process
+from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.runner import Runner
 from sharpen.store import SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.execution.internals import runner_process
 
 from .bundles import Enqueue
 from .processes import eventually, is_running, notes, program, wait_for_note

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import socket
 
-from sharpen.execution import jobs
+from tests.execution.internals import jobs
 
 
 def surroundings(**changes) -> jobs.Surroundings:

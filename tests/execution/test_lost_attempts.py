@@ -5,9 +5,9 @@ import socket
 import subprocess
 import sys
 
-from sharpen.execution.lost_attempts import lose_those_of_the_dead
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout, RolloutConfig
+from tests.execution.internals import lose_those_of_the_dead
 
 PATIENT = RolloutConfig(unresponsive_seconds=3600, max_attempts=2, retry_condition=["unresponsive"])
 

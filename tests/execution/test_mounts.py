@@ -11,9 +11,8 @@ import pytest
 
 from sharpen import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.execution import ClientServerExecutionStrategy
-from sharpen.execution.mounts import Mount, announce
-from sharpen.execution.serving import Served, serve
-from sharpen.store.tokens import VARIABLE
+from tests.execution.internals import Mount, Served, announce, serve
+from tests.store.internals import VARIABLE
 
 GREETER = """
 from pathlib import Path

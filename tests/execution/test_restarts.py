@@ -3,8 +3,7 @@
 import pytest
 
 from sharpen.errors import RunError, RunnerStartError
-from sharpen.execution.lives import End, exit_in_words
-from sharpen.execution.restarts import Restarts
+from tests.execution.internals import End, Restarts, exit_in_words
 
 
 def end(how="died", *, finished=0, is_ready=True, traceback="") -> End:

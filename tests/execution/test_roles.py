@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from sharpen.execution import ClientServerExecutionStrategy, apart
-from sharpen.http.listening import listen
+from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.store import InMemoryLightningStore
-from sharpen.store.tokens import given_token, left_in_file, read_token, token_file
+from tests.execution.internals import apart
+from tests.http.internals import listen
+from tests.store.internals import given_token, left_in_file, read_token, token_file
 
 from .bundles import Enqueue, Work
 from .processes import eventually, notes, program, wait_for_note

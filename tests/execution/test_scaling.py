@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from sharpen.execution.scaling import Bounds, Scaler
 from sharpen.store import InMemoryLightningStore
+from tests.execution.internals import Bounds, Scaler
 
 
 class Crew:

@@ -15,10 +15,10 @@ import pytest
 
 from sharpen.errors import TransportError
 from sharpen.execution import ClientServerExecutionStrategy
-from sharpen.execution.transport import pack
 from sharpen.litagent import LitAgent, rollout
-from sharpen.runner.bundle import unpack
 from sharpen.store import InMemoryLightningStore
+from tests.execution.internals import pack
+from tests.runner.internals import unpack
 
 from . import agents_by_name
 

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.http import connection
-from sharpen.http.answer import HELD_BYTES
-from sharpen.http.client import HttpClient, Unsent
-from sharpen.http.serving import new_loop
+from tests.http.internals import HELD_BYTES, HttpClient, Unsent, connection, new_loop
 
 from .servers import OK, Cut, answering, client_tls, make_certificate, server_tls
 

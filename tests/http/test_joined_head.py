@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sharpen.http.joined_head import JoinedHead
+from tests.http.internals import JoinedHead
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from sharpen.dashboard.serving import serve_dashboard, source_of
 from sharpen.errors import TooLargeError
-from sharpen.http.listening import listen
-from sharpen.http.serving import AppServer, Limits
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
+from tests.dashboard.internals import serve_dashboard, source_of
+from tests.http.internals import AppServer, Limits, listen
 
 PATIENCE_SECONDS = 20
 LIMIT = 64 * 1024

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from sharpen.errors import ConfigError, PortTakenError
-from sharpen.http.listening import address, allowed_hosts, is_loopback, listen
+from tests.http.internals import address, allowed_hosts, is_loopback, listen
 
 
 def test_a_free_port_is_taken_and_named():

@@ -3,8 +3,7 @@
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.http.client import HttpClient, Unsent
-from sharpen.http.proxies import proxy_for
+from tests.http.internals import HttpClient, Unsent, proxy_for
 
 from .servers import NAME, OK, answering, client_tls, make_certificate, server_tls, tunnelling
 

@@ -7,9 +7,7 @@ import threading
 
 import pytest
 
-from sharpen.http.client import HttpClient
-from sharpen.http.listening import listen
-from sharpen.http.serving import AppServer, serve_here
+from tests.http.internals import AppServer, HttpClient, listen, serve_here
 
 PATIENCE_SECONDS = 20
 

@@ -13,10 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from sharpen import find_reward_spans, get_message_value
 from sharpen.litagent import CommandAgent
-from sharpen.litagent.command.listener import MAX_BODY_BYTES, listening
-from sharpen.litagent.command.reports import Reports
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span
+from tests.litagent.internals import MAX_BODY_BYTES, Reports, listening
 
 from .commands import run, run_async, sh
 

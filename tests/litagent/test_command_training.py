@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sharpen import LLMProxy, NamedResources, PromptTemplate, Trainer
-from sharpen.cli.config import load_config
 from sharpen.errors import ConfigError
 from sharpen.litagent import CommandAgent
+from tests.cli.internals import load_config
 
 from ..llm_proxy.replies import Reply
 from ..llm_proxy.scripted import ScriptedUpstream

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.llm.gsm8k import DATA_VARIABLE
+from tests.llm.internals import DATA_VARIABLE
 
 REAL_DATA = os.environ.get(DATA_VARIABLE)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from sharpen.llm import create_accuracy_reward
-from sharpen.llm.answers import is_same, read_answer, read_truth
+from tests.llm.internals import is_same, read_answer, read_truth
 
 from .conftest import PROBLEMS, REAL_DATA
 

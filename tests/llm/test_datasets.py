@@ -19,7 +19,7 @@ from sharpen.llm import (
     format_math_dataset,
     preview_dataset,
 )
-from sharpen.llm.datasets import ListDataset, as_dataset, check_columns
+from tests.llm.internals import ListDataset, as_dataset, check_columns
 
 from .conftest import PROBLEMS
 

@@ -10,9 +10,18 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import DatasetError, ModelError, RewardError, RewardTimeoutError, RowError
-from sharpen.llm.evaluation import evaluate, evaluate_model
-from sharpen.llm.rewards import create_accuracy_reward, create_length_penalty_reward, create_step_reward
+from sharpen.llm import (
+    DatasetError,
+    ModelError,
+    RewardError,
+    RewardTimeoutError,
+    RowError,
+    create_accuracy_reward,
+    create_length_penalty_reward,
+    create_step_reward,
+    evaluate,
+    evaluate_model,
+)
 from sharpen.stats import mean_interval, wilson_interval
 
 from .scripted_models import scripted_model

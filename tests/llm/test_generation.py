@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import ModelError, RowError
-from sharpen.llm.generation import GeneratedCompletion, generate_completions
+from sharpen.llm import ModelError, RowError, generate_completions
+from tests.llm.internals import GeneratedCompletion
 
 from .scripted_models import scripted_model
 from .tiny_models import tiny_tokenizer, write_tiny_model

@@ -6,7 +6,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import DatasetError, GSM8KDataset, create_rl_dataset, create_sft_dataset
-from sharpen.llm.datasets import as_dataset
+from tests.llm.internals import as_dataset
 
 from .conftest import PROBLEMS
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.llm import DatasetError, RowError, create_rl_dataset, create_sft_dataset, format_math_dataset
-from sharpen.llm.datasets import to_hugging_face
+from tests.llm.internals import to_hugging_face
 
 datasets = pytest.importorskip("datasets")
 

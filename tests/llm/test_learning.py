@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from sharpen.llm.completions import Completion, completion_text
-from sharpen.llm.evaluation import evaluate
-from sharpen.llm.models.demo import demo_model
-from sharpen.llm.trainers import SFTTrainerWrapper, create_lora_config
+from sharpen.llm import SFTTrainerWrapper, create_lora_config, demo_model, evaluate
+from tests.llm.internals import Completion, completion_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import MissingExtraError
-from sharpen.llm.datasets import ListDataset, to_hugging_face
+from tests.llm.internals import ListDataset, to_hugging_face
 
 ROWS = [{"question": f"q{number}", "answer": number} for number in range(5)]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.llm import RowError
-from sharpen.llm.messages import check_prompt
+from tests.llm.internals import check_prompt
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
 CALLS = [{"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add"}}]}]

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from sharpen.llm.plain_json import write_json
+from tests.llm.internals import write_json
 
 
 def test_a_number_that_json_lacks_becomes_null(tmp_path: Path) -> None:

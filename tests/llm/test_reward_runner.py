@@ -12,7 +12,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import RewardError, RewardTimeoutError, create_accuracy_reward, create_step_reward
-from sharpen.llm.reward_runner import RewardRunner, reward_runners, score
+from tests.llm.internals import RewardRunner, reward_runners, score
 
 ROWS = ["one", "two", "three"]
 

@@ -16,7 +16,7 @@ from sharpen.llm import (
     create_step_reward,
     evaluate_rewards,
 )
-from sharpen.llm.rewards import ShapedReward
+from tests.llm.internals import ShapedReward
 
 
 def constant(value: float) -> Any:

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm.steps import count_steps
+from tests.llm.internals import count_steps
 
 TAKEN = [
     ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = <<48+24=72>>72 clips.\n#### 72", 2),

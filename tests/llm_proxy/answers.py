@@ -5,7 +5,7 @@ import json
 
 from hypothesis import strategies as st
 
-from sharpen.llm_proxy.reading.base import reading_for
+from tests.llm_proxy.internals import reading_for
 
 # Halves of characters are no JSON that may be sent.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

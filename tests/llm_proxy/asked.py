@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from sharpen.llm_proxy.calls import Api, Call, Place
-from sharpen.llm_proxy.recording.exchanges import Exchange, Tape
+from tests.llm_proxy.internals import Api, Call, Exchange, Place, Tape
 
 _numbers = itertools.count(1)
 HELLO = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]}

@@ -7,22 +7,23 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sharpen.http.client import HttpClient
-from sharpen.http.listening import listen
-from sharpen.http.serving import serve_here
-from sharpen.llm_proxy.application import GatewayApplication
-from sharpen.llm_proxy.attribution import Attempts
-from sharpen.llm_proxy.bookkeeping import Books
-from sharpen.llm_proxy.budgets.budget import Budget, Limits
-from sharpen.llm_proxy.gateway import Gateway
-from sharpen.llm_proxy.models.model_list import parse_model_list
-from sharpen.llm_proxy.options import GatewayOptions
-from sharpen.llm_proxy.pausing import Gate
-from sharpen.llm_proxy.recorder import Recorder
-from sharpen.llm_proxy.retries import Choice
-from sharpen.llm_proxy.upstreams.pool import Upstreams
+from sharpen import Limits
 from sharpen.store import LightningStore
 from sharpen.types import AttemptedRollout, Span, StoredSpans
+from tests.http.internals import HttpClient, listen, serve_here
+from tests.llm_proxy.internals import (
+    Attempts,
+    Books,
+    Budget,
+    Choice,
+    Gate,
+    Gateway,
+    GatewayApplication,
+    GatewayOptions,
+    Recorder,
+    Upstreams,
+    parse_model_list,
+)
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "How are you today, my friend?"}]}
 STREAM = {**CHAT, "stream": True}

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sharpen.llm_proxy.calls import Api, Call, Place, UpstreamAnswer
-from sharpen.llm_proxy.models.model_entry import ModelEntry
+from sharpen import ModelEntry
+from tests.llm_proxy.internals import Api, Call, Place, UpstreamAnswer
 
 KEY = "sk-upstream-1234567890"
 

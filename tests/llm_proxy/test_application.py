@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import application
 
 from .heart import CHAT, RawClient, Served, eventually, served, spans_of, start
 from .scripted import ScriptedUpstream
@@ -248,7 +249,7 @@ async def _half(gateway: Served) -> RawClient:
 
 
 async def test_a_body_that_stops_coming_is_refused(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.application.BODY_SECONDS", 0.05)
+    monkeypatch.setattr(application, "BODY_SECONDS", 0.05)
     raw = await _half(gateway)
     answered = await raw.rest()  # the connection is closed too
     assert answered.startswith(b"HTTP/1.1 408 ")
@@ -266,7 +267,7 @@ async def test_half_a_body_at_the_stop_is_answered_in_order(
 
 
 async def test_it_answers_the_words_of_a_server_that_runs_it() -> None:
-    from sharpen.llm_proxy.application import GatewayApplication
+    from tests.llm_proxy.internals import GatewayApplication
 
     said: list[Any] = []
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from sharpen.errors import StoreWriteError
-from sharpen.llm_proxy.attribution import SILENT_SECONDS, Attempts
-from sharpen.llm_proxy.calls import Place
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.types import RolloutConfig, Span
+from tests.llm_proxy.internals import SILENT_SECONDS, Attempts, Place, attribution
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -174,8 +173,8 @@ async def test_while_the_store_is_away_known_attempts_go_on_and_others_wait() ->
 
 
 async def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.attribution.KNOWN_SECONDS", 0.01)
-    monkeypatch.setattr("sharpen.llm_proxy.attribution.NEW_SECONDS", 0.01)
+    monkeypatch.setattr(attribution, "KNOWN_SECONDS", 0.01)
+    monkeypatch.setattr(attribution, "NEW_SECONDS", 0.01)
     store, clock = Counted(), Clock()
     attempts, place = Attempts(store, fresh_seconds=1.0, clock=clock), await _started(store)
     assert await attempts.check(place) is None
@@ -199,7 +198,7 @@ async def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_what_is_known_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.attribution.MAX_KNOWN", 10)
+    monkeypatch.setattr(attribution, "MAX_KNOWN", 10)
     store, clock = Counted(), Clock()
     attempts = Attempts(store, fresh_seconds=1.0, clock=clock)
     for _ in range(50):

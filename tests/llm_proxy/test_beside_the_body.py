@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.recording.replay import Replay
-from sharpen.llm_proxy.retries import Only
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import Only, RecordFile, Replay, WrittenRecord
 
 from .heart import CHAT, STREAM, one_span, served, start
 from .scripted import Fault, Reply, ScriptedUpstream

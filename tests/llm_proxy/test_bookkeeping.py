@@ -6,19 +6,25 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm_proxy.bookkeeping import Books, Passage
-from sharpen.llm_proxy.budgets.budget import Budget
-from sharpen.llm_proxy.calls import Call, Place, Refusal
-from sharpen.llm_proxy.gateway import Gateway
-from sharpen.llm_proxy.recorder import Recorder
-from sharpen.llm_proxy.recording import exchanges
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.recording.redaction import Redaction
-from sharpen.llm_proxy.retries import Only
-from sharpen.llm_proxy.serving.assembly import Service
 from sharpen.semconv import SHARPEN_LLM_EXCHANGE, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout
+from tests.llm_proxy.internals import (
+    Books,
+    Budget,
+    Call,
+    Gateway,
+    Only,
+    Passage,
+    Place,
+    Recorder,
+    RecordFile,
+    Redaction,
+    Refusal,
+    Service,
+    WrittenRecord,
+    recording_exchanges as exchanges,
+)
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
 SAID = b'{"id": "c1", "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}'  # noqa: E501

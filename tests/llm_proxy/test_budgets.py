@@ -12,13 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen import InMemoryLightningStore, LightningStore, Span, SQLiteStore
+from sharpen import InMemoryLightningStore, LightningStore, Limits, Span, SQLiteStore, Totals
 from sharpen.errors import ConfigError, InvalidInputError, StoreUnavailableError
-from sharpen.llm_proxy.budgets.budget import MAX_MODELS, OTHER_MODELS, Budget, Limits, Totals
-from sharpen.llm_proxy.budgets.prices import Prices
-from sharpen.llm_proxy.calls import Call, Place, Refusal, Said, Usage
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.types import WorkerHeartbeat
+from tests.llm_proxy.internals import MAX_MODELS, OTHER_MODELS, Budget, Call, Place, Prices, Refusal, Said, Usage
 
 from .asked import HELLO, call_of
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from sharpen.llm_proxy.calls import Usage
+from tests.llm_proxy.internals import Usage
 
 from .answers import (
     counts,

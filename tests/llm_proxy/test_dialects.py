@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sharpen.llm_proxy.calls import Refusal
-from sharpen.llm_proxy.dialects import error_body, error_headers, models_body
+from tests.llm_proxy.internals import Refusal, error_body, error_headers, models_body
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm_proxy.calls import Api
-from sharpen.llm_proxy.upstreams.engines import (
+from tests.llm_proxy.internals import (
     AGAIN_SECONDS,
     LONGEST_AGAIN_SECONDS,
+    Api,
     EngineFinder,
+    Upstreams,
     engine_in,
     is_public,
+    upstreams_engines,
     wanted_fields,
 )
-from sharpen.llm_proxy.upstreams.pool import Upstreams
 
 from .scripted import Fault, ScriptedUpstream
 from .sending import KEY, Clock, call_to, entry_of, events_in, read
@@ -165,7 +166,7 @@ async def test_pauses_between_questions_grow_up_to_a_bound() -> None:
 async def test_a_question_that_hangs_holds_calls_for_a_moment_and_later_ones_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.upstreams.engines.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(upstreams_engines, "PATIENCE_SECONDS", 0.05)
     clock, answers = Clock(), asyncio.Event()
     finder = EngineFinder("http://127.0.0.1:1", clock)
 
@@ -175,7 +176,7 @@ async def test_a_question_that_hangs_holds_calls_for_a_moment_and_later_ones_not
 
     async with asyncio.timeout(5):
         assert await asyncio.gather(*(finder.find(ask) for _ in range(3))) == ["none"] * 3
-        monkeypatch.setattr("sharpen.llm_proxy.upstreams.engines.PATIENCE_SECONDS", 1000)
+        monkeypatch.setattr(upstreams_engines, "PATIENCE_SECONDS", 1000)
         assert await finder.find(ask) == "none"
         answers.set()
         await asyncio.sleep(0.01)

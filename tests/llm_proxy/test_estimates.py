@@ -5,12 +5,10 @@ import threading
 
 import pytest
 
-from sharpen.llm_proxy.budgets.budget import Budget, Limits
-from sharpen.llm_proxy.budgets.estimates import with_estimate
-from sharpen.llm_proxy.budgets.prices import Prices
-from sharpen.llm_proxy.calls import Refusal, Said, Usage
+from sharpen import Limits
 from sharpen.semconv import LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import Budget, Prices, Refusal, Said, Usage, with_estimate
 
 from .asked import call_of, question
 from .heart import STREAM, eventually, one_span, served, spans_of, start

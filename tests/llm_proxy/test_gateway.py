@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
-from sharpen.http.client import HttpClient
-from sharpen.llm_proxy.budgets.budget import Limits
-from sharpen.llm_proxy.models.model_list import parse_model_list
-from sharpen.llm_proxy.pausing import Gate
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.recording.redaction import Redaction
-from sharpen.llm_proxy.recording.replay import Replay
-from sharpen.llm_proxy.retries import Only
-from sharpen.llm_proxy.upstreams.pool import Upstreams
+from sharpen import Limits
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
+from tests.http.internals import HttpClient
+from tests.llm_proxy.internals import (
+    Gate,
+    Only,
+    RecordFile,
+    Redaction,
+    Replay,
+    Upstreams,
+    WrittenRecord,
+    parse_model_list,
+)
 
 from .heart import CHAT, STREAM, HeldStore, eventually, free_port, one_span, served, spans_of, start
 from .scripted import Fault, Reply, ScriptedUpstream

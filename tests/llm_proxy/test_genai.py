@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
-from sharpen.llm_proxy.calls import Call, Place, Said
-from sharpen.llm_proxy.genai import attributes_of, span_of
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes as Ours
 from sharpen.types import Span
+from tests.llm_proxy.internals import Call, Place, Said, attributes_of, span_of
 
 from .answers import json_values, read_events, read_whole
 

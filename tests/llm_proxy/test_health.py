@@ -2,9 +2,8 @@
 
 import asyncio
 
-from sharpen.llm_proxy.models.model_list import parse_model_list
-from sharpen.llm_proxy.upstreams.pool import Upstreams
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import Upstreams, parse_model_list
 
 from .heart import CHAT, eventually, served
 from .scripted import Fault, ScriptedUpstream

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from sharpen import InMemoryLightningStore
-from sharpen.llm_proxy.budgets import keeping
-from sharpen.llm_proxy.budgets.budget import Budget
-from sharpen.llm_proxy.calls import Said, Usage
+from tests.llm_proxy.internals import Budget, Said, Usage, budgets_keeping as keeping
 
 from .asked import call_of
 

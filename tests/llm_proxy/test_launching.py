@@ -18,12 +18,9 @@ import msgspec
 import openai
 import pytest
 
+from sharpen import Totals
 from sharpen.errors import PortTakenError, RunError
-from sharpen.execution.checked_store import CheckedStore
 from sharpen.llm_proxy import LLMProxy
-from sharpen.llm_proxy.budgets.budget import Totals
-from sharpen.llm_proxy.serving.launching import is_own_process, path_of
-from sharpen.llm_proxy.serving.store_address import ServedStore, StoreFile, address_of
 from sharpen.store import (
     InMemoryLightningStore,
     LightningStore,
@@ -32,8 +29,18 @@ from sharpen.store import (
     LightningStoreThreaded,
     SQLiteStore,
 )
-from sharpen.trainer.algorithm_store import AlgorithmStore
 from sharpen.types import LLM, AttemptedRollout, RolloutConfig
+from tests.execution.internals import CheckedStore
+from tests.llm_proxy.internals import (
+    ServedStore,
+    StoreFile,
+    address_of,
+    is_own_process,
+    path_of,
+    proxy as proxy_module,
+    serving_own_process,
+)
+from tests.trainer.internals import AlgorithmStore
 
 from ..execution.processes import eventually, is_running
 from .scripted import Reply, ScriptedUpstream
@@ -285,8 +292,8 @@ async def test_a_signal_ends_the_child_in_order(upstream: ScriptedUpstream, numb
 async def test_a_child_that_does_not_listen_is_killed_in_the_end(
     upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.STOP_SECONDS", 0.3)
-    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.SIGNAL_SECONDS", 0.3)
+    monkeypatch.setattr(serving_own_process, "STOP_SECONDS", 0.3)
+    monkeypatch.setattr(serving_own_process, "SIGNAL_SECONDS", 0.3)
     async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, _):
         pid, port = proxy.pid or 0, proxy.port
         os.kill(pid, signal.SIGSTOP)
@@ -298,8 +305,8 @@ async def test_a_child_that_does_not_listen_is_killed_in_the_end(
 async def test_orders_to_a_child_that_does_not_listen_have_a_time_limit(
     upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.llm_proxy.proxy.ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(proxy_module, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(serving_own_process, "WRITE_SECONDS", 0.2)
     long = [*models_of(upstream), {"name": "x" * 300_000, "base_url": upstream.base_url}]
     async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, llm):
         os.kill(proxy.pid or 0, signal.SIGSTOP)
@@ -312,8 +319,8 @@ async def test_orders_to_a_child_that_does_not_listen_have_a_time_limit(
                     await asyncio.to_thread(proxy.update_model_list, long)
         finally:
             os.kill(proxy.pid or 0, signal.SIGCONT)
-        monkeypatch.setattr("sharpen.llm_proxy.proxy.ANSWER_SECONDS", 30.0)
-        monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.WRITE_SECONDS", 10.0)
+        monkeypatch.setattr(proxy_module, "ANSWER_SECONDS", 30.0)
+        monkeypatch.setattr(serving_own_process, "WRITE_SECONDS", 10.0)
         assert (await proxy.totals()).calls == 0  # what was not taken then has been taken since
         assert await asyncio.to_thread(ask, llm) == "You said: hello"
 
@@ -341,8 +348,8 @@ async def test_a_line_that_cannot_be_read_leaves_nobody_waiting(
         command = [sys.executable, "-c", CHILD, totals]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
-    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process._spawn", spawn)
-    monkeypatch.setattr("sharpen.llm_proxy.serving.own_process.STOP_SECONDS", 0.2)
+    monkeypatch.setattr(serving_own_process, "_spawn", spawn)
+    monkeypatch.setattr(serving_own_process, "STOP_SECONDS", 0.2)
     async with at_work(upstream, InMemoryLightningStore()) as (proxy, _, _), asyncio.timeout(10):
         with pytest.raises(RunError, match="cannot be read"):
             await proxy.drain()

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.chat.wire import decode, mended
 from sharpen.store import InMemoryLightningStore
+from tests.chat.internals import decode, mended
 
 from .answers import json_values, read_events, read_stream, read_whole
 from .heart import CHAT, STREAM, one_span, served, start

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm_proxy.models.model_entry import ModelEntry
-from sharpen.llm_proxy.recording.replay import Replay
-from sharpen.llm_proxy.retries import Only
+from sharpen import ModelEntry
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import Only, Replay
 
 from .asked import call_of, exchange_of
 from .heart import Served, free_port, served

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
+from sharpen import ModelEntry
 from sharpen.errors import ConfigError, MissingExtraError
-from sharpen.http.client import Unsent
-from sharpen.llm_proxy.calls import Call, Refusal, UpstreamAnswer
-from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list
-from sharpen.llm_proxy.upstreams.litellm_upstream import LiteLLMUpstream, load_litellm
-from sharpen.llm_proxy.upstreams.pool import Upstreams
+from tests.http.internals import Unsent
+from tests.llm_proxy.internals import (
+    Call,
+    LiteLLMUpstream,
+    Refusal,
+    UpstreamAnswer,
+    Upstreams,
+    load_litellm,
+    parse_model_list,
+)
 
 from .scripted import Fault, ScriptedUpstream
 from .sending import KEY, call_to, events_in, read

@@ -6,7 +6,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given, settings, strategies as st
 from pydantic import TypeAdapter
 
-from sharpen.llm_proxy.calls import Usage
+from tests.llm_proxy.internals import Usage
 
 from .answers import counts, json_values, parts_of, read_events, read_stream, read_whole, some_text, sse, texts
 

@@ -9,11 +9,9 @@ import pytest
 from rich.console import Console
 from rich.pretty import pretty_repr
 
+from sharpen import ModelEntry
 from sharpen.errors import ConfigError, MissingExtraError
-from sharpen.llm_proxy.calls import Refusal
-from sharpen.llm_proxy.models.keys import resolve
-from sharpen.llm_proxy.models.model_list import ModelEntry, parse_model_list, warn_of_missing_keys
-from sharpen.llm_proxy.models.sampling import missing_defaults
+from tests.llm_proxy.internals import Refusal, missing_defaults, parse_model_list, resolve, warn_of_missing_keys
 
 SECRET = "sk-very-secret-1234"
 SERVED = {"name": "x", "base_url": "http://127.0.0.1:8000/v1"}

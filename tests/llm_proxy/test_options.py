@@ -2,7 +2,7 @@
 
 from rich.pretty import pretty_repr
 
-from sharpen.llm_proxy.options import GatewayOptions
+from tests.llm_proxy.internals import GatewayOptions
 
 
 def test_the_token_is_never_shown() -> None:

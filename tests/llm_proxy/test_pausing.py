@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from sharpen.llm_proxy.calls import Refusal
-from sharpen.llm_proxy.pausing import Gate, WhenPaused
+from tests.llm_proxy.internals import Gate, Refusal, WhenPaused
 
 
 async def test_an_open_gate_lets_calls_through_at_once_and_counts_them() -> None:

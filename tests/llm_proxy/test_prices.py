@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from sharpen import Price
 from sharpen.errors import ConfigError
-from sharpen.llm_proxy.budgets.prices import KNOWN, Price, Prices
-from sharpen.llm_proxy.calls import Usage
+from tests.llm_proxy.internals import KNOWN, Prices, Usage
 
 MILLION = Usage(1_000_000, 1_000_000)
 

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from sharpen.llm_proxy.upstreams.rates import Rates
+from tests.llm_proxy.internals import Rates
 
 from .sending import Clock
 

@@ -8,9 +8,7 @@ import zlib
 
 import pytest
 
-from sharpen.llm_proxy.calls import Usage
-from sharpen.llm_proxy.reading import base as reading_module
-from sharpen.llm_proxy.reading.base import reading_for
+from tests.llm_proxy.internals import Usage, reading_base as reading_module, reading_for
 
 from .answers import read_stream, read_whole, sse
 

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.errors import ConfigError
-from sharpen.llm_proxy.recording.exchanges import Exchange, Tape, exchange_attributes, exchange_in, key_of
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
+from tests.llm_proxy.internals import (
+    Exchange,
+    RecordFile,
+    Tape,
+    WrittenRecord,
+    exchange_attributes,
+    exchange_in,
+    key_of,
+)
 
 from .asked import HELLO, call_of, exchange_of, question
 

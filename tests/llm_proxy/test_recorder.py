@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import StoreWriteError
-from sharpen.llm_proxy.recorder import Recorder
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import AttemptedRollout, Span, StoredSpans
+from tests.llm_proxy.internals import Recorder
 
 
 class Slow(InMemoryLightningStore):

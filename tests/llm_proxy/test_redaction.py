@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm_proxy.recording.redaction import Redaction
 from sharpen.semconv import SHARPEN_REDACTION_ERROR, LightningLLMAttributes
+from tests.llm_proxy.internals import Redaction
 
 ATTRIBUTES: dict[str, Any] = {
     "gen_ai.request.model": "gpt-4o",

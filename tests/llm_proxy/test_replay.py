@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from sharpen import InMemoryLightningStore, Span
+from sharpen import InMemoryLightningStore, Span, record_of_rollout
 from sharpen.errors import ConfigError, UnknownIdError
-from sharpen.llm_proxy.calls import Call, Refusal, Upstream
-from sharpen.llm_proxy.recording.exchanges import Exchange, exchange_attributes, key_of
-from sharpen.llm_proxy.recording.record import RecordFile, WrittenRecord
-from sharpen.llm_proxy.recording.replay import Replay, record_of_rollout
-from sharpen.llm_proxy.recording.shelf import Reader, Shelf
 from sharpen.semconv import SHARPEN_LLM_CALL
+from tests.llm_proxy.internals import (
+    Call,
+    Exchange,
+    Reader,
+    RecordFile,
+    Refusal,
+    Replay,
+    Shelf,
+    Upstream,
+    WrittenRecord,
+    exchange_attributes,
+    key_of,
+)
 
 from .asked import HELLO, call_of, exchange_of, question
 from .test_record import REQUESTS

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.http.client import Unsent
-from sharpen.llm_proxy import retries
-from sharpen.llm_proxy.calls import Call, Refusal
-from sharpen.llm_proxy.retries import ask, pause_asked_for
+from tests.http.internals import Unsent
+from tests.llm_proxy.internals import Call, Refusal, ask, pause_asked_for, retries
 
 
 class Answer:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sharpen.llm_proxy.calls import Place
-from sharpen.llm_proxy.routes import Route, find_route
+from tests.llm_proxy.internals import Place, Route, find_route
 
 ATTEMPT = Place("ro-1", "at-1")
 

@@ -9,14 +9,9 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm_proxy import LLMProxy
-from sharpen.llm_proxy.models.model_list import parse_model_list
-from sharpen.llm_proxy.recording.exchanges import key_of
-from sharpen.llm_proxy.recording.record import RecordFile
-from sharpen.llm_proxy.upstreams.litellm_upstream import _without
-from sharpen.llm_proxy.upstreams.outgoing import secrets_of
-from sharpen.llm_proxy.upstreams.pool import Upstreams
 from sharpen.secrets import shown
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import RecordFile, Upstreams, _without, key_of, parse_model_list, secrets_of
 
 from .heart import CHAT, one_span, served, start
 from .scripted import Fault, Reply, ScriptedUpstream

@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from sharpen import Limits, Price
 from sharpen.errors import ConfigError, SharpenError
 from sharpen.llm_proxy import LLMProxy
-from sharpen.llm_proxy.budgets.budget import Limits
-from sharpen.llm_proxy.budgets.prices import Price
-from sharpen.llm_proxy.settings import GatewaySettings, make_settings
 from sharpen.store import InMemoryLightningStore
+from tests.llm_proxy.internals import GatewaySettings, make_settings
 
 MODELS = [{"name": "qwen", "base_url": "http://127.0.0.1:9/v1", "api_key": "sk-hidden"}]
 

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm_proxy.calls import Api
-from sharpen.llm_proxy.reading.stream_end import StreamEnd
+from tests.llm_proxy.internals import Api, StreamEnd
 
 STREAMS: dict[Api, tuple[bytes, bytes]] = {
     "chat": (b'data: {"text": "data: [DONE]"}\n\n: ping\n\ndata: {}\n\n', b"data: [DONE]\n\n"),

@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from sharpen.http.client import Unsent
-from sharpen.llm_proxy.calls import Call, Place, Refusal, Usage
-from sharpen.llm_proxy.models.model_list import ModelEntry
-from sharpen.llm_proxy.upstreams.health import FIRST_SECONDS, LONGEST_SECONDS, TRIAL_SECONDS
-from sharpen.llm_proxy.upstreams.pool import ModelUpstream, Upstreams
+from sharpen import ModelEntry
+from tests.http.internals import Unsent
+from tests.llm_proxy.internals import (
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    TRIAL_SECONDS,
+    Call,
+    ModelUpstream,
+    Place,
+    Refusal,
+    Upstreams,
+    Usage,
+)
 
 from .scripted import Fault, Reply, ScriptedUpstream
 from .sending import KEY, Clock, call_to, entry_of, events_in, read

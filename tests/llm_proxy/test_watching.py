@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm_proxy.watching import HungUp, TimedOut, Watch
+from tests.llm_proxy.internals import HungUp, TimedOut, Watch
 
 
 class Connection:

@@ -9,7 +9,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.loggers import CsvLogger, JsonlLogger, plot
-from sharpen.loggers.plot import read_curves
+from tests.loggers.internals import read_curves
 
 
 def run_folder(path: Path, rewards: list[float]) -> Path:

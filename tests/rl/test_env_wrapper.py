@@ -28,7 +28,7 @@ from sharpen.rl import (
     generate_nan_observation,
     vectorize_env,
 )
-from sharpen.rl.spaces import SpaceCheck
+from tests.rl.internals import SpaceCheck
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two
 
 

@@ -11,8 +11,7 @@ import pytest
 import sharpen.rl
 from sharpen.errors import InvalidInputError
 from sharpen.rl import Collector, EpisodeBatch, vectorize_env
-from sharpen.rl.env_parts import EnvParts
-from sharpen.rl.noise import EpisodeNoise
+from tests.rl.internals import EnvParts, EpisodeNoise
 from tests.rl.toys import Countdown, Left, SoftmaxPolicy, Two, Zeros
 
 

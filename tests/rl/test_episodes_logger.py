@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.rl import Trainer, TrainingVessel
-from sharpen.rl.episodes_logger import EpisodesLogger
+from tests.rl.internals import EpisodesLogger
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two, Zeros
 
 

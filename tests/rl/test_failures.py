@@ -14,7 +14,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.rl import Collector, EpisodeError, GymSpaceValidationError, RewardError, WorkerDiedError, vectorize_env
-from sharpen.rl.env_parts import EnvParts
+from tests.rl.internals import EnvParts
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two, VectorCartPole, Zeros
 
 KINDS = ["dummy", "subproc", "shmem"]

@@ -28,7 +28,7 @@ from sharpen.rl import (
     generate_nan_observation,
     vectorize_env,
 )
-from sharpen.rl.env_parts import EnvParts
+from tests.rl.internals import EnvParts
 from tests.rl.toys import Countdown, InitialAsReward, Left, SoftmaxPolicy, Two, VectorCartPole, Zeros
 
 KINDS = ["dummy", "subproc", "shmem"]

@@ -23,7 +23,7 @@ from sharpen.rl import (
     TensorboardWriter,
     vectorize_env,
 )
-from sharpen.rl.env_parts import EnvParts
+from tests.rl.internals import EnvParts
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two, VectorCartPole, Zeros
 
 PARTS = EnvParts(Countdown, Left(), Two(), InitialAsReward())

@@ -32,7 +32,7 @@ from sharpen.rl import (
     backtest,
     vectorize_env,
 )
-from sharpen.rl.env_parts import EnvParts
+from tests.rl.internals import EnvParts
 from tests.rl.toys import Countdown, Guess, GuessReward, GuessState, InitialAsReward, Left, SoftmaxPolicy, Two, Zeros
 
 OBS, ACT = GuessState().observation_space, Two().action_space

@@ -17,9 +17,9 @@ import pytest
 from sharpen.execution import ThreadingEvent
 from sharpen.litagent import as_agent
 from sharpen.runner import LitAgentRunner
-from sharpen.runner.bundle import RunnerBundle
 from sharpen.store import InMemoryLightningStore
 from sharpen.tracer import OtelTracer
+from tests.runner.internals import RunnerBundle
 
 MAX_FILES = 84
 FORBIDDEN = {"algorithm", "archive", "callbacks", "cli", "dashboard", "llm", "loggers", "trainer"}

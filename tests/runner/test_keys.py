@@ -3,7 +3,7 @@
 import pytest
 
 from sharpen import LLM
-from sharpen.runner.keys import with_keys
+from tests.runner.internals import with_keys
 
 URL = "http://127.0.0.1:1/v1"
 

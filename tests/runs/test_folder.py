@@ -14,8 +14,8 @@ import pytest
 from sharpen.errors import ConfigError
 from sharpen.logging import also_to_file
 from sharpen.runs import RunFolder, runs_root
-from sharpen.runs.files import read_json, write_json
 from sharpen.trainer import Trainer
+from tests.runs.internals import read_json, write_json
 
 
 def made(root: Path, name: str = "run", at: float = 0.0) -> RunFolder:

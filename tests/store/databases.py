@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpen.store.local import LocalStore
-from sharpen.store.opening import open_url
+from tests.store.internals import LocalStore, open_url
 
 from .servers import PostgresServer, RedisServer, Server, postgres_server, redis_server
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import StoreFileError
-from sharpen.store import SQLiteStore, backup
-from sharpen.store.backup import backup_store
+from sharpen.store import SQLiteStore
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import backup, backup_store
 
 from .processes import child
 from .scenes import finish_new

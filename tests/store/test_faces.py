@@ -13,7 +13,7 @@ from sharpen.store import (
     LightningStoreThreaded,
     SQLiteStore,
 )
-from sharpen.store.methods import METHODS
+from tests.store.internals import METHODS
 
 FACES = [InMemoryLightningStore, SQLiteStore, LightningStoreClient, LightningStoreServer, LightningStoreThreaded]
 

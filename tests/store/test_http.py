@@ -7,7 +7,7 @@ import pytest
 
 from sharpen.semconv import PRIMARY_REWARD_VALUE
 from sharpen.store import SQLiteStore
-from sharpen.store.methods import METHODS
+from tests.store.internals import METHODS
 
 from .scenes import claim_new, finish_new, make_span
 from .served import JSON, KINDS, Curl, Served, curl_to, lasting, make_store, serve, sizes

@@ -7,7 +7,7 @@ import pytest
 
 from sharpen.errors import ConfigError, StoreError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
-from sharpen.store.methods import METHODS
+from tests.store.internals import METHODS
 
 from .served import curl_to, lasting, read_reply, serve
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sharpen.errors import FinishedError
 from sharpen.semconv import PRIMARY_REWARD_VALUE
 from sharpen.store import InMemoryLightningStore
-from sharpen.store.local import LocalStore
 from sharpen.types import RolloutConfig, Span
+from tests.store.internals import LocalStore
 
 from .databases import Database, in_file, in_server
 from .model import CONFIGS, ENDED, FINISHED, OPEN, QUEUED, ModelAttempt, ModelRollout

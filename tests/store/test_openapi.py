@@ -6,9 +6,7 @@ import jsonschema_rs
 import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
-from sharpen.store import openapi
-from sharpen.store.application import MAX_WAIT_SECONDS
-from sharpen.store.methods import METHODS
+from tests.store.internals import MAX_WAIT_SECONDS, METHODS, openapi
 
 from .served import serve
 

@@ -8,7 +8,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError, MissingExtraError
 from sharpen.store import SQLiteStore
-from sharpen.store.opening import is_server_url, open_url
+from tests.store.internals import is_server_url, open_url
 
 from .databases import in_server
 

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from sharpen.llm_proxy.serving.store_address import StoreFile
 from sharpen.store import LightningStoreClient
-from sharpen.store.lifecycle import StoreClock
 from sharpen.types import RolloutConfig
+from tests.llm_proxy.internals import StoreFile
+from tests.store.internals import StoreClock
 
 from .processes import child, eventually, server_process
 from .scenes import PATIENCE_SECONDS, claim_new

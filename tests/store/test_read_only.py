@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import StoreFileError, StoreWriteError
-from sharpen.store import SQLiteStore, sqlite_schema
+from sharpen.store import SQLiteStore
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import sqlite_schema
 
 from .processes import child, eventually
 from .scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, within_patience

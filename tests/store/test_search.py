@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from sharpen.store import InMemoryLightningStore, LightningStore, memory, row_search, sqlite_search
+from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import ROLLOUT_MODES, EnqueueRolloutRequest, Rollout
+from tests.store.internals import memory, row_search, sqlite_search
 
 from .scenes import reward_span
 from .worlds import Clock, Ground

@@ -14,10 +14,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sharpen.errors import ConfigError, PortTakenError, StoreError
-from sharpen.http.listening import listen
-from sharpen.http.serving import GRACE_SECONDS
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import PaginatedResult
+from tests.http.internals import GRACE_SECONDS, listen
 
 from .scenes import claim_new, within_patience
 from .served import LONG, can_connect, curl_to, read_reply, serve, until

@@ -15,8 +15,8 @@ import pytest
 
 from sharpen.errors import StoreUnavailableError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
-from sharpen.store.spool import Entry, Spool, default_folder
 from sharpen.types import EnqueueRolloutRequest, PromptTemplate
+from tests.store.internals import Entry, Spool, default_folder
 
 from .cutting_proxy import cutting_proxy
 from .disks import small_disk

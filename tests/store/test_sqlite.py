@@ -28,9 +28,9 @@ from sharpen.errors import (
     TaskError,
     UnknownIdError,
 )
-from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore, sqlite, sqlite_schema
-from sharpen.store.backup import backup_store
+from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from tests.store.internals import backup_store, sqlite, sqlite_schema
 
 from .disks import small_disk
 from .processes import child, eventually, server_process

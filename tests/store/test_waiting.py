@@ -7,8 +7,8 @@ import pytest
 
 from sharpen.errors import StoreError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
-from sharpen.store.waiting import Crowd
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import Crowd
 
 from .processes import eventually
 from .scenes import claim_new, within_patience

@@ -1,8 +1,8 @@
 """What is true of every store at every moment, whatever was asked of it before: nothing half-written."""
 
 from sharpen.store import LightningStore
-from sharpen.store.transitions import FINISHED, OPEN, QUEUED
 from sharpen.types import ATTEMPT_STATUSES, ROLLOUT_STATUSES, Attempt, AttemptedRollout, Rollout
+from tests.store.internals import FINISHED, OPEN, QUEUED
 
 
 async def check_whole(store: LightningStore) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sharpen.store as stores
-from sharpen.store.local import LocalStore
+from tests.store.internals import LocalStore
 
 from .databases import Database, in_file, in_server
 from .servers import Server

@@ -4,7 +4,7 @@ import pytest
 from opentelemetry import trace
 
 from sharpen.tracer import OtelTracer
-from sharpen.tracer.content import is_content
+from tests.tracer.internals import is_content
 
 from .scenes import encoded, recorded
 

@@ -13,7 +13,7 @@ from opentelemetry import trace as otel
 
 from sharpen.emitter import emit_message, get_message_value, operation
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
-from sharpen.tracer.trace import last_trace
+from tests.tracer.internals import last_trace
 
 from .scenes import ListSink, named
 

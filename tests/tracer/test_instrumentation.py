@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.tracer.imports import ImportWatch
+from tests.tracer.internals import ImportWatch
 
 from .scenes import run_script
 

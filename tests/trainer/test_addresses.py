@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sharpen import InMemoryLightningStore, LightningStoreClient, SQLiteStore
+from sharpen import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.llm_proxy import LLMProxyClient
-from sharpen.store.server import LightningStoreServer
-from sharpen.store.tokens import left_in_file, token_file
 from sharpen.trainer import Trainer
+from tests.store.internals import left_in_file, token_file
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sharpen.store import InMemoryLightningStore
-from sharpen.store.methods import METHODS
-from sharpen.trainer.algorithm_store import AlgorithmStore
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
+from tests.store.internals import METHODS
+from tests.trainer.internals import AlgorithmStore
 
 CONFIG = RolloutConfig(max_attempts=5)
 

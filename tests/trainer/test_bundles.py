@@ -8,9 +8,8 @@ import cloudpickle
 from sharpen.algorithm import Algorithm
 from sharpen.execution import ThreadingEvent
 from sharpen.store import InMemoryLightningStore
-from sharpen.trainer.bundles import AlgorithmBundle
-from sharpen.trainer.progress import ProgressPlan
 from sharpen.types import PromptTemplate, RolloutConfig
+from tests.trainer.internals import AlgorithmBundle, ProgressPlan
 
 from ..algorithm.workers import until
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from sharpen import APO, GRPO, InMemoryLightningStore, RunFolder, Trainer, rollout
-from sharpen.trainer.component_options import options_of
+from tests.trainer.internals import options_of
 
 
 def test_an_algorithm_tells_what_it_was_given() -> None:

@@ -340,7 +340,7 @@ class MyAlgo(Algorithm):
         print("MyAlgo saw", [rollout.input for rollout in rollouts])
 """,
     "myproject/stores.py": """
-from sharpen.store.memory import InMemoryLightningStore
+from sharpen import InMemoryLightningStore
 
 class RedisLightningStore(InMemoryLightningStore):
     def __init__(self, url, thread_safe):
@@ -352,7 +352,7 @@ AGENT = "\ndef agent(task):\n    return len(task) / 10\n"
 RUNNER_AND_HOOKS = """
 from sharpen.trainer import Trainer
 from sharpen.runner import Runner
-from sharpen.tracer.base import Tracer
+from sharpen import Tracer
 from sharpen.types import Hook
 
 class MyRunner(Runner):
@@ -373,7 +373,7 @@ trainer = Trainer(
 trainer.dev(agent, ["one", "two", "three"])
 """
 SHARED_MEMORY = """
-from sharpen.execution.shared_memory import SharedMemoryExecutionStrategy
+from sharpen import SharedMemoryExecutionStrategy
 from sharpen.trainer import Trainer
 
 trainer = Trainer(
@@ -392,7 +392,7 @@ for tracer in (MyCustomTracer, {"type": "myproject.tracing.MyCustomTracer"}):
 """
 STORE = """
 from sharpen.trainer import Trainer
-from sharpen.execution.base import ExecutionStrategy
+from sharpen import ExecutionStrategy
 
 class MyTrainer(Trainer):
     def _make_store(self, store, strategy: ExecutionStrategy):
@@ -442,7 +442,7 @@ trainer = Trainer(
 trainer.fit(agent)
 """
 ALGO = """
-from sharpen.algorithm.decorator import algo
+from sharpen import algo
 from sharpen.trainer import Trainer
 
 @algo

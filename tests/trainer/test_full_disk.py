@@ -14,9 +14,9 @@ import pytest
 
 from sharpen.algorithm import Algorithm
 from sharpen.errors import DiskFullError
-from sharpen.runs.files import naming_full_disk
 from sharpen.store import SQLiteStore
 from sharpen.trainer import Trainer
+from tests.runs.internals import naming_full_disk
 
 from .scenes import double, small_trainer, until
 

@@ -18,8 +18,9 @@ from sharpen import LLM, algo, llm_rollout
 from sharpen.errors import RunError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
-from sharpen.trainer import Trainer, gateway, gateway_watch
+from sharpen.trainer import Trainer
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
+from tests.trainer.internals import gateway, gateway_watch
 
 from .scenes import double, until
 

@@ -1,7 +1,7 @@
 """A gateway that has another address than before: what waits in the store is told, and nothing else changes."""
 
 from sharpen import LLM, InMemoryLightningStore, PromptTemplate, ProxyLLM
-from sharpen.trainer.moving import move_endpoint
+from tests.trainer.internals import move_endpoint
 
 OLD, NEW = "http://127.0.0.1:4000", "http://127.0.0.1:5000"
 

@@ -16,9 +16,8 @@ import pytest
 from sharpen.algorithm import algo
 from sharpen.errors import StoreUnavailableError
 from sharpen.store import InMemoryLightningStore
-from sharpen.trainer.loop import LoopPlan, TrainingLoop
-from sharpen.trainer.progress import Progress, ProgressPlan
 from sharpen.types import FinishedRollouts
+from tests.trainer.internals import LoopPlan, Progress, ProgressPlan, TrainingLoop, progress as progress_module
 
 from ..algorithm.workers import complete, until
 from .scenes import small_trainer
@@ -313,7 +312,7 @@ class SlowToTell(InMemoryLightningStore):
 
 
 async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.trainer.progress.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(progress_module, "LOOK_SECONDS", 1.0)
     store, path = SlowToTell(), tmp_path / "metrics.jsonl"
     async with Progress(store, ProgressPlan(metrics_path=path)):
         for number in range(60):
@@ -321,7 +320,7 @@ async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monke
             claimed = await store.dequeue_rollout(worker_id="worker-0")
             assert claimed is not None
             await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
-        monkeypatch.setattr("sharpen.trainer.progress.LOOK_SECONDS", 30.0)
+        monkeypatch.setattr(progress_module, "LOOK_SECONDS", 30.0)
     assert lines(path)[-1]["failed"] == 60
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from sharpen import LLM, PromptTemplate, ProxyLLM, prompt_rollout
+from sharpen import LLM, AlgorithmSequence, PromptTemplate, ProxyLLM, prompt_rollout
 from sharpen.algorithm import Algorithm, Baseline, algo
-from sharpen.algorithm.sequence import AlgorithmSequence
 from sharpen.callbacks import Callback
 from sharpen.errors import ComponentError, ComponentTypeError, ConfigError
 from sharpen.llm_proxy import LLMProxy

@@ -18,7 +18,6 @@ import pytest
 
 from sharpen.adapter import TracerTraceToTriplet
 from sharpen.algorithm import Algorithm, Baseline, algo
-from sharpen.archive.catalog import RunEntry
 from sharpen.errors import ComponentError, ComponentTypeError, ConfigError, TaskError
 from sharpen.execution import (
     ClientServerExecutionStrategy,
@@ -32,6 +31,7 @@ from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.tracer import OtelTracer
 from sharpen.trainer import RunResult, Trainer, TrainerLegacy
 from sharpen.types import Hook, PromptTemplate, RolloutConfig
+from tests.archive.internals import RunEntry
 
 from .scenes import double, small_trainer, until
 

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from sharpen import SQLiteStore
 from sharpen.errors import ConfigError, InvalidInputError, MissingValueError, SecretError
-from sharpen.runner.keys import with_keys
 from sharpen.types import (
     LLM,
     Attempt,
@@ -31,6 +30,8 @@ from sharpen.types import (
     ResourcesUpdate,
     check_no_secrets,
 )
+from tests.runner.internals import with_keys
+from tests.types.internals import poml
 
 CLAIMED = AttemptedRollout("ro-1", "task", 0.0, attempt=Attempt("ro-1", "at-1", 1, 0.0))
 
@@ -391,14 +392,14 @@ def test_a_poml_template_without_leave_runs_nothing_and_calls_nobody(body):
 
 
 def test_a_poml_template_that_takes_too_long_is_an_input_error(monkeypatch):
-    monkeypatch.setattr("sharpen.types.poml.RENDER_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(poml, "RENDER_TIMEOUT_SECONDS", 0.01)
     with pytest.raises(InvalidInputError, match=r"0\.01 s"):
         PromptTemplate("<poml><p>a</p></poml>", engine="poml").format()
 
 
 def test_a_poml_template_that_takes_too_long_leaves_no_process(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its processes are found by the path of their folder
-    monkeypatch.setattr("sharpen.types.poml.RENDER_TIMEOUT_SECONDS", 4)
+    monkeypatch.setattr(poml, "RENDER_TIMEOUT_SECONDS", 4)
     text = "<poml><p>{{ (function () { for (;;); })() }}</p></poml>"
     seen = []
     with ThreadPoolExecutor() as threads:

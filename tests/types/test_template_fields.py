@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from sharpen import PromptTemplate
 from sharpen.errors import InvalidInputError, MissingValueError
-from sharpen.types.template_fields import Field, escape_fields, parse_fields, with_text_fields
+from tests.types.internals import Field, escape_fields, parse_fields, with_text_fields
 
 PIECES = st.lists(
     st.sampled_from(

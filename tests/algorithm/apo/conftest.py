@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharpen.algorithm.prompts import evaluations
+from tests.algorithm.internals import prompts_evaluations as evaluations
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sharpen import PromptTemplate, Trainer, emit_message, rollout
-from sharpen.algorithm.apo import APO
+from sharpen import APO, PromptTemplate, Trainer, emit_message, rollout
 from sharpen.store import InMemoryLightningStore
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import World

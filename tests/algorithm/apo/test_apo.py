@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sharpen import PromptTemplate
-from sharpen.algorithm.apo import APO
+from sharpen import APO, PromptTemplate
 from sharpen.errors import ConfigError
 from tests.algorithm.apo.scenes import (
     CRITIC,

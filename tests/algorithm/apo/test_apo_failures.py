@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharpen import PromptTemplate
-from sharpen.algorithm.apo import APO
-from sharpen.algorithm.prompts.assistant import NoAnswerError
+from sharpen import APO, PromptTemplate
 from sharpen.errors import ConfigError, RunError
 from tests.algorithm.apo.scenes import (
     CRITIC,
@@ -22,6 +20,7 @@ from tests.algorithm.apo.scenes import (
     search,
     template_of,
 )
+from tests.algorithm.internals import NoAnswerError
 from tests.algorithm.prompts.scripted_openai import KEY, Reply, Script, ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import LOST, World
 

@@ -8,10 +8,10 @@ import cloudpickle
 import pytest
 from openai import OpenAI
 
-from sharpen import PromptTemplate
-from sharpen.algorithm.apo import APO, RolloutResultForAPO, VersionedPromptTemplate
+from sharpen import APO, PromptTemplate
 from sharpen.errors import ConfigError, InvalidInputError, RunError
 from tests.algorithm.apo.scenes import CRITIC, EDITOR, SEED, TRAIN, VAL, edited, good_words, make, play, search
+from tests.algorithm.internals import RolloutResultForAPO, VersionedPromptTemplate
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
 from tests.algorithm.prompts.world import LOST, World
 
@@ -210,7 +210,7 @@ async def test_a_prompt_is_evaluated_on_a_batch_and_paid_for_once() -> None:
             return first, second
 
         def add_to_book(self, prompt: VersionedPromptTemplate) -> None:
-            from sharpen.algorithm.prompts.candidates import Candidate
+            from tests.algorithm.internals import Candidate
 
             self.add(Candidate(prompt.version, {"prompt": prompt.prompt_template}))
 

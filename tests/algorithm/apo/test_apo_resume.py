@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.apo import APO
+from sharpen import APO
 from sharpen.errors import ConfigError, RunError
 from tests.algorithm.apo.scenes import CRITIC, SEED, edited, good_words, make, play, search, shape
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI

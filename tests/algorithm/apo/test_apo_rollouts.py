@@ -4,9 +4,9 @@ from collections import Counter
 from itertools import product
 from typing import Any
 
-from sharpen.algorithm.apo import APO
-from sharpen.algorithm.prompts.race import Race
+from sharpen import APO
 from tests.algorithm.apo.scenes import CRITIC, SEED, VAL, edited, good_words, make, quality, search, tasks, template_of
+from tests.algorithm.internals import Race
 from tests.algorithm.prompts.scripted_openai import ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import World
 

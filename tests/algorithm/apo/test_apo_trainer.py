@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from openai import DefaultHttpxClient, OpenAI
 
-from sharpen import LLM, InMemoryLightningStore, LitAgent, LLMProxy, PromptTemplate, Trainer, rollout
-from sharpen.algorithm.apo import APO
-from sharpen.algorithm.prompts.records import read_records
+from sharpen import APO, LLM, InMemoryLightningStore, LitAgent, LLMProxy, PromptTemplate, Trainer, rollout
 from sharpen.callbacks import Callback, Checkpoint, EarlyStopping
 from sharpen.errors import RunError
 from sharpen.store import SQLiteStore
@@ -27,6 +25,7 @@ from tests.algorithm.apo.scenes import (
     shape,
     tasks,
 )
+from tests.algorithm.internals import read_records
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.apo.critic import Critic, load_prompts, template_in
-from sharpen.algorithm.prompts.assistant import Assistant, NoAnswerError
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import Assistant, Critic, NoAnswerError, load_prompts, template_in
 
 from ..prompts.scripted_openai import Reply, ScriptedOpenAI
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sharpen.algorithm.apo.shown_rollouts import show_rollouts
+from tests.algorithm.internals import show_rollouts
 
 USER = {"role": "user", "content": "What is 2 + 3?"}
 ANSWER = {"role": "assistant", "content": "It is 5."}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sharpen import InMemoryLightningStore, PromptTemplate, Span, Trainer, operation, rollout
-from sharpen.algorithm.few_shot import FewShot
+from sharpen import FewShot, InMemoryLightningStore, PromptTemplate, Span, Trainer, operation, rollout
 from sharpen.types import AttemptedRollout
 from tests.algorithm.prompts.world import World
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from sharpen import PromptTemplate
-from sharpen.algorithm.few_shot.demonstration import UnfitRolloutError, read_demonstration
-from sharpen.algorithm.few_shot.template_parts import values_in
+from tests.algorithm.internals import UnfitRolloutError, read_demonstration, values_in
 
 PROMPT = PromptTemplate("Add.\n\nQuestion: {question}\nAnswer:")
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from sharpen import LLM, PromptTemplate
-from sharpen.algorithm.few_shot import FewShot
-from sharpen.algorithm.few_shot.exploration import ENOUGH_UNFIT
-from sharpen.algorithm.prompts.records import read_records
+from sharpen import LLM, FewShot, PromptTemplate
 from sharpen.errors import ConfigError, RunError
 from tests.algorithm.few_shot.scenes import (
     SEED,
@@ -26,6 +23,7 @@ from tests.algorithm.few_shot.scenes import (
     search,
     shape,
 )
+from tests.algorithm.internals import ENOUGH_UNFIT, read_records
 from tests.algorithm.prompts.world import World
 from tests.llm.tiny_models import write_tiny_model
 

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 
 from sharpen import PromptTemplate
-from sharpen.algorithm.few_shot import Demonstration
-from sharpen.algorithm.few_shot.layout import why_unshowable, with_demonstrations
-from sharpen.algorithm.few_shot.template_parts import without_demos
+from tests.algorithm.internals import Demonstration, why_unshowable, with_demonstrations, without_demos
 
 
 def demo(answer: str = "four", *, input: str = "said", number: int = 1, **values: str) -> Demonstration:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.algorithm.prompts.records import read_records
 from sharpen.store import SQLiteStore
 from sharpen.types import Rollout
+from tests.algorithm.internals import read_records
 from tests.algorithm.verl.training_programs import eventually
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "few_shot_calculator.py"

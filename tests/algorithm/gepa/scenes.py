@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sharpen import PromptTemplate, Trainer, emit_message, rollout
-from sharpen.algorithm.gepa import GEPA
+from sharpen import GEPA, PromptTemplate, Trainer, emit_message, rollout
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import NamedResources
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of

@@ -8,9 +8,8 @@ import textwrap
 import pytest
 
 from sharpen import PromptTemplate
-from sharpen.algorithm.gepa.family import Family, StableName
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import Candidate, CandidateBook, Cost, Family, StableName
 
 
 def family_of(book: CandidateBook | None = None) -> tuple[Family, CandidateBook]:

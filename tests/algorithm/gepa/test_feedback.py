@@ -3,10 +3,8 @@
 from typing import Any
 
 from sharpen import Span
-from sharpen.adapter.messages import OpenAIMessages
-from sharpen.algorithm.gepa.feedback import record_of, record_without_trace
-from sharpen.algorithm.prompts.evaluations import Evaluation
-from sharpen.algorithm.prompts.items import Item
+from sharpen.adapter import OpenAIMessages
+from tests.algorithm.internals import Evaluation, Item, record_of, record_without_trace
 
 
 def evaluation(**more: Any) -> Evaluation:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from sharpen import LLM, LLMProxy, PromptTemplate, Trainer, emit_message, llm_rollout, rollout
-from sharpen.algorithm.gepa import GEPA
-from sharpen.algorithm.prompts.records import read_records
+from sharpen import GEPA, LLM, LLMProxy, PromptTemplate, Trainer, emit_message, llm_rollout, rollout
 from sharpen.errors import ConfigError, RunError
 from sharpen.store import InMemoryLightningStore
+from tests.algorithm.internals import read_records
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of
 
 from .scenes import SEED, TWO_SEEDS, WORDS, add_what_lacks, agent, fit, make, shown_prompt, take_what_lacks, tasks

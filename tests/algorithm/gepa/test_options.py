@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.gepa import GEPA
-from sharpen.algorithm.gepa.options import REFUSED
+from sharpen import GEPA
 from sharpen.errors import ConfigError, MissingExtraError
+from tests.algorithm.internals import REFUSED
 
 
 @pytest.mark.parametrize(

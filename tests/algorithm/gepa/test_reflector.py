@@ -3,7 +3,7 @@
 import pytest
 
 from sharpen import PromptTemplate
-from sharpen.algorithm.gepa.reflector import split_answer, what_to_keep
+from tests.algorithm.internals import split_answer, what_to_keep
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.records import read_records
 from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError, RunError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
+from tests.algorithm.internals import read_records
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
 
 from .scenes import TWO_SEEDS, add_what_lacks, fit, make, take_what_lacks, tasks
@@ -115,7 +115,7 @@ def test_a_run_that_is_resumed_with_other_options_says_so(tmp_path: Path) -> Non
 PROGRAM = """
     import sys
     from openai import AsyncOpenAI
-    from sharpen.algorithm.gepa import GEPA
+    from sharpen import GEPA
     from tests.algorithm.gepa.scenes import MODEL, fit
     from tests.algorithm.gepa.test_resuming import MERGING, TWO
 

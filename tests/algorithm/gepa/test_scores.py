@@ -2,11 +2,8 @@
 
 import pytest
 
-from sharpen.algorithm.gepa.budget import Budget, check_budget
-from sharpen.algorithm.gepa.scores import ScoreScale
-from sharpen.algorithm.prompts.evaluations import Evaluation
-from sharpen.algorithm.prompts.items import Item
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import Budget, Evaluation, Item, ScoreScale, check_budget
 
 
 def evaluation(reward: float, *, is_lost: bool = False) -> Evaluation:

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from sharpen.algorithm.gepa.search_thread import SearchThread
 from sharpen.errors import ConfigError, RunError
+from tests.algorithm.internals import SearchThread
 
 
 async def answer() -> int:

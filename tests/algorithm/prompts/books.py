@@ -1,7 +1,7 @@
 """Books of candidates for the tests."""
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score
 
 SEED = "Answer the question.\n\nQuestion: {question}\n"
 HOSTILE = "</text></title><script>alert(1)</script>&amp;\x1b[31m\x00\x08\u202e\u2028\r\n日本語 {question}"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from sharpen.algorithm.prompts.assistant import Answer, Assistant, NoAnswerError
-from sharpen.algorithm.prompts.candidates import Cost
 from sharpen.errors import ConfigError, RunError
+from tests.algorithm.internals import Answer, Assistant, Cost, NoAnswerError
 
 from .scripted_openai import KEY, Reply, ScriptedOpenAI
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.blame import infrastructure_fault, spent_limit
-from sharpen.algorithm.rewards import with_last_attempt
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Rollout, Span
+from tests.algorithm.internals import infrastructure_fault, spent_limit, with_last_attempt
 from tests.store.scenes import make_span
 
 SPENT = (

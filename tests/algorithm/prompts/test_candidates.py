@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score, short_number
 from sharpen.errors import ConfigError, InvalidInputError, UnknownIdError
 from sharpen.stats import mean_interval, wilson_interval
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score, short_number
 
 from .books import SEED, chain, prompts, small_book
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sharpen.algorithm import Algorithm
-from sharpen.algorithm.prompts.assistant import Assistant, NoAnswerError, choose_client
 from sharpen.errors import ConfigError, MissingExtraError, RunError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore
+from tests.algorithm.internals import Assistant, NoAnswerError, choose_client
 
 from .scripted_openai import ScriptedOpenAI
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.conversations import NO_CONVERSATION, clip, conversations_text
+from tests.algorithm.internals import NO_CONVERSATION, clip, conversations_text
 
 USER = {"role": "user", "content": "What is 2 + 3?"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 3}'}}

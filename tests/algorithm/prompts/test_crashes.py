@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.candidates import CandidateBook
+from tests.algorithm.internals import CandidateBook
 from tests.algorithm.verl.training_programs import eventually
 
 from .programs.search_programs import Names, SearchProgram, SearchPrograms

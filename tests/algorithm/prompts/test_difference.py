@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook
-from sharpen.algorithm.prompts.difference import best_diff, coloured_diff, prompt_diff, show_best_diff, show_diff
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import (
+    Candidate,
+    CandidateBook,
+    best_diff,
+    coloured_diff,
+    prompt_diff,
+    show_best_diff,
+    show_diff,
+)
 
 from .books import small_book
 

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from sharpen import LLM, InMemoryLightningStore, PromptTemplate, RolloutConfig, Span
-from sharpen.algorithm.prompts.candidates import Cost
-from sharpen.algorithm.prompts.evaluations import Evaluations, cost_of
-from sharpen.algorithm.prompts.items import Item
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import Cost, Evaluations, Item, cost_of
 from tests.algorithm.prompts.world import LOST, World
 
 PROMPTS = {"prompt": PromptTemplate("Answer {question}.")}

@@ -1,6 +1,6 @@
 """Tasks by their places."""
 
-from sharpen.algorithm.prompts.items import Item, as_items
+from tests.algorithm.internals import Item, as_items
 
 
 def test_tasks_of_a_data_set_are_its_items_and_others_are_numbered_by_what_they_say() -> None:

@@ -10,8 +10,7 @@ import httpx2
 import pytest
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAsyncHttpxClient
 
-from sharpen.algorithm.prompts.assistant import Assistant
-from sharpen.algorithm.prompts.loop_client import loop_client
+from tests.algorithm.internals import Assistant, loop_client
 
 from .scripted_openai import KEY, ScriptedOpenAI
 

@@ -8,11 +8,8 @@ import pytest
 
 from sharpen import PromptTemplate
 from sharpen.adapter import TraceToMessages
-from sharpen.algorithm.prompts.assistant import Answer
-from sharpen.algorithm.prompts.candidates import Candidate, Cost
-from sharpen.algorithm.prompts.optimiser import SEED, PromptOptimiser
-from sharpen.algorithm.prompts.records import read_records
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import SEED, Answer, Candidate, Cost, PromptOptimiser, read_records
 from tests.algorithm.prompts.world import LOST, World
 
 PROMPT = PromptTemplate("10 {question}")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.placeholders import as_child, optional_names, placeholders, why_unfit
 from sharpen.errors import InvalidInputError
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import as_child, optional_names, placeholders, why_unfit
 
 PARENT = PromptTemplate('Context: {context}\nQuestion: {question}\nReply as {"answer": 1}.')
 

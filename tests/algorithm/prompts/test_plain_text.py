@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
-from sharpen.algorithm.prompts.plain_text import clipped, escaped, one_line
+from tests.algorithm.internals import clipped, escaped, one_line
 
 ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")

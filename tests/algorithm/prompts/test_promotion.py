@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sharpen.algorithm.prompts.promotion import is_better
+from tests.algorithm.internals import is_better
 
 
 @pytest.mark.parametrize("promotion", ["interval", "mean"])

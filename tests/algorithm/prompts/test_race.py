@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.algorithm.prompts.race import Pairs, Race, Slice, Usual
 from sharpen.errors import ConfigError, InvalidInputError
+from tests.algorithm.internals import Pairs, Race, Slice, Usual
 
 Rewards = Mapping[str, Sequence[float | None]]
 

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook
-from sharpen.algorithm.prompts.difference import best_diff
-from sharpen.algorithm.prompts.records import read_records, write_records
-from sharpen.algorithm.prompts.tree import draw_tree
-from sharpen.algorithm.prompts.tree_svg import tree_svg
 from sharpen.errors import ConfigError
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import (
+    Candidate,
+    CandidateBook,
+    best_diff,
+    draw_tree,
+    read_records,
+    tree_svg,
+    write_records,
+)
 
 from .books import HOSTILE, chain, hostile_book, small_book
 

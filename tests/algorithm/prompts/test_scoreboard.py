@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 
 from sharpen import PromptTemplate
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost
-from sharpen.algorithm.prompts.evaluations import Evaluations
-from sharpen.algorithm.prompts.items import Item
-from sharpen.algorithm.prompts.promotion import Promotion
-from sharpen.algorithm.prompts.scoreboard import Scoreboard, cost_metrics, side_by_side
+from tests.algorithm.internals import (
+    Candidate,
+    CandidateBook,
+    Cost,
+    Evaluations,
+    Item,
+    Promotion,
+    Scoreboard,
+    cost_metrics,
+    side_by_side,
+)
 from tests.algorithm.prompts.world import LOST, Play, World
 
 ITEMS = [Item("val", number, number) for number in range(20)]

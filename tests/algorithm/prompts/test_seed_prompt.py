@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.candidates import Candidate
-from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts, takes_prompt
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.litagent import LitAgent, rollout
 from sharpen.types import LLM, NamedResources, PromptTemplate
+from tests.algorithm.internals import Candidate, prompt_of_agent, seed_prompts, takes_prompt
 
 ONE, TWO, OWN = PromptTemplate("one {x}"), PromptTemplate("two {x}"), PromptTemplate("own {x}")
 MODEL = LLM("http://127.0.0.1:1/v1", "m")

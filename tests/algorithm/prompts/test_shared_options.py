@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sharpen import APO, GEPA, FewShot
-from sharpen.algorithm.prompts import PromptOptimiser, SharedOptions
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import PromptOptimiser, SharedOptions
 
 SEARCHES = [APO, FewShot, GEPA]
 

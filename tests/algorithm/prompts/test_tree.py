@@ -5,9 +5,7 @@ import unicodedata
 import pytest
 from rich.cells import cell_len
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score
-from sharpen.algorithm.prompts.tree import draw_tree
-from sharpen.algorithm.prompts.tree_svg import tree_svg
+from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score, draw_tree, tree_svg
 
 from .books import SEED, chain, hostile_book, prompts, small_book
 

@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Score
-from sharpen.algorithm.prompts.tree_svg import tree_svg
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import Candidate, CandidateBook, Score, tree_svg
 
 from .books import SEED, chain, hostile_book, prompts, small_book
 

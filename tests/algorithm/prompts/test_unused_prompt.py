@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.prompts.unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
 from sharpen.types import PromptTemplate
+from tests.algorithm.internals import optional_fields_filled, unfilled_fields, unused_prompts
 
 
 def conversation(text: str) -> Any:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sharpen import InMemoryLightningStore, LightningStore, PromptTemplate, Span
-from sharpen.algorithm.prompts.optimiser import PromptOptimiser
 from sharpen.types import AttemptedRollout
+from tests.algorithm.internals import PromptOptimiser
 
 Lost = Literal["lost"]
 LOST: Lost = "lost"

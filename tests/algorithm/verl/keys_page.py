@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from sharpen.algorithm.verl.foreign_keys import FIXED, IGNORED
-from sharpen.algorithm.verl.keys import KEYS, OTHER_NAMES, Key
+from tests.algorithm.internals import FIXED, IGNORED, KEYS, OTHER_NAMES, Key
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "verl-keys.md"
 

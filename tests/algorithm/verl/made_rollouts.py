@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sharpen.algorithm.verl.collected import CollectedRollout, collect
 from sharpen.types import Attempt, AttemptedRollout, Rollout, Triplet
+from tests.algorithm.internals import CollectedRollout, collect
 
 
 def call(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.verl.config import read_config
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import read_config
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 

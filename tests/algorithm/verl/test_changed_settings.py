@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.verl.changed_settings import changes, settings_of
-from sharpen.algorithm.verl.config import read_config
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import changes, read_config, settings_of
 
 
 def settings(num_tasks: int = 4, **given: Any) -> dict[str, Any]:

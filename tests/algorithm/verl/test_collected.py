@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.verl.collected import CollectedRollout, collect
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.samples import NOT_SAMPLED
 from sharpen.types import Rollout, Triplet
+from tests.algorithm.internals import CollectedRollout, collect
+from tests.llm.internals import NOT_SAMPLED
 
 from .made_rollouts import call, collected, failed, rollout, untokenised
 

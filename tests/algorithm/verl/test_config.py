@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from sharpen.algorithm.verl.config import VERLConfig, read_config
-from sharpen.algorithm.verl.keys import KEYS, OTHER_NAMES
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import KEYS, OTHER_NAMES, VERLConfig, read_config
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 

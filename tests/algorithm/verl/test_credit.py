@@ -6,10 +6,9 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from sharpen.algorithm.verl.collected import CollectedRollout, collect
-from sharpen.algorithm.verl.credit import Credit, Estimator, assign_credit
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.training_sample import TrainingSample
+from tests.algorithm.internals import CollectedRollout, Credit, Estimator, assign_credit, collect
+from tests.llm.internals import TrainingSample
 
 from .made_rollouts import call, collected, failed, untokenised
 

@@ -11,10 +11,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sharpen.adapter import LlmProxyTraceToTriplet
-from sharpen.algorithm.verl.collected import CollectedRollout, collect
-from sharpen.algorithm.verl.credit import Estimator, assign_credit
 from sharpen.semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.types import Rollout, Span
+from tests.algorithm.internals import CollectedRollout, Estimator, assign_credit, collect
 
 torch.set_num_threads(1)
 MAX_PROMPT, MAX_RESPONSE = 8, 3

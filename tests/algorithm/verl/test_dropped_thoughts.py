@@ -14,8 +14,8 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from sharpen import LLM, llm_rollout
-from sharpen.algorithm.verl.preflight import check_template
-from sharpen.llm.models.demo import demo_model
+from sharpen.llm import demo_model
+from tests.algorithm.internals import check_template
 from tests.llm.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 
 from .scenes import ask, fit, small_grpo

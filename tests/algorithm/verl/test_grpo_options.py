@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sharpen import GRPO, VERL
-from sharpen.algorithm.verl.grpo_options import OPTIONS, SYNONYMS
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import OPTIONS, SYNONYMS
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 

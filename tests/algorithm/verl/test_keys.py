@@ -6,10 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.algorithm.verl.config import VERLConfig, read_config
-from sharpen.algorithm.verl.foreign_keys import FIXED, IGNORED
-from sharpen.algorithm.verl.keys import KEYS, OTHER_NAMES, why_ignored
-from sharpen.algorithm.verl.values import read_value
+from tests.algorithm.internals import (
+    FIXED,
+    IGNORED,
+    KEYS,
+    OTHER_NAMES,
+    VERLConfig,
+    read_config,
+    read_value,
+    why_ignored,
+)
 
 from .keys_page import PAGE, page
 

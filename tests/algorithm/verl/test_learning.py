@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.config import read_config
-from sharpen.algorithm.verl.learning import Groups, Learner
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.samples import Turn, merge_turns
+from tests.algorithm.internals import CollectedRollout, Groups, Learner, read_config
+from tests.llm.internals import LocalPolicy, Turn, merge_turns
 from tests.llm.tiny_models import write_tiny_model
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.preflight import (
+from sharpen.llm import TrainingError
+from tests.algorithm.internals import (
     Check,
+    CollectedRollout,
     check_agreement,
     check_answers,
     check_length,
@@ -19,7 +20,6 @@ from sharpen.algorithm.verl.preflight import (
     conclude,
     run_checks,
 )
-from sharpen.llm.errors import TrainingError
 from tests.llm.tiny_models import tiny_tokenizer
 
 from .made_rollouts import call, collected

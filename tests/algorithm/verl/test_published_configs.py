@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sharpen.algorithm.verl.config import read_config
+from tests.algorithm.internals import read_config
 
 FROM_THE_DOCUMENT: dict[str, Any] = {
     "algorithm": {

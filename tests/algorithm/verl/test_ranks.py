@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sharpen import VERL
-from sharpen.algorithm.verl import policies
 from sharpen.callbacks import Callback
-from sharpen.llm.errors import TrainingError
+from sharpen.llm import TrainingError
+from tests.algorithm.internals import verl_policies as policies
 from tests.execution.processes import child_pids, eventually, is_running
 from tests.llm.tiny_models import write_tiny_model
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.reports import group_labels, in_words, staleness, validation_metrics
 from sharpen.errors import ConfigError
-from sharpen.llm.policy.samples import Turn, merge_turns
 from sharpen.stats import mean_interval, wilson_interval
+from tests.algorithm.internals import CollectedRollout, group_labels, in_words, staleness, validation_metrics
+from tests.llm.internals import Turn, merge_turns
 
 
 def rollout(reward: float | None, group: str = "g", *, is_lost: bool = False, version: str = "3") -> CollectedRollout:

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from sharpen import GRPO, LLM, llm_rollout
-from sharpen.algorithm.verl.step_folders import read_state
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.models.loading import load_model
+from sharpen.llm import TrainingError, load_model
+from tests.algorithm.internals import read_state
 from tests.llm.tiny_models import write_tiny_model
 
 from .scenes import fit, small_grpo

@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from sharpen.adapter import LlmProxyTraceToTriplet
-from sharpen.algorithm.verl.collected import CollectedRollout, collect
-from sharpen.algorithm.verl.rollouts import FIRST_SPANS, LATE_PAUSES, MOST_IN_VAIN, Batch, Rollouts
 from sharpen.semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import AttemptedRollout, Rollout, Span
+from tests.algorithm.internals import (
+    FIRST_SPANS,
+    LATE_PAUSES,
+    MOST_IN_VAIN,
+    Batch,
+    CollectedRollout,
+    Rollouts,
+    collect,
+    verl_rollouts,
+)
 from tests.store.scenes import make_span
 
 CALLED = {
@@ -93,7 +101,7 @@ async def test_token_ids_that_come_after_the_agents_own_span_are_taken() -> None
 
 
 async def test_what_is_whole_failed_or_cancelled_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharpen.algorithm.verl.rollouts.LATE_PAUSES", (600.0,))
+    monkeypatch.setattr(verl_rollouts, "LATE_PAUSES", (600.0,))
     scene = Scene()
     batch = await ask(scene, 3)
     async with scene.rollouts.following(), asyncio.timeout(30):
@@ -109,14 +117,14 @@ async def test_an_agent_that_never_calls_the_model_is_soon_no_longer_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert sum(LATE_PAUSES) == pytest.approx(2, abs=0.1)
-    monkeypatch.setattr("sharpen.algorithm.verl.rollouts.LATE_PAUSES", (0.01,))
+    monkeypatch.setattr(verl_rollouts, "LATE_PAUSES", (0.01,))
     scene = Scene()
     batch = await ask(scene, MOST_IN_VAIN + 1)
     async with scene.rollouts.following(), asyncio.timeout(30):
         found = []
         for place, rollout_id in enumerate(batch.ids):
             if place == MOST_IN_VAIN:
-                monkeypatch.setattr("sharpen.algorithm.verl.rollouts.LATE_PAUSES", (600.0,))
+                monkeypatch.setattr(verl_rollouts, "LATE_PAUSES", (600.0,))
             await scene.end(await scene.claim())
             found += await scene.rollouts.results(Batch(batch.name, (rollout_id,)))
     assert [each.num_calls for each in found] == [0] * (MOST_IN_VAIN + 1)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sharpen.algorithm.verl.collected import collect
-from sharpen.algorithm.verl.scoring import Conversation, RewardModel, conversation_of
-from sharpen.llm.errors import ModelError, RewardError
+from sharpen.llm import ModelError, RewardError
 from sharpen.types import Span
+from tests.algorithm.internals import Conversation, RewardModel, collect, conversation_of
 
 from ...llm.tiny_models import tiny_tokenizer, write_tiny_model
 from .made_rollouts import call, collected, failed

@@ -1,8 +1,7 @@
 """What is learned from beside what was sampled."""
 
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.selection import Selection
-from sharpen.llm.policy.samples import Turn, merge_turns
+from tests.algorithm.internals import CollectedRollout, Selection
+from tests.llm.internals import Turn, merge_turns
 
 
 def rollout(name: str, length: int, reward: float | None, *, is_lost: bool = False) -> CollectedRollout:

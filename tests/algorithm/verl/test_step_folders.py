@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.algorithm.verl.step_folders import StepFolders, read_state, resumable_state
 from sharpen.errors import ConfigError
+from tests.algorithm.internals import StepFolders, read_state, resumable_state
 
 
 def put(folder: Path) -> None:

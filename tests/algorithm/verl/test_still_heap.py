@@ -4,7 +4,7 @@ import gc
 import weakref
 from typing import Any
 
-from sharpen.algorithm.verl.still_heap import still_heap
+from tests.algorithm.internals import still_heap
 
 
 class Node:

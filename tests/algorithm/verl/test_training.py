@@ -10,14 +10,12 @@ import torch
 from openai import AsyncOpenAI
 
 from sharpen import LLM, VERL, PromptTemplate, ProxyLLM, Trainer, emit_reward, llm_rollout, rollout
-from sharpen.archive.catalog import RunEntry
-from sharpen.archive.comparison import summaries
 from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
+from sharpen.llm import TrainingError, load_model
 from sharpen.llm.engine import Engine
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.models.loading import load_model
 from sharpen.llm.server import EngineServer
+from tests.archive.internals import RunEntry, summaries
 from tests.llm.tiny_models import write_tiny_model
 
 from .scenes import TASKS, ask, fit, pick_even, small_grpo

@@ -3,8 +3,7 @@
 from typing import Any
 
 from sharpen import GRPO, VERL
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.trends import final_warning, limit_warning, step_warnings
+from tests.algorithm.internals import CollectedRollout, final_warning, limit_warning, step_warnings
 
 GRPO_NAMES = GRPO("none").spelled
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sharpen.cli.config.document import Document
 from sharpen.errors import ConfigError
+from tests.cli.internals import Document
 
 
 def read(text: str) -> Document:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.archive.catalog import RunEntry
 from sharpen.cli import main
-from sharpen.cli.config import load_config
-from sharpen.cli.config.fine_tuning import rewards
-from sharpen.cli.config.plan import make_plan
 from sharpen.errors import ConfigError
 from sharpen.llm import MathRewardFunction
+from tests.archive.internals import RunEntry
+from tests.cli.internals import load_config, make_plan, rewards
 from tests.cli.projects import write
 from tests.llm.tiny_models import write_tiny_model
 

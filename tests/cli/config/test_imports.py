@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sharpen.cli import main
-from sharpen.cli.config.imports import load
 from sharpen.errors import ConfigError
+from tests.cli.internals import load
 from tests.cli.projects import own_imports, write
 
 

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.cli.config import TrainConfig, load_config
-from sharpen.cli.config.kept_config import keep_config
-from sharpen.cli.config.plan import make_plan
 from sharpen.errors import ConfigError
+from tests.cli.internals import TrainConfig, keep_config, load_config, make_plan
 from tests.cli.projects import write
 
 SECRETS = """

@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 
-from sharpen.archive.catalog import RunEntry
 from sharpen.cli import main
-from sharpen.cli.config import load_config
-from sharpen.cli.config.plan import make_plan
-from sharpen.cli.config.recorded_run import RecordedRun
-from sharpen.cli.config.simulator import make_vessel
-from sharpen.cli.config.simulator_run import train_policy
 from sharpen.errors import ConfigError, DiskFullError
+from tests.archive.internals import RunEntry
+from tests.cli.internals import RecordedRun, load_config, make_plan, make_vessel, train_policy
 from tests.cli.projects import write
 
 CONFIG = """

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from sharpen import APO, LLM, Baseline, PromptTemplate
-from sharpen.algorithm.sequence import stages_of
-from sharpen.cli.config import load_config
-from sharpen.cli.config.plan import make_plan
 from sharpen.errors import ConfigError, MissingExtraError, SharpenError
+from tests.algorithm.internals import stages_of
+from tests.cli.internals import load_config, make_plan
 from tests.cli.projects import CONFIG, write
 
 

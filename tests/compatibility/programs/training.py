@@ -18,6 +18,7 @@ from sharpen.callbacks import Callback, Checkpoint
 from sharpen.llm import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
 from sharpen.rl import (
     DQN,
+    MLP,
     PPO,
     SAC,
     ActionInterpreter,
@@ -27,7 +28,6 @@ from sharpen.rl import (
     Trainer as SimulatorTrainer,
     TrainingVessel,
 )
-from sharpen.rl.policies import MLP
 
 from .agents import TASKS, pick_even
 

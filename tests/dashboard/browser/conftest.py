@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from sharpen.dashboard.app import make_app
-from sharpen.dashboard.sources import RunsSource, Source
-from sharpen.http.listening import address, listen
-from sharpen.http.serving import AppServer
+from tests.dashboard.internals import RunsSource, Source, make_app
+from tests.http.internals import AppServer, address, listen
 
 from .watching import Serve, Watch
 

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from playwright.sync_api import Page
 
-from sharpen.dashboard.serving import serve_dashboard
-from sharpen.dashboard.sources import StoreSource
-from sharpen.http.listening import address, listen
 from sharpen.store import InMemoryLightningStore, LightningStore
+from tests.dashboard.internals import StoreSource, serve_dashboard
+from tests.http.internals import address, listen
 
 T = TypeVar("T")
 EDIT_TOKEN = "edit-for-tests"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from sharpen.dashboard.sources import RunsSource
+from tests.dashboard.internals import RunsSource
 
 from .watching import Serve
 

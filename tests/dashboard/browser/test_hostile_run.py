@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from sharpen.dashboard.sources import RunsSource
+from tests.dashboard.internals import RunsSource
 
 from .conftest import apart, served
 from .programs import hostile_run

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import APIResponse, Browser, Error, Page, Route, expect
 
-from sharpen.dashboard.sources import RunSource, RunsSource
 from sharpen.runs import RunFolder
 from sharpen.types import Span
+from tests.dashboard.internals import RunSource, RunsSource
 
 from ..made_rollouts import START, add_rollout
 from ..made_runs import STARTED, config

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from sharpen.dashboard.live import QUICK_SECONDS
+from tests.dashboard.internals import QUICK_SECONDS
 
 from .live_program import TOKEN, LiveProgram, live_program
 from .watching import watched

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from sharpen.dashboard.sources import RunsSource
+from tests.dashboard.internals import RunsSource
 
 from .conftest import served
 from .kept_rollouts import ids

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
-    from sharpen.algorithm.prompts.records import write_records
+    from tests.algorithm.internals import write_records
 
     folder = make_folder(tmp_path_factory.mktemp("runs"))
     write_records(folder / "prompts", book())

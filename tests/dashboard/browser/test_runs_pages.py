@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from sharpen.dashboard.sources import RunSource, RunsSource
 from sharpen.runs import RunFolder
+from tests.dashboard.internals import RunSource, RunsSource
 
 from ..made_runs import HOSTILE, STARTED, config
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from sharpen.dashboard.sources import RunSource
+from tests.dashboard.internals import RunSource
 
 from .kept_rollouts import count, ids
 from .test_every_page import REFUND

@@ -2,8 +2,8 @@
 
 import math
 
-from sharpen.archive.tokens import TokenStrip
-from sharpen.dashboard.views.heat_strip import heat_strip
+from tests.archive.internals import TokenStrip
+from tests.dashboard.internals import heat_strip
 
 
 def test_a_less_likely_token_has_a_darker_shade() -> None:

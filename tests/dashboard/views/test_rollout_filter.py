@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from sharpen.dashboard.views.rollout_filter import RolloutFilter, split_resources
+from tests.dashboard.internals import RolloutFilter, split_resources
 
 
 @pytest.mark.parametrize("text", ["0.1234565", "0.5", "1", "-3", "1e-07", "1e+30", "123456789.25"])

@@ -2,7 +2,7 @@
 
 import math
 
-from sharpen.dashboard.views.shown_text import as_json, as_words, clipped, one_line, short_id, signed, visible
+from tests.dashboard.internals import as_json, as_words, clipped, one_line, short_id, signed, visible
 
 
 def test_hidden_characters_are_spelt_out_and_joined_emoji_stay() -> None:

@@ -1,7 +1,7 @@
 """Rows of the waterfall."""
 
-from sharpen.archive.waterfall import Bar, Waterfall
-from sharpen.dashboard.views.waterfall_rows import waterfall_rows
+from tests.archive.internals import Bar, Waterfall
+from tests.dashboard.internals import waterfall_rows
 
 
 def _bar(number: int, depth: int, start: float, end: float) -> Bar:

@@ -1,6 +1,6 @@
 """Differences of texts."""
 
-from sharpen.dashboard.views.word_diff import text_diff
+from tests.dashboard.internals import text_diff
 
 
 def _shown(old: str, new: str) -> list[str]:

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 from tests.execution.bundles import RETRY
+from tests.execution.internals import process, runner_process
 
-from sharpen.execution import ClientServerExecutionStrategy, process, runner_process
+from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.runner import Runner
 from sharpen.store import InMemoryLightningStore, RedisLightningStore, SQLiteStore
 

@@ -7,8 +7,8 @@ import pytest
 from sharpen import Trainer
 from sharpen.algorithm import Baseline
 from sharpen.errors import ConfigError, RunError
-from sharpen.execution.ray.algorithm_actor import AlgorithmActor
 from sharpen.store import InMemoryLightningStore, SQLiteStore
+from tests.execution.internals import AlgorithmActor
 
 from ..bundles import Work
 from ..processes import notes
@@ -112,8 +112,7 @@ def test_a_folder_that_its_node_does_not_see_is_refused(tmp_path):
 
 def _nothing(mark: str):
     from sharpen._version import __version__
-    from sharpen.execution.events import Reach
-    from sharpen.execution.ray.arrival import Surroundings
+    from tests.execution.internals import Reach, Surroundings
 
     return (
         __version__,

@@ -11,13 +11,18 @@ import pytest
 
 from sharpen import __version__
 from sharpen.errors import RunError, RunnerStartError
-from sharpen.execution.ray.arrival import Surroundings
-from sharpen.execution.ray.runner_actor import Assignment, RunnerActor
-from sharpen.execution.ray.waiting import Patience, first_answer
-from sharpen.execution.transport import pack_with_modules
 from sharpen.logging import current_settings
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.execution.internals import (
+    Assignment,
+    Patience,
+    RunnerActor,
+    Surroundings,
+    first_answer,
+    pack_with_modules,
+    ray_waiting,
+)
 
 from ..bundles import SIGKILL, Enqueue, Work
 from ..processes import eventually, notes
@@ -91,7 +96,7 @@ def test_a_node_that_is_killed_loses_nothing_and_nothing_completes_twice(cluster
 
 
 def test_a_lost_place_in_a_full_cluster_is_waited_for_while_the_others_work(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("sharpen.execution.ray.waiting.AWAY_SECONDS", 0.3)
+    monkeypatch.setattr(ray_waiting, "AWAY_SECONDS", 0.3)
     doomed = cluster.add_node(num_cpus=1, resources={"narrow": 1})
     cluster.add_node(num_cpus=1, resources={"narrow": 1})
     lines = tmp_path / "done"

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from sharpen.errors import TransportError
-from sharpen.execution.ray import luggage
+from tests.execution.internals import ray_luggage as luggage
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from sharpen.errors import ConfigError, MissingExtraError
 from sharpen.execution import RayExecutionStrategy
-from sharpen.execution.ray.resources import checked, fits, options_for
+from tests.execution.internals import checked, fits, options_for
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -2,7 +2,7 @@
 
 import random
 
-from sharpen.llm.engine.blocks import ROOT, BlockPool
+from tests.llm.internals import ROOT, BlockPool
 
 
 def fill(pool: BlockPool, tokens: list[int]) -> list[int]:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from sharpen.llm.engine import Engine
-from sharpen.llm.engine.model_runner import ModelRunner
-from sharpen.llm.engine.paged_runner import PagedRunner
+from tests.llm.internals import ModelRunner, PagedRunner
 
 from .tiny import VOCAB, build
 

@@ -8,9 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from sharpen.llm.engine import Engine, SamplingParams, fused_runner
-from sharpen.llm.engine.fused_runner import FusedRunner
-from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
+from sharpen.llm.engine import Engine, SamplingParams
+from tests.llm.internals import FusedRunner, TorchKernels, engine_fused_runner as fused_runner
 
 from .tiny import VOCAB, build, logprobs_of, shared
 
@@ -21,7 +20,7 @@ def engine_with(kernels: str, model: Any, monkeypatch: pytest.MonkeyPatch, **opt
     made: Any = TorchKernels()
     device = None
     if kernels == "triton":
-        from sharpen.llm.engine.kernels.triton_kernels import TritonKernels
+        from tests.llm.internals import TritonKernels
 
         made = TritonKernels()
         device = "cuda" if torch.cuda.is_available() else None  # Triton's interpreter works on the CPU

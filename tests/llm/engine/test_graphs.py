@@ -2,7 +2,7 @@
 
 import torch
 
-from sharpen.llm.engine.graphs import RecordedShapes, StepGraphs
+from tests.llm.internals import RecordedShapes, StepGraphs
 
 
 def test_a_step_takes_the_least_recorded_shape_that_holds_it() -> None:

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from sharpen.llm.engine import Engine, SamplingParams
-from sharpen.llm.engine.model_runner import ModelRunner
+from tests.llm.internals import ModelRunner
 
 from .tiny import greedy_of, logprobs_of
 

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from sharpen.llm.engine import sampler
-from sharpen.llm.engine.noise import sample_seed, uniforms
-from sharpen.llm.engine.sampler import Mode, Settings, draw
+from tests.llm.internals import (
+    Mode,
+    SamplerSettings as Settings,
+    draw,
+    engine_sampler as sampler,
+    sample_seed,
+    uniforms,
+)
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from sharpen.llm.engine import Engine, Request, SamplingParams
-from sharpen.llm.engine.graphs import Step, StepGraphs, bucket
+from tests.llm.internals import Step, StepGraphs, bucket
 
 from .tiny import VOCAB, build, logprobs_of, shared
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.engine import Engine, SamplingParams, spans
-from sharpen.llm.engine.sequence import Sequence
-from sharpen.llm.engine.spans import DecodeSpan, lay_out
+from sharpen.llm.engine import Engine, SamplingParams
+from tests.llm.internals import DecodeSpan, Sequence, engine_spans as spans, lay_out
 
 from .tiny import shared
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from sharpen.llm.engine.text import TextStream
+from tests.llm.internals import TextStream
 
 from .tiny import EOS, Letters
 

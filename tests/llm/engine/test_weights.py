@@ -5,9 +5,9 @@ import torch
 from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 
 from sharpen.errors import InvalidInputError
+from sharpen.llm import ModelError
 from sharpen.llm.engine import Engine, EngineError, SamplingParams
-from sharpen.llm.engine.paged_runner import PagedRunner
-from sharpen.llm.errors import ModelError
+from tests.llm.internals import PagedRunner
 
 from .tiny import build, greedy_of, logprobs_of
 

@@ -26,8 +26,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_adapter(tiny_model: Path) -> Path:
     """An adapter that changes what the model says."""
-    from sharpen.llm.models.loading import load_model
-    from sharpen.llm.models.saving import save_model
+    from sharpen.llm import load_model
+    from tests.llm.internals import save_model
 
     loaded = load_model(tiny_model)
     return save_model(with_lora(loaded.model), loaded.tokenizer, tiny_model.parent / "adapter", source=loaded.source)
@@ -38,7 +38,7 @@ def with_lora(model: Any, seed: int = 1, **options: Any) -> Any:
     import torch
     from peft import get_peft_model
 
-    from sharpen.llm.models.lora import lora_config_for
+    from tests.llm.internals import lora_config_for
 
     config = lora_config_for(model, {"r": 4, "target_modules": "recommended", "init_lora_weights": False, **options})
     with torch.random.fork_rng(devices=[]):

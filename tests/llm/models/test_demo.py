@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sharpen.errors import MissingExtraError
-from sharpen.llm.models.demo import demo_model
-from sharpen.llm.models.loading import load_model
+from sharpen.llm import demo_model, load_model
 
 from .conftest import logits
 

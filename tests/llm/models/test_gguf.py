@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.gguf import cache_folder, converted
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.models.saving import save_model
+from sharpen.llm import ModelError, load_model
+from tests.llm.internals import cache_folder, converted, save_model
 
 from ..tiny_models import write_tiny_model
 from .conftest import logits, with_lora

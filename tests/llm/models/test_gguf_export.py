@@ -11,11 +11,8 @@ from tokenizers import Regex, pre_tokenizers
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.gguf_export import export_gguf
-from sharpen.llm.models.gguf_vocabulary import way_to_split
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.models.saving import save_model
+from sharpen.llm import ModelError, load_model
+from tests.llm.internals import export_gguf, save_model, way_to_split
 
 from ..tiny_models import tiny_tokenizer, write_tiny_model
 from .conftest import logits, with_lora

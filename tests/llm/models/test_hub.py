@@ -11,10 +11,8 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.hub import hub_folder
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.models.saving import save_model
+from sharpen.llm import ModelError, load_model
+from tests.llm.internals import hub_folder, save_model
 
 from ..hub_stub import running_hub
 from .conftest import logits, with_lora
@@ -72,7 +70,7 @@ def test_a_hub_that_does_not_answer_is_said_in_words() -> None:
 
 
 PROGRAM = """
-from sharpen.llm.errors import ModelError
+from sharpen.llm import ModelError
 from sharpen.llm.models.hub import hub_folder
 
 try:

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError, MissingExtraError
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.models.saving import save_model
+from sharpen.llm import ModelError, load_model
+from tests.llm.internals import save_model
 
 from ..tiny_models import write_tiny_model
 from .conftest import logits, with_lora

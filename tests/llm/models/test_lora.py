@@ -8,10 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.models.lora import create_lora_config, lora_config_for, merge_adapter, same_lora
-from sharpen.llm.models.source import read_adapter_config
+from sharpen.llm import ModelError, create_lora_config, load_model, merge_adapter
+from tests.llm.internals import lora_config_for, read_adapter_config, same_lora
 
 from .conftest import logits
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError
-from sharpen.llm.models.precision import choose_device, choose_precision, torch_dtype
+from tests.llm.internals import choose_device, choose_precision, torch_dtype
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, *, has_bf16: bool) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.loading import LoadedModel, load_model
-from sharpen.llm.models.saving import check_save_folder, save_model
+from sharpen.llm import LoadedModel, ModelError, load_model
+from tests.llm.internals import check_save_folder, save_model
 
 from .conftest import logits, with_lora
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.source import ModelSource, find_model
+from sharpen.llm import ModelError
+from tests.llm.internals import ModelSource, find_model
 
 
 def model_folder(folder: Path) -> Path:

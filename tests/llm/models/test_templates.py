@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.templates import check_chat_template
+from sharpen.llm import ModelError
+from tests.llm.internals import check_chat_template
 
 from ..tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from sharpen.llm.engine import SamplingParams
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.training_sample import TrainingSample
+from tests.llm.internals import LocalOptions, LocalPolicy, TrainingSample
 
 WAYS: list[LocalOptions] = [{}, {"trainable": "top:1"}, {"lora_rank": 4, "lora_alpha": 8}]
 WAY_NAMES = ["all", "top", "lora"]

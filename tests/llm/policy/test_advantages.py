@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.advantages import (
+from tests.llm.internals import (
     GroupAdvantages,
     Scale,
     gae_advantages,

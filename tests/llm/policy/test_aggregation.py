@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.aggregation import (
-    Aggregation,
-    Totals,
-    aggregate,
-    merge_metrics,
-    sequence_share,
-    token_share,
-)
+from tests.llm.internals import Aggregation, Totals, aggregate, merge_metrics, sequence_share, token_share
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 

@@ -9,12 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.policy import body as body_module
-from sharpen.llm.policy.bodies import AnyBody, body_of
-from sharpen.llm.policy.body import Body
-from sharpen.llm.policy.model_body import ModelBody
-from sharpen.llm.policy.token_batch import TokenBatch, places_of, token_batch
+from sharpen.llm import load_model
+from tests.llm.internals import (
+    AnyBody,
+    Body,
+    ModelBody,
+    TokenBatch,
+    body_of,
+    places_of,
+    policy_body as body_module,
+    token_batch,
+)
 
 from ..engine.tiny import build
 from .scenes import random_samples

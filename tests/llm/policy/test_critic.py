@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from sharpen.errors import InvalidInputError
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.policy.critic import LocalCritic
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.training_sample import TrainingSample
+from sharpen.llm import load_model
+from tests.llm.internals import LocalCritic, LocalOptions, LossSettings, TrainingSample
 
 from .scenes import WAY_NAMES, WAYS, random_samples
 

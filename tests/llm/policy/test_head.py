@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharpen.llm.policy import head
-from sharpen.llm.policy.head import head_logprobs
+from tests.llm.internals import head_logprobs, policy_head as head
 
 TARGETS = torch.tensor([3, 0, 10, 3, 7])
 TEMPERATURES = torch.tensor([1.0, 0.5, 2.0, 1.0, 1.3])

@@ -6,8 +6,7 @@ from typing import get_args
 import pytest
 import torch
 
-from sharpen.llm.policy.aggregation import merge_metrics
-from sharpen.llm.policy.losses import KLKind, entropy_from_logits, kl_estimate, kl_loss, value_loss
+from tests.llm.internals import KLKind, entropy_from_logits, kl_estimate, kl_loss, merge_metrics, value_loss
 
 from .numbers import noise, random_mask, row
 

@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from sharpen.llm import demo_model
 from sharpen.llm.engine import SamplingParams
-from sharpen.llm.models.demo import demo_model
-from sharpen.llm.policy.advantages import turn_advantages
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.training_sample import TrainingSample
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, TrainingSample, turn_advantages
 
 from .scenes import sample_of
 

@@ -8,14 +8,9 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import ConfigError, InvalidInputError
+from sharpen.llm import TrainingError, load_model
 from sharpen.llm.engine import SamplingParams
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.sample_rows import totals_of
-from sharpen.llm.policy.training_sample import TrainingSample
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, TrainingSample, totals_of
 
 from .scenes import WAY_NAMES, WAYS, policy, prompts, random_samples, sampled
 

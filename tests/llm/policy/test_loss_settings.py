@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.policy.loss_settings import LossSettings
+from tests.llm.internals import LossSettings
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.aggregation import Aggregation, Metrics, Totals, merge_metrics
-from sharpen.llm.policy.losses import (
+from tests.llm.internals import (
+    Aggregation,
+    Metrics,
+    Totals,
     entropy_from_logits,
     importance_weights,
     kl_estimate,
     kl_loss,
+    merge_metrics,
     policy_loss,
     value_loss,
 )

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.policy.optimiser import Optimiser
-from sharpen.llm.policy.schedule import Schedule
+from sharpen.llm import TrainingError
+from tests.llm.internals import Optimiser, Schedule
 
 
 def weights(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:

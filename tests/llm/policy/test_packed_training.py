@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharpen.algorithm.verl.collected import CollectedRollout
-from sharpen.algorithm.verl.credit import Estimator, assign_credit
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import Aggregation, LossSettings
+from tests.algorithm.internals import CollectedRollout, Estimator, assign_credit
 from tests.algorithm.verl.made_rollouts import call, collected
+from tests.llm.internals import Aggregation, LocalOptions, LossSettings
 
 from .scenes import policy
 

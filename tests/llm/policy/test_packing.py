@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
-from sharpen.llm.policy.packing import micro_batches, pack, padded
+from tests.llm.internals import micro_batches, pack, padded
 
 # -- packs -------------------------------------------------------------------------------------------
 

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharpen.llm.errors import ModelError
-from sharpen.llm.models.loading import load_model
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
+from sharpen.llm import ModelError, load_model
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings
 from tests.llm.tiny_models import write_tiny_model
 
 from .scenes import WAY_NAMES, WAYS, policy, random_samples, sampled

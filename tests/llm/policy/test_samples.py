@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import InvalidInputError
-from sharpen.llm.policy.samples import NOT_SAMPLED, Sample, Turn, merge_turns
+from tests.llm.internals import NOT_SAMPLED, Sample, Turn, merge_turns
 
 # -- by hand -----------------------------------------------------------------------------------------
 

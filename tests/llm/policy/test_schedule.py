@@ -3,7 +3,7 @@
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.policy.schedule import Schedule
+from tests.llm.internals import Schedule
 
 
 def test_the_warm_up_ends_at_the_whole_rate() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import InvalidInputError
-from sharpen.llm.policy.token_tree import token_tree, tree_batches
+from tests.llm.internals import token_tree, tree_batches
 
 # Few tokens and long common beginnings, so that much is shared.
 SEQUENCES = st.lists(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import InvalidInputError
-from sharpen.llm.policy.training_sample import TrainingSample
+from tests.llm.internals import TrainingSample
 
 GOOD: dict[str, Any] = {
     "token_ids": [1, 2, 3],

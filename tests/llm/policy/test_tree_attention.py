@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from sharpen.llm.policy.token_tree import TokenTree, token_tree
-from sharpen.llm.policy.tree_attention import FlashLayout, TreeAttention
+from tests.llm.internals import FlashLayout, TokenTree, TreeAttention, token_tree
 
 from .scenes import random_samples
 

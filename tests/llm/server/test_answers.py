@@ -5,10 +5,7 @@ from typing import Any
 import msgspec
 
 from sharpen.llm.engine import Generation, Sample
-from sharpen.llm.server.answers import AnswerWriter, Asked
-from sharpen.llm.server.fields import CompletionFields
-from sharpen.llm.server.prompts import Prompt
-from sharpen.llm.server.token_texts import TokenTexts
+from tests.llm.internals import AnswerWriter, Asked, CompletionFields, Prompt, TokenTexts
 
 
 def sample(index: int, versions: list[int]) -> Sample:

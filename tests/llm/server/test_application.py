@@ -5,7 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sharpen.llm.server import EngineServer, application
+from sharpen.llm.server import EngineServer
+from tests.llm.internals import server_application as application
 
 from .conftest import NAME
 

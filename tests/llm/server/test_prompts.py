@@ -5,10 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.llm.server import prompts
-from sharpen.llm.server.fields import ChatFields, CompletionFields
-from sharpen.llm.server.prompts import Prompt, PromptWriter
-from sharpen.llm.server.refusals import Refusal
+from tests.llm.internals import ChatFields, CompletionFields, Prompt, PromptWriter, Refusal, server_prompts as prompts
 
 from ..tiny_models import tiny_tokenizer
 from .models import TOOLS

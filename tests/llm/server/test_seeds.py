@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from sharpen.llm.engine import Engine
-from sharpen.llm.server import EngineServer, seeds
-from sharpen.llm.server.seeds import CallSeeds
+from sharpen.llm.server import EngineServer
+from tests.llm.internals import CallSeeds, server_seeds as seeds
 
 from .conftest import NAME
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sharpen.llm.server.token_texts import TokenTexts
+from tests.llm.internals import TokenTexts
 
 TEXT = "Natalia sold clips \u20ac to her friends"
 

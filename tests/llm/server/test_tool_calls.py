@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from sharpen.llm.engine import Engine
 from sharpen.llm.server import EngineServer
-from sharpen.llm.server.tool_calls import ToolCall, ToolCallReader
+from tests.llm.internals import ToolCall, ToolCallReader
 
 from .conftest import NAME, client_of
 from .models import TOOLS, reciting_model

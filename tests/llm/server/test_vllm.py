@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from sharpen import ModelEntry
 from sharpen.errors import ConfigError, MissingExtraError, PortTakenError, RunError
-from sharpen.llm.errors import ModelError
-from sharpen.llm.server.vllm import VLLMServer
-from sharpen.llm_proxy.models.model_list import ModelEntry
+from sharpen.llm import ModelError
+from tests.llm.internals import VLLMServer
 
 from . import fake_vllm
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sharpen.llm.tool import RLTrainingTool
-from sharpen.llm.tool.errors import JobError
-from sharpen.llm.tool.jobs import Job
+from sharpen.llm import RLTrainingTool
+from tests.llm.internals import Job, JobError
 
 Answer = dict[str, Any]
 

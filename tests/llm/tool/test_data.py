@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import DatasetError
+from sharpen.llm import DatasetError
 
 from .calls import Calls
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.tool.process import ProcessMark
+from tests.llm.internals import ProcessMark
 
 from .calls import Calls, wait_until
 from .waiting_rewards import BrokenReward, ExitingReward, WaitingReward

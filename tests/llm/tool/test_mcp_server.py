@@ -12,7 +12,7 @@ import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 
-from sharpen.llm.tool.actions import ACTIONS
+from tests.llm.internals import ACTIONS
 
 from .calls import Calls
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.llm.tool.errors import ParameterError
-from sharpen.llm.tool.model_check import check_model
-from sharpen.llm.tool.workspace import Workspace
+from tests.llm.internals import ParameterError, Workspace, check_model
 
 from .calls import Calls
 

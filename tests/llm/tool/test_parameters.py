@@ -8,8 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.llm.tool.actions import ACTIONS
-from sharpen.llm.tool.parameters import Parameter
+from tests.llm.internals import ACTIONS, Parameter
 
 PARAMETERS = [each for action in ACTIONS.values() for each in action.parameters]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sharpen.llm.tool import process as module
-from sharpen.llm.tool.process import ProcessMark
+from tests.llm.internals import ProcessMark, tool_process as module
 
 from .calls import wait_until
 

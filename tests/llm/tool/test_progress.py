@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from sharpen.callbacks import Callback
-from sharpen.llm.tool import progress
-from sharpen.llm.tool.progress import ProgressFile
-from sharpen.llm.tool.stopping import JobStopped, StopRequest
+from tests.llm.internals import JobStopped, ProgressFile, StopRequest, tool_progress as progress
 
 
 def loop_at(step: int, **metrics: float) -> Any:

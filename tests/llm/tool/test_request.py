@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.tool.errors import ParameterError
-from sharpen.llm.tool.request import read_request
+from tests.llm.internals import ParameterError, read_request
 
 TRAIN = {"action": "train", "algorithm": "sft", "model_name": "m"}
 

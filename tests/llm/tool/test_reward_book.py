@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.rewards import create_accuracy_reward, create_length_penalty_reward, create_step_reward
-from sharpen.llm.tool.reward_book import build
+from sharpen.llm import create_accuracy_reward, create_length_penalty_reward, create_step_reward
+from tests.llm.internals import build
 
 from .calls import Calls
 

@@ -6,11 +6,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sharpen.llm.tool import RLTrainingTool
-from sharpen.llm.tool.actions import ACTIONS
-from sharpen.llm.tool.errors import ParameterError
-from sharpen.llm.tool.request import read_request
-from sharpen.llm.training.option_names import option_names
+from sharpen.llm import RLTrainingTool
+from tests.llm.internals import ACTIONS, ParameterError, option_names, read_request
 
 CALLS: list[dict[str, Any]] = [
     {"action": "train", "algorithm": "sft", "model_name": "m", "use_lora": True, "batch_size": 4, "max_samples": None},

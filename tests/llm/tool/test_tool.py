@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from sharpen.llm.tool import RLTrainingTool
-from sharpen.llm.tools import RLTrainingTool as known_by_its_path
+from sharpen.llm import RLTrainingTool, RLTrainingTool as known_by_its_path
 
 from .calls import Calls
 

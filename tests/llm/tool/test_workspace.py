@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.tool.errors import ParameterError
-from sharpen.llm.tool.workspace import Workspace
+from tests.llm.internals import ParameterError, Workspace
 
 
 @pytest.fixture

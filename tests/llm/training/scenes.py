@@ -8,7 +8,7 @@ import torch
 
 from sharpen.callbacks import Callback
 from sharpen.files import read_json_lines
-from sharpen.llm.models.loading import load_model
+from sharpen.llm import load_model
 
 
 def sft_rows(count: int = 16) -> list[dict[str, Any]]:

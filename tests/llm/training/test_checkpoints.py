@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.training.checkpoints import (
+from tests.llm.internals import (
     STATE_FILE,
     check_apart,
     checkpoints,

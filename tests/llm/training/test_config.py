@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
-from sharpen.llm.training import limits
-from sharpen.llm.training.config import TrainingConfig
+from sharpen.llm import TrainingConfig
 from sharpen.loggers import Logger
+from tests.llm.internals import training_limits as limits
 
 FIELDS = [each.name for each in fields(TrainingConfig)]
 

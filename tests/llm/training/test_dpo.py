@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.llm.errors import RowError
-from sharpen.llm.trainers import DPOTrainerWrapper
+from sharpen.llm import DPOTrainerWrapper, RowError
 
 from .scenes import dpo_rows, metric_lines, same, weights_of
 

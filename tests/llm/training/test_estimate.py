@@ -11,13 +11,19 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from sharpen.llm.training import memory_need
-from sharpen.llm.training.device_speed import device_speed
-from sharpen.llm.training.estimate import Estimate, estimate
-from sharpen.llm.training.memory_need import available_bytes
-from sharpen.llm.training.model_shape import ModelShape, shape_of
-from sharpen.llm.training.settings import Algorithm, Settings, resolve
-from sharpen.llm.training.workload import workload
+from tests.llm.internals import (
+    Algorithm,
+    Estimate,
+    ModelShape,
+    TrainingSettings as Settings,
+    available_bytes,
+    device_speed,
+    estimate,
+    resolve,
+    shape_of,
+    training_memory_need as memory_need,
+    workload,
+)
 
 torch.set_num_threads(1)
 
@@ -285,7 +291,7 @@ def test_the_memory_of_a_real_run_is_estimated_within_a_factor(tmp_path: Path) -
 
 
 def test_a_mixture_of_experts_is_as_wide_as_what_one_token_meets() -> None:
-    from sharpen.llm.training.model_shape import _inner
+    from tests.llm.internals import _inner
 
     config = SimpleNamespace(num_experts_per_tok=2, moe_intermediate_size=64, intermediate_size=999)
     assert _inner(config, 32) == 128

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sharpen.llm.trainers import GRPOTrainerWrapper, SFTTrainerWrapper, TrainingConfig
-from sharpen.llm.training.checkpoints import checkpoints
+from sharpen.llm import GRPOTrainerWrapper, SFTTrainerWrapper, TrainingConfig
+from tests.llm.internals import checkpoints
 
 from ..tiny_models import write_tiny_model
 from .scenes import metric_lines, rl_rows, sft_rows, texts

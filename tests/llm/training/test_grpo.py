@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import RewardError
-from sharpen.llm.evaluation import evaluate
-from sharpen.llm.trainers import GRPOTrainerWrapper, SFTTrainerWrapper
+from sharpen.llm import GRPOTrainerWrapper, RewardError, SFTTrainerWrapper, evaluate
 
 from ..tiny_models import write_tiny_model
 from .scenes import metric_lines, rl_rows, same, sft_rows, share_of_e, texts, weights_of

@@ -7,8 +7,8 @@ import pytest
 
 from sharpen.callbacks import Callback
 from sharpen.files import folder_size, size_in_words
-from sharpen.llm.trainers import SFTTrainerWrapper
-from sharpen.llm.training.checkpoints import checkpoints
+from sharpen.llm import SFTTrainerWrapper
+from tests.llm.internals import checkpoints
 
 from .scenes import metric_lines, same, sft_rows, weights_of
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.training.checkpoints import STATE_FILE
-from sharpen.llm.training.loss_watch import WINDOW, LossWatch, is_oscillating
+from sharpen.llm import TrainingError
+from tests.llm.internals import STATE_FILE, WINDOW, LossWatch, is_oscillating
 
 
 def loop(step: int = 1, output_dir: Path | None = None, **metrics: float) -> Any:

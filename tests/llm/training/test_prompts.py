@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sharpen.llm.errors import RowError
-from sharpen.llm.training.prompts import check_texts, prompt_lengths, row_lengths
+from sharpen.llm import RowError
+from tests.llm.internals import check_texts, prompt_lengths, row_lengths
 
 from ..tiny_models import tiny_tokenizer
 

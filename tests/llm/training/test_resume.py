@@ -12,9 +12,8 @@ import pytest
 
 from sharpen.callbacks import Callback, Checkpoint
 from sharpen.errors import ConfigError, StateFileError
-from sharpen.llm.errors import ModelError
-from sharpen.llm.trainers import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
-from sharpen.llm.training.checkpoints import checkpoints
+from sharpen.llm import DPOTrainerWrapper, GRPOTrainerWrapper, ModelError, SFTTrainerWrapper
+from tests.llm.internals import checkpoints
 
 from ..tiny_models import write_tiny_model
 from .scenes import StopAt, dpo_rows, metric_lines, rl_rows, same, sft_rows, share_of_e, weights_of

@@ -12,11 +12,19 @@ import pytest
 
 import sharpen
 from sharpen.errors import ConfigError
-from sharpen.llm.training.config import TrainingConfig
-from sharpen.llm.training.option_names import OTHER_NAMES, option_names
-from sharpen.llm.training.settings import Algorithm, Settings, resolve
-from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN
+from sharpen.llm import TrainingConfig
 from sharpen.loggers import ConsoleLogger, Logger
+from tests.llm.internals import (
+    OTHER_NAMES,
+    OURS,
+    PASSED,
+    REFUSED,
+    REFUSED_IN,
+    Algorithm,
+    TrainingSettings as Settings,
+    option_names,
+    resolve,
+)
 
 ALGORITHMS: list[Algorithm] = ["sft", "grpo", "dpo"]
 

@@ -12,9 +12,8 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import SFTTrainerWrapper
-from sharpen.llm.training.processes import Processes, processes
-from sharpen.llm.training.run_length import run_length
 from tests.execution.processes import REPOSITORY
+from tests.llm.internals import Processes, processes, run_length
 
 from .scenes import metric_lines, sft_rows, weights_of
 

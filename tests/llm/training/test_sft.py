@@ -11,10 +11,9 @@ import torch
 
 from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import ModelError, RowError, TrainingError
-from sharpen.llm.trainers import SFTTrainerWrapper, TrainingConfig, create_lora_config
-from sharpen.llm.training.checkpoints import checkpoints
+from sharpen.llm import ModelError, RowError, SFTTrainerWrapper, TrainingConfig, TrainingError, create_lora_config
 from sharpen.loggers import Logger
+from tests.llm.internals import checkpoints
 
 from .scenes import logits_of, metric_lines, same, sft_rows, weights_of
 

@@ -13,13 +13,26 @@ import torch
 import trl
 
 from sharpen.errors import ConfigError
-from sharpen.llm.training.config import TrainingConfig
-from sharpen.llm.training.run_length import run_length
-from sharpen.llm.training.settings import Algorithm, Settings, resolve
-from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
-from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
-from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
-from sharpen.llm.training.trl_values import LOSSES, VALUES, check_options
+from sharpen.llm import TrainingConfig
+from tests.llm.internals import (
+    LOSSES,
+    NEEDS,
+    NEEDS_IN_GRPO,
+    OURS,
+    PASSED,
+    REFUSED,
+    REFUSED_IN,
+    VALUES,
+    Algorithm,
+    TrainingSettings as Settings,
+    check_kind,
+    check_options,
+    flash_attention,
+    is_padding_free,
+    resolve,
+    run_length,
+    trl_config,
+)
 
 torch.set_num_threads(1)
 
@@ -172,7 +185,7 @@ def test_further_options_of_trl_pass_through_by_name() -> None:
 
 
 def test_an_option_that_only_a_newer_trl_has_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sharpen.llm.training import option_names
+    from tests.llm.internals import training_option_names as option_names
 
     known = {name: option for name, option in PASSED.items() if name != "neftune_noise_alpha"}
     monkeypatch.setattr(option_names, "PASSED", known)

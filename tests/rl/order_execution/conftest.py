@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sharpen.rl.order_execution import Market, MarketSettings, Order, generate_market
-from sharpen.rl.order_execution.data import Ticks, write_stock
+from tests.rl.internals import Ticks, write_stock
 
 DAY = dt.datetime(2024, 3, 4)
 

@@ -27,7 +27,7 @@ from sharpen.rl.order_execution import (
     load_orders,
     oracle_advantage,
 )
-from sharpen.rl.order_execution.market import FEATURES, log_prices
+from tests.rl.internals import FEATURES, log_prices
 
 
 def test_the_same_seed_writes_the_same_files(tmp_path: Path) -> None:

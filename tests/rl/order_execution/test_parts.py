@@ -24,9 +24,7 @@ from sharpen.rl.order_execution import (
     TwapRelativeActionInterpreter,
     load_orders,
 )
-from sharpen.rl.order_execution.data import Ticks, open_stock, write_stock
-from sharpen.rl.order_execution.order import save_orders
-from sharpen.rl.trees import stack
+from tests.rl.internals import Ticks, open_stock, save_orders, stack, write_stock
 
 from .conftest import at, order
 

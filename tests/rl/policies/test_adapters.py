@@ -11,9 +11,8 @@ from gymnasium import spaces
 from torch import nn
 
 from sharpen.errors import ConfigError
-from sharpen.rl.policies import ModulePolicy, SB3Policy, Tianshou04Policy
-from sharpen.rl.policies.tianshou import Batch, EpisodeBuffer
-from sharpen.rl.policy import Policy
+from sharpen.rl import ModulePolicy, Policy, SB3Policy, Tianshou04Policy
+from tests.rl.internals import Batch, EpisodeBuffer
 
 from .toys import SIGN_OBS, TWO, UNIT, near_reward, play, same, sign_reward
 

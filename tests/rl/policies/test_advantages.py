@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.rl.policies.advantages import explained_variance, gae, n_step_returns, next_values
-from sharpen.rl.policies.normaliser import RunningMoments
+from tests.rl.internals import RunningMoments, explained_variance, gae, n_step_returns, next_values
 
 
 def test_gae_of_two_episodes_by_hand() -> None:

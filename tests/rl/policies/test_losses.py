@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributions as reference, tensor
 
-from sharpen.rl.policies import distributions, losses
+from tests.rl.internals import policies_distributions as distributions, policies_losses as losses
 
 
 def test_clipped_surrogate_takes_the_pessimistic_side() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from sharpen.callbacks.state_file import load_state, save_state
+from sharpen.callbacks import load_state, save_state
 from sharpen.errors import ConfigError
-from sharpen.rl.policies import DQN, MLP, SAC
+from sharpen.rl import DQN, MLP, SAC
 
 from .toys import SIGN_OBS, TWO, UNIT, near_reward, play, same, sign_reward
 

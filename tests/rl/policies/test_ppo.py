@@ -11,10 +11,9 @@ import torch
 from gymnasium import spaces
 from safetensors.torch import save_file
 
-from sharpen.callbacks.state_file import load_state, save_state
+from sharpen.callbacks import load_state, save_state
 from sharpen.errors import ConfigError
-from sharpen.rl.episodes import EpisodeBatch
-from sharpen.rl.policies import MLP, PPO
+from sharpen.rl import MLP, PPO, EpisodeBatch
 
 from .toys import SIGN_OBS, TWO, UNIT, near_reward, play, same, sign_reward
 

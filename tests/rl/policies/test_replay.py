@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sharpen.callbacks.state_file import load_state, save_state
+from sharpen.callbacks import load_state, save_state
 from sharpen.errors import ConfigError
-from sharpen.rl.episodes import EpisodeBatch
-from sharpen.rl.policies.replay import ReplayBuffer, transitions
+from sharpen.rl import EpisodeBatch, ReplayBuffer
+from tests.rl.internals import transitions
 
 
 def numbered(start: int, count: int) -> dict[str, Any]:

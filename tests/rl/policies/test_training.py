@@ -9,9 +9,19 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from sharpen.callbacks.state_file import save_state
-from sharpen.rl import DQN, PPO, SAC, ActionInterpreter, Reward, Simulator, StateInterpreter, Trainer, TrainingVessel
-from sharpen.rl.policies import MLP
+from sharpen.callbacks import save_state
+from sharpen.rl import (
+    DQN,
+    MLP,
+    PPO,
+    SAC,
+    ActionInterpreter,
+    Reward,
+    Simulator,
+    StateInterpreter,
+    Trainer,
+    TrainingVessel,
+)
 
 from .toys import SIGN_OBS, TWO, UNIT, same
 

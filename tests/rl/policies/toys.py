@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from sharpen.rl.episodes import EpisodeBatch
-from sharpen.rl.policy import Actor
+from sharpen.rl import Actor, EpisodeBatch
 
 Array = np.ndarray[Any, Any]
 SIGN_OBS = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from sharpen.errors import StoreError, StoreUnavailableError, StoreWriteError
 from sharpen.store import PostgresStore
-from sharpen.store.postgres import address, tables
 from sharpen.types import LLM, EnqueueRolloutRequest
+from tests.store.internals import postgres_address as address, postgres_tables as tables
 
 from ..scenes import PATIENCE_SECONDS, claim_new, make_span, within_patience
 from ..servers import PostgresServer, postgres_server

@@ -6,7 +6,7 @@ import pytest
 
 from sharpen.errors import StoreError, StoreFileError
 from sharpen.store import PostgresStore
-from sharpen.store.postgres.schema import MIGRATIONS
+from tests.store.internals import MIGRATIONS
 
 from ..scenes import finish_new
 from ..servers import PostgresServer

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from sharpen.store.postgres import PostgresStore, search
+from sharpen import PostgresStore
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import postgres_search as search
 
 from ..servers import PostgresServer
 from ..worlds import Clock, Ground

@@ -12,6 +12,7 @@ import pytest
 
 from sharpen.store import PostgresStore
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
+from tests.store.internals import postgres_store
 
 from ..scenes import PATIENCE_SECONDS, claim_new, make_span, within_patience
 from ..servers import PostgresServer
@@ -81,7 +82,7 @@ async def test_each_rollout_is_claimed_once_and_in_order_by_processes_and_by_thr
 async def test_one_wake_up_for_each_item_wherever_its_waiter_sits(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.store.postgres.store.LOOK_SECONDS", 3600.0)  # on a slow machine it would wake more
+    monkeypatch.setattr(postgres_store, "LOOK_SECONDS", 3600.0)  # on a slow machine it would wake more
     async with several(postgres, 3) as stores:
         waiting = [
             asyncio.create_task(store.dequeue_rollout(worker_id=f"w{n}", wait_seconds=PATIENCE_SECONDS))
@@ -115,7 +116,7 @@ async def test_a_wake_up_that_finds_nobody_goes_to_another_store(postgres: Postg
 async def test_whoever_waits_hears_of_what_another_store_finished(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharpen.store.postgres.store.LOOK_SECONDS", 3600.0)  # a message, and not a look
+    monkeypatch.setattr(postgres_store, "LOOK_SECONDS", 3600.0)  # a message, and not a look
     async with several(postgres, 2) as (here, there):
         claimed = await claim_new(there)
         one = asyncio.create_task(here.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=PATIENCE_SECONDS))

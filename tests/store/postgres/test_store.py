@@ -17,6 +17,7 @@ from psycopg.pq import PGconn, Ping
 from sharpen.errors import InvalidInputError, StoreError, StoreUnavailableError, StoreWriteError, UnknownIdError
 from sharpen.store import PostgresStore
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import postgres_tables
 
 from ..processes import eventually
 from ..scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, within_patience
@@ -199,7 +200,7 @@ async def test_what_cannot_be_sent_leaves_no_row_locked(
         raise RuntimeError("cannot be copied")
 
     claimed = await claim_new(store)
-    monkeypatch.setattr("sharpen.store.postgres.tables.copied", broken)
+    monkeypatch.setattr(postgres_tables, "copied", broken)
     with pytest.raises(RuntimeError, match="cannot be copied"):
         await store.add_many_spans([make_span(claimed) for _ in range(50)])
     held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sharpen' AND state LIKE 'idle in%'"

@@ -9,8 +9,8 @@ import random
 import sys
 import time
 
+from sharpen import RedisLightningStore
 from sharpen.errors import SharpenError
-from sharpen.store.redis import RedisLightningStore
 from sharpen.types import RolloutConfig, Span
 
 CONFIG = RolloutConfig(

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from sharpen.store.redis import RedisLightningStore
+from sharpen import RedisLightningStore
 from sharpen.types import Span
 
 

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 import redis as client
 
+from sharpen import RedisLightningStore
 from sharpen.errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
-from sharpen.store.opening import open_url
-from sharpen.store.redis import RedisLightningStore
+from tests.store.internals import open_url
 
 from ..processes import free_port
 from ..servers import RedisServer, find_program, redis_server

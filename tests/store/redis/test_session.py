@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 import redis as client
 
+from sharpen import RedisLightningStore
 from sharpen.errors import UnknownIdError
-from sharpen.store.jobs import Job
-from sharpen.store.redis import RedisLightningStore
-from sharpen.store.redis.scripts import COMMIT, SHA
-from sharpen.store.redis.unit import HOLD_MILLISECONDS
 from sharpen.types import EnqueueRolloutRequest
+from tests.store.internals import COMMIT, HOLD_MILLISECONDS, SHA, Job
 
 from ..processes import Child, child
 from ..scenes import PATIENCE_SECONDS, claim_new, make_span

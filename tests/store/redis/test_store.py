@@ -13,6 +13,7 @@ import pytest
 import redis as client
 from msgspec.structs import replace
 
+from sharpen import RedisLightningStore
 from sharpen.errors import (
     InvalidInputError,
     StoreError,
@@ -22,10 +23,8 @@ from sharpen.errors import (
     UnknownIdError,
 )
 from sharpen.store import LightningStoreClient, LightningStoreServer
-from sharpen.store.jobs import Job
-from sharpen.store.redis import RedisLightningStore
-from sharpen.store.redis.listening import READY_SECONDS
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
+from tests.store.internals import READY_SECONDS, Job, redis_session
 
 from ..processes import eventually
 from ..scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, waiting, within_patience
@@ -380,7 +379,7 @@ async def test_where_nothing_can_be_heard_writes_are_fast_and_waits_end(caplog):
 
 
 async def test_what_was_written_is_answered_though_a_claim_beside_it_fails(monkeypatch):
-    monkeypatch.setattr("sharpen.store.redis.session.HELD_SECONDS", 5.0)  # enough for a second try on a busy machine
+    monkeypatch.setattr(redis_session, "HELD_SECONDS", 5.0)  # enough for a second try on a busy machine
     calls = 0
     with redis_server() as server:
 

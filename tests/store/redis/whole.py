@@ -5,7 +5,7 @@ from collections import Counter
 
 import redis
 
-from sharpen.store.transitions import OPEN, PHASES
+from tests.store.internals import OPEN, PHASES
 
 LATEST, DEADLINE = 12, 8
 

@@ -16,11 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sharpen import PromptTemplate, Trainer
+from sharpen import APO, GEPA, FewShot, PromptTemplate, Trainer
 from sharpen.algorithm import Algorithm
-from sharpen.algorithm.apo import APO
-from sharpen.algorithm.few_shot import FewShot
-from sharpen.algorithm.gepa import GEPA
 from sharpen.llm_proxy import LLMProxy
 from tests.algorithm.prompts.programs import agents
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpen.algorithm.prompts.candidates import CandidateBook
-from sharpen.algorithm.prompts.records import read_records
 from sharpen.store import SQLiteStore
 from sharpen.types import Attempt, ResourcesUpdate, Rollout
+from tests.algorithm.internals import CandidateBook, read_records
 from tests.algorithm.verl.training_programs import REPOSITORY, TrainingProgram, TrainingPrograms
 
 from .upstream import Upstream, mark_in, name_of

@@ -12,8 +12,7 @@ from typing import Any
 import gepa.api  # noqa: F401 - imported here, once
 import openai.resources.chat  # noqa: F401
 
-import sharpen.execution.client_server
-import sharpen.store.sqlite  # noqa: F401
+from sharpen import ClientServerExecutionStrategy, SQLiteStore  # noqa: F401
 from tests.algorithm.prompts.programs import optimise
 from tests.algorithm.verl.programs.agents import NOTES
 

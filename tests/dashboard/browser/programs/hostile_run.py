@@ -9,11 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook
-from sharpen.algorithm.prompts.records import FOLDER, write_records
 from sharpen.runs import RunFolder
 from sharpen.store import SQLiteStore
 from sharpen.types import PromptTemplate, RolloutConfig, Span, TraceStatus
+from tests.algorithm.internals import FOLDER, Candidate, CandidateBook, write_records
 
 START = 1_794_700_000.0
 MARK = "<script>window.ran=1</script>"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import ray
 from tests.execution.bundles import RETRY, Work
+from tests.execution.internals import ServedByProcess
 
 from sharpen import setup_logging
 from sharpen.execution import RayExecutionStrategy
-from sharpen.execution.serving import ServedByProcess
 from sharpen.store import SQLiteStore
 
 FOLDER, ADDRESS, PLACE = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -44,7 +44,7 @@ class Noted(ServedByProcess):
 
 setup_logging("debug")
 if ADDRESS == "local":
-    from sharpen.execution import serving
+    from tests.execution.internals import serving
 
     serving.ServedByProcess = Noted
 store = SQLiteStore(FOLDER / "store.db")

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sharpen.llm.engine.kernels import training
+from tests.llm.internals import kernels_training as training
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WAYS = [False, pytest.param(True, marks=pytest.mark.triton)]

@@ -6,10 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharpen.llm.engine.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations
-from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
-from sharpen.llm.engine.prompt_rows import tiles_of
-from sharpen.llm.engine.sampler import Mode, Settings
+from tests.llm.internals import (
+    DecodeRows,
+    Heads,
+    LayerHeads,
+    Mode,
+    PromptRows,
+    Rotations,
+    SamplerSettings as Settings,
+    TorchKernels,
+    tiles_of,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.triton
@@ -18,7 +25,7 @@ PLAIN = TorchKernels()
 
 @pytest.fixture
 def kernels() -> Any:
-    from sharpen.llm.engine.kernels.triton_kernels import TritonKernels
+    from tests.llm.internals import TritonKernels
 
     return TritonKernels()
 

@@ -3,11 +3,7 @@
 from pathlib import Path
 from typing import Any, Unpack
 
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.ranks.ranked_policy import RankedPolicy
-from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, RankedPolicy, ShardedPolicy
 from tests.llm.policy.scenes import random_samples
 
 LOSS = LossSettings(entropy_coef=0.01, kl_coef=0.1)

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from sharpen.llm.policy.ranks.dealing import deal
+from tests.llm.internals import deal
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), max_size=12)
 

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given, strategies as st
 
-from sharpen.llm.policy.ranks.pieces import Piece, buckets, pieces_of, row_pieces
+from tests.llm.internals import Piece, buckets, pieces_of, row_pieces
 
 SIZES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 50), min_size=1)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.policy.ranks.ranked_policy import CHECK_EVERY, RankedPolicy
-from sharpen.llm.policy.ranks.servers import PolicyServers
+from sharpen.llm import TrainingError
 from tests.execution.processes import REPOSITORY, eventually, is_running
+from tests.llm.internals import CHECK_EVERY, PolicyServers, RankedPolicy
 
 from .crews import ranked, train
 

@@ -9,12 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from sharpen.errors import ConfigError, InvalidInputError
+from sharpen.llm import ModelError, TrainingError
 from sharpen.llm.engine import SamplingParams
-from sharpen.llm.errors import ModelError, TrainingError
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.ranks.ranked_policy import RankedPolicy
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, RankedPolicy
 from tests.llm.policy.scenes import prompts, random_samples
 from tests.llm.tiny_models import write_tiny_model
 

@@ -9,12 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from sharpen.errors import InvalidInputError
+from sharpen.llm import TrainingError
 from sharpen.llm.engine import SamplingParams
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.loss_settings import LossSettings
-from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
+from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, ShardedPolicy
 from tests.llm.policy.scenes import prompts, random_samples
 
 from .crews import LOSS, local_bytes, sharded, train

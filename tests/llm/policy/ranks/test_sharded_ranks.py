@@ -12,13 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from sharpen.errors import ConfigError
-from sharpen.llm.errors import TrainingError
-from sharpen.llm.policy.local_policy import LocalPolicy
-from sharpen.llm.policy.local_settings import LocalOptions
-from sharpen.llm.policy.ranks.servers import PolicyServers
-from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
-from sharpen.llm.policy.ranks.sharding import Sharding
+from sharpen.llm import TrainingError
 from tests.execution.processes import is_running
+from tests.llm.internals import LocalOptions, LocalPolicy, PolicyServers, ShardedPolicy, Sharding
 
 from .crews import local_bytes, ranked, sharded, train
 

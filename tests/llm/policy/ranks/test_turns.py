@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from sharpen.llm.policy.ranks.turns import NotWanted, Turns
 from tests.execution.processes import eventually
+from tests.llm.internals import NotWanted, Turns
 
 
 class BrokenOff(BaseException):

@@ -1,0 +1,11 @@
+"""What the tests use of `sharpen.litagent` beyond its public names: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.litagent.command.listener import MAX_BODY_BYTES, listening
+    from sharpen.litagent.command.reports import Reports
+
+__getattr__ = imports_on_use(__file__)

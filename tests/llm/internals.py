@@ -1,0 +1,149 @@
+"""What the tests use of `sharpen.llm` beyond its public names: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.llm.answers import is_same, read_answer, read_truth
+    from sharpen.llm.completions import Completion, completion_text
+    from sharpen.llm.engine import fused_runner as engine_fused_runner, sampler as engine_sampler, spans as engine_spans
+    from sharpen.llm.engine.blocks import ROOT, BlockPool
+    from sharpen.llm.engine.fused_runner import FusedRunner
+    from sharpen.llm.engine.graphs import RecordedShapes, Step, StepGraphs, bucket
+    from sharpen.llm.engine.kernels import training as kernels_training
+    from sharpen.llm.engine.kernels.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations
+    from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
+    from sharpen.llm.engine.kernels.triton_kernels import TritonKernels
+    from sharpen.llm.engine.model_runner import ModelRunner
+    from sharpen.llm.engine.noise import sample_seed, uniforms
+    from sharpen.llm.engine.paged_runner import PagedRunner
+    from sharpen.llm.engine.prompt_rows import tiles_of
+    from sharpen.llm.engine.sampler import Mode, Settings as SamplerSettings, draw
+    from sharpen.llm.engine.sequence import Sequence
+    from sharpen.llm.engine.spans import DecodeSpan, lay_out
+    from sharpen.llm.engine.text import TextStream
+    from sharpen.llm.generation import GeneratedCompletion
+    from sharpen.llm.gsm8k import DATA_VARIABLE
+    from sharpen.llm.list_dataset import ListDataset
+    from sharpen.llm.messages import check_prompt
+    from sharpen.llm.models.gguf import cache_folder, converted
+    from sharpen.llm.models.gguf_export import export_gguf
+    from sharpen.llm.models.gguf_vocabulary import way_to_split
+    from sharpen.llm.models.hub import hub_folder
+    from sharpen.llm.models.lora import lora_config_for, same_lora
+    from sharpen.llm.models.precision import choose_device, choose_precision, torch_dtype
+    from sharpen.llm.models.saving import check_save_folder, save_model
+    from sharpen.llm.models.source import ModelSource, find_model, read_adapter_config
+    from sharpen.llm.models.templates import check_chat_template
+    from sharpen.llm.plain_json import write_json
+    from sharpen.llm.policy import body as policy_body, head as policy_head
+    from sharpen.llm.policy.advantages import (
+        GroupAdvantages,
+        Scale,
+        gae_advantages,
+        reinforce_plus_plus_advantages,
+        turn_advantages,
+        whiten,
+    )
+    from sharpen.llm.policy.aggregation import (
+        Aggregation,
+        Metrics,
+        Totals,
+        aggregate,
+        merge_metrics,
+        sequence_share,
+        token_share,
+    )
+    from sharpen.llm.policy.bodies import AnyBody, body_of
+    from sharpen.llm.policy.body import Body
+    from sharpen.llm.policy.critic import LocalCritic
+    from sharpen.llm.policy.head import head_logprobs
+    from sharpen.llm.policy.local_policy import LocalPolicy
+    from sharpen.llm.policy.local_settings import LocalOptions
+    from sharpen.llm.policy.loss_settings import LossSettings
+    from sharpen.llm.policy.losses import (
+        KLKind,
+        entropy_from_logits,
+        importance_weights,
+        kl_estimate,
+        kl_loss,
+        policy_loss,
+        value_loss,
+    )
+    from sharpen.llm.policy.model_body import ModelBody
+    from sharpen.llm.policy.optimiser import Optimiser
+    from sharpen.llm.policy.packing import micro_batches, pack, padded
+    from sharpen.llm.policy.ranks.dealing import deal
+    from sharpen.llm.policy.ranks.pieces import Piece, buckets, pieces_of, row_pieces
+    from sharpen.llm.policy.ranks.ranked_policy import CHECK_EVERY, RankedPolicy
+    from sharpen.llm.policy.ranks.servers import PolicyServers
+    from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
+    from sharpen.llm.policy.ranks.sharding import Sharding
+    from sharpen.llm.policy.ranks.turns import NotWanted, Turns
+    from sharpen.llm.policy.sample_rows import totals_of
+    from sharpen.llm.policy.samples import NOT_SAMPLED, Sample, Turn, merge_turns
+    from sharpen.llm.policy.schedule import Schedule
+    from sharpen.llm.policy.token_batch import TokenBatch, places_of, token_batch
+    from sharpen.llm.policy.token_tree import TokenTree, token_tree, tree_batches
+    from sharpen.llm.policy.training_sample import TrainingSample
+    from sharpen.llm.policy.tree_attention import FlashLayout, TreeAttention
+    from sharpen.llm.reward_runner import RewardRunner, reward_runners, score
+    from sharpen.llm.rewards import ShapedReward
+    from sharpen.llm.server import application as server_application, prompts as server_prompts, seeds as server_seeds
+    from sharpen.llm.server.__main__ import parser
+    from sharpen.llm.server.answers import AnswerWriter, Asked
+    from sharpen.llm.server.chat_messages import read_messages
+    from sharpen.llm.server.fields import ChatFields, CompletionFields
+    from sharpen.llm.server.prompts import Prompt, PromptWriter
+    from sharpen.llm.server.refusals import Refusal
+    from sharpen.llm.server.seeds import CallSeeds
+    from sharpen.llm.server.token_texts import TokenTexts
+    from sharpen.llm.server.tool_calls import ToolCall, ToolCallReader
+    from sharpen.llm.server.vllm import VLLMServer
+    from sharpen.llm.sources import as_dataset, check_columns, to_hugging_face
+    from sharpen.llm.steps import count_steps
+    from sharpen.llm.tool import process as tool_process, progress as tool_progress
+    from sharpen.llm.tool.actions import ACTIONS
+    from sharpen.llm.tool.errors import JobError, ParameterError
+    from sharpen.llm.tool.jobs import Job
+    from sharpen.llm.tool.model_check import check_model
+    from sharpen.llm.tool.parameters import Parameter
+    from sharpen.llm.tool.process import ProcessMark
+    from sharpen.llm.tool.progress import ProgressFile
+    from sharpen.llm.tool.request import read_request
+    from sharpen.llm.tool.reward_book import build
+    from sharpen.llm.tool.stopping import JobStopped, StopRequest
+    from sharpen.llm.tool.workspace import Workspace
+    from sharpen.llm.training import (
+        limits as training_limits,
+        memory_need as training_memory_need,
+        option_names as training_option_names,
+    )
+    from sharpen.llm.training.checkpoints import (
+        STATE_FILE,
+        check_apart,
+        checkpoints,
+        find_checkpoint,
+        keep_newest,
+        remove_half_written,
+        set_aside,
+        write_checkpoint,
+    )
+    from sharpen.llm.training.device_speed import device_speed
+    from sharpen.llm.training.estimate import Estimate, estimate
+    from sharpen.llm.training.loss_watch import WINDOW, LossWatch, is_oscillating
+    from sharpen.llm.training.memory_need import available_bytes
+    from sharpen.llm.training.model_shape import ModelShape, _inner, shape_of
+    from sharpen.llm.training.option_names import OTHER_NAMES, option_names
+    from sharpen.llm.training.processes import Processes, processes
+    from sharpen.llm.training.prompts import check_texts, prompt_lengths, row_lengths
+    from sharpen.llm.training.run_length import run_length
+    from sharpen.llm.training.settings import Algorithm, Settings as TrainingSettings, resolve
+    from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
+    from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
+    from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
+    from sharpen.llm.training.trl_values import LOSSES, VALUES, check_options
+    from sharpen.llm.training.workload import workload
+
+__getattr__ = imports_on_use(__file__)

@@ -1,0 +1,10 @@
+"""What the tests use of `sharpen.loggers` beyond its public names: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.loggers.plot import read_curves
+
+__getattr__ = imports_on_use(__file__)

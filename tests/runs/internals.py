@@ -1,0 +1,11 @@
+"""What the tests use of `sharpen.runs` beyond its public names: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.runs.files import naming_full_disk, read_json, write_json
+    from sharpen.runs.lock import served
+
+__getattr__ = imports_on_use(__file__)

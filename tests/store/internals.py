@@ -1,0 +1,33 @@
+"""What the tests use of `sharpen.store` beyond its public names: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.store import backup, memory, openapi, row_search, sqlite, sqlite_schema, sqlite_search
+    from sharpen.store.application import MAX_WAIT_SECONDS, StoreApplication
+    from sharpen.store.backup import backup_store
+    from sharpen.store.ids import new_id
+    from sharpen.store.jobs import Job
+    from sharpen.store.lifecycle import StoreClock
+    from sharpen.store.local import LocalStore
+    from sharpen.store.methods import METHODS
+    from sharpen.store.opening import is_server_url, open_url
+    from sharpen.store.postgres import (
+        address as postgres_address,
+        search as postgres_search,
+        store as postgres_store,
+        tables as postgres_tables,
+    )
+    from sharpen.store.postgres.schema import MIGRATIONS
+    from sharpen.store.redis import session as redis_session
+    from sharpen.store.redis.listening import READY_SECONDS
+    from sharpen.store.redis.scripts import COMMIT, SHA
+    from sharpen.store.redis.unit import HOLD_MILLISECONDS
+    from sharpen.store.spool import Entry, Spool, default_folder
+    from sharpen.store.tokens import VARIABLE, given_token, left_in_file, read_token, token_file
+    from sharpen.store.transitions import FINISHED, OPEN, PHASES, QUEUED
+    from sharpen.store.waiting import Crowd
+
+__getattr__ = imports_on_use(__file__)
