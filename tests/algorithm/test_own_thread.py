@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.algorithm.internals import ThreadInterrupted, computing, own_thread, run_in_own_thread
+from tests.errors import raises
 
 from .workers import until
 
@@ -38,7 +39,7 @@ async def test_what_would_end_a_loop_is_an_error(kind: type[BaseException]) -> N
     def work() -> None:
         raise kind("enough")
 
-    with pytest.raises(ThreadInterrupted, match="enough"):
+    with raises(ThreadInterrupted, "enough"):
         await run_in_own_thread(work, wake=nobody)
 
 

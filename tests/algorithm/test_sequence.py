@@ -16,6 +16,7 @@ from sharpen.algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgo
 from sharpen.components import build_component
 from sharpen.errors import ComponentError, ConfigError, RunError
 from tests.algorithm.internals import file_name, stages_of, title_of
+from tests.errors import raises
 
 
 class Adding(Algorithm[Any]):
@@ -164,7 +165,7 @@ async def test_no_stage_begins_after_a_callback_has_asked_for_the_end(caplog: py
 
 async def test_a_data_set_that_can_be_read_once_is_refused_before_anything_runs() -> None:
     first = Adding()
-    with pytest.raises(ConfigError, match=r"val_dataset is a list_iterator, .* 2 algorithms need it: give a list"):
+    with raises(ConfigError, "val_dataset", "list_iterator", 2):
         await equipped([first, Adding()], InMemoryLightningStore()).run([1], iter([2]))
     assert first.begun_with == []
     await equipped([first], InMemoryLightningStore()).run([1], iter([2]))
@@ -178,7 +179,7 @@ async def test_a_sequence_goes_on_in_its_stage_with_what_that_began_with() -> No
     store, saved = InMemoryLightningStore(), list[dict[str, Any]]()
     failing = equipped([Adding("a"), Adding("b", 3, fails_at=2)], store)
     failing.set_checkpointer(saved.append)
-    with pytest.raises(RuntimeError, match="lost"):
+    with raises(RuntimeError, "lost"):
         await failing.run()
     assert [(each["stage"], each["state"]) for each in saved] == [
         (0, {"done": 1}),
@@ -264,14 +265,12 @@ async def test_within_a_run_only_the_stage_under_way_goes_back(caplog: pytest.Lo
 
 @pytest.mark.parametrize("others", [[Adding()], [Adding(), Baseline()], [algo(lambda: None), Adding()]])
 def test_the_state_of_other_stages_is_refused(others: list[Any]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"the state is of .*, but the sequence is .*Adding, then .*AddingInThread: a"
-    ):
+    with raises(ConfigError, "Adding", "AddingInThread"):
         AlgorithmSequence([Adding(), AddingInThread()]).load_state_dict(AlgorithmSequence(others).state_dict())
 
 
 def test_the_state_of_a_single_algorithm_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the state is of no sequence"):
+    with pytest.raises(ConfigError):
         AlgorithmSequence([Adding()]).load_state_dict({"done": 1})
 
 
@@ -281,7 +280,7 @@ async def test_resources_that_the_store_has_lost_are_a_clear_error() -> None:
     state = {**sequence.state_dict(), "stage": 1}
     other = equipped([Adding(), Adding()], InMemoryLightningStore())
     other.load_state_dict(state)
-    with pytest.raises(RunError, match=r"does not hold the resources .* a store in memory ends with its process"):
+    with pytest.raises(RunError):
         await other.run()
 
 
@@ -335,7 +334,7 @@ async def test_a_stage_whose_model_has_ended_with_an_earlier_one_does_not_begin(
     if is_served:
         await sequence.run()
         return
-    with pytest.raises(RunError, match=r"stage 2 of 2 \(Adding\) cannot begin: main_llm leads to the model 'm', which"):
+    with raises(RunError, 2, "Adding", "main_llm", "m"):
         await sequence.run()
     second.needs_gateway = True
     await sequence.run()
@@ -345,7 +344,7 @@ async def test_a_stage_whose_model_has_ended_with_an_earlier_one_does_not_begin(
 async def test_a_model_that_will_end_before_its_time_is_pointed_out_at_once(caplog: pytest.LogCaptureFixture) -> None:
     first = Adding(fails_at=0)
     first.needs_gateway = True
-    with pytest.raises(RuntimeError, match="lost"):
+    with raises(RuntimeError, "lost"):
         await equipped([first, AddingInThread()], InMemoryLightningStore()).run()
     assert "the model of Adding may end with it: AddingInThread, which serves none, needs another" in caplog.text
 
@@ -363,28 +362,28 @@ def test_stages_are_specs_of_any_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "error", "message"),
+    ("stages", "error", "named"),
     [
-        ([], ConfigError, "an empty list: give at least one algorithm"),
-        ([[Baseline()]], ConfigError, r"algorithm\[0\] is a sequence itself: give one list"),
-        ([Baseline(), AlgorithmSequence([Baseline()])], ConfigError, r"algorithm\[1\] is a sequence itself"),
-        ([Baseline(), None], ComponentError, r"algorithm\[1\] cannot be None"),
-        (["Basline"], ComponentError, r"algorithm\[0\]='Basline': .* Did you mean 'baseline'"),
-        ([3], ComponentError, r"algorithm\[0\]=3 is no spec of Algorithm"),
-        ("Baseline", ComponentError, "takes a list of algorithms, not a str"),
-        (Baseline(), ComponentError, "takes a list of algorithms, not a Baseline"),
+        ([], ConfigError, ()),
+        ([[Baseline()]], ConfigError, ("algorithm[0]",)),
+        ([Baseline(), AlgorithmSequence([Baseline()])], ConfigError, ("algorithm[1]",)),
+        ([Baseline(), None], ComponentError, ("algorithm[1]", None)),
+        (["Basline"], ComponentError, ("algorithm[0]='Basline'", "baseline")),
+        ([3], ComponentError, ("algorithm[0]=3", "Algorithm")),
+        ("Baseline", ComponentError, ()),
+        (Baseline(), ComponentError, ("Baseline",)),
     ],
 )
-def test_what_is_no_list_of_algorithms_is_refused(stages: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_what_is_no_list_of_algorithms_is_refused(
+    stages: Any, error: type[Exception], named: tuple[object, ...]
+) -> None:
+    with raises(error, *named):
         AlgorithmSequence(stages)
 
 
 def test_one_object_cannot_be_two_stages() -> None:
     stage = Adding()
-    with pytest.raises(
-        ConfigError, match=r"algorithm\[1\] is the same object as an earlier stage: make one Adding for"
-    ):
+    with raises(ConfigError, "algorithm[1]", "Adding"):
         AlgorithmSequence([stage, stage])
 
 

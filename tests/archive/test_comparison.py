@@ -20,6 +20,7 @@ from tests.archive.internals import (
     read_rewards,
     setting_differences,
 )
+from tests.errors import raises
 
 from .run_scenes import always, dev_run, fails, prompt_run, simulator_run, tuned_run
 
@@ -179,9 +180,9 @@ def test_a_store_that_cannot_be_read_spoils_nothing_else(tmp_path: Path) -> None
 
 def test_wrong_questions_are_refused(tmp_path: Path) -> None:
     entry = RunEntry.of(simulator_run(tmp_path / "sim"))
-    with pytest.raises(ConfigError, match="no run to compare"):
+    with pytest.raises(ConfigError):
         asyncio.run(compare([]))
-    with pytest.raises(ConfigError, match="'sim' is given twice"):
+    with raises(ConfigError, "sim"):
         asyncio.run(compare([entry, entry]))
 
 

@@ -19,6 +19,7 @@ from sharpen.errors import UnknownIdError
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, Attempt, Rollout, RolloutConfig, Span, TraceStatus
 from tests.archive.internals import Entry, Message, ToolCall, Transcript, read_transcript, transcript_of, why_ended
+from tests.errors import raises
 
 from ..llm_proxy.replies import Fault, Reply
 from .rollout_scenes import CHATTY_REPLIES, TWICE, WEATHER, ask, chatty, play, scene
@@ -309,10 +310,10 @@ async def test_a_rollout_that_nobody_claimed_has_an_empty_transcript() -> None:
 
 async def test_unknown_ids_are_named() -> None:
     store = InMemoryLightningStore()
-    with pytest.raises(UnknownIdError, match="no rollout 'ro-x'"):
+    with raises(UnknownIdError, "ro-x"):
         await read_transcript(store, "ro-x")
     started = await store.start_rollout("task")
-    with pytest.raises(UnknownIdError, match=f"no attempt 'at-x': it has {started.attempt.attempt_id}"):
+    with raises(UnknownIdError, "at-x", started.attempt.attempt_id):
         await read_transcript(store, started.rollout_id, "at-x")
 
 

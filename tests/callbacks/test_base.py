@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from sharpen.callbacks import (
@@ -21,6 +20,7 @@ from sharpen.callbacks import (
     save_state,
 )
 from sharpen.errors import ConfigError
+from tests.errors import raises
 
 from .loops import CountingLoop
 
@@ -51,7 +51,7 @@ def test_an_error_in_a_hook_passes_and_the_callbacks_after_it_are_not_called() -
 
     notes: list[Any] = []
     loop = CountingLoop([Broken(), Notes(notes, "after")])
-    with pytest.raises(RuntimeError, match="broken hook"):
+    with raises(RuntimeError, "broken hook"):
         run_hook(loop.callbacks, "on_iter_end", loop, loop.trained)
     assert notes == []
 
@@ -116,7 +116,7 @@ def test_a_new_run_replaces_the_tables_and_a_resumed_one_goes_on(tmp_path: Path)
 
 
 def test_a_misspelt_hook_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match=r"Mine\.on_validation_end is no hook .* did you mean on_validate_end"):
+    with raises(ConfigError, "Mine.on_validation_end", "on_validate_end"):
 
         class Mine(Callback):
             def on_validation_end(self, loop: Any, trained: Any) -> None: ...

@@ -15,6 +15,7 @@ import pytest
 
 from sharpen.callbacks import Checkpoint, load_state
 from sharpen.errors import ConfigError
+from tests.errors import raises
 
 from .loops import CountingLoop
 
@@ -112,24 +113,26 @@ def test_a_metric_that_is_missing_is_nan_in_the_name_and_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "named"),
     [
-        ({"filename": "a/{iter}.pth"}, "without a folder"),
-        ({"filename": "{}.pth"}, "no template"),
-        ({"filename": "{iter:zz}.pth"}, "no template"),
-        ({"filename": "{iter.pth"}, "no template"),
-        ({"filename": ""}, "name of a file"),
-        ({"filename": "latest.pth"}, "use another"),
-        ({"every_n_iters": 0}, "every_n_iters is 0"),
-        ({"keep_last": 0}, "keep_last is 0"),
-        ({"keep_best": -1}, "keep_best is -1"),
-        ({"time_interval": 0}, "time_interval is 0"),
-        ({"save_latest": "yes"}, "save_latest is 'yes'"),
-        ({"mode": "best"}, "mode is 'best'"),
+        ({"filename": "a/{iter}.pth"}, ("filename",)),
+        ({"filename": "{}.pth"}, ("filename",)),
+        ({"filename": "{iter:zz}.pth"}, ("filename",)),
+        ({"filename": "{iter.pth"}, ("filename",)),
+        ({"filename": ""}, ("filename",)),
+        ({"filename": "latest.pth"}, ("filename",)),
+        ({"every_n_iters": 0}, ("every_n_iters", 0)),
+        ({"keep_last": 0}, ("keep_last", 0)),
+        ({"keep_best": -1}, ("keep_best", -1)),
+        ({"time_interval": 0}, ("time_interval", 0)),
+        ({"save_latest": "yes"}, ("save_latest", "yes")),
+        ({"mode": "best"}, ("mode", "best")),
     ],
 )
-def test_settings_that_cannot_work_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_cannot_work_are_refused(
+    tmp_path: Path, settings: dict[str, Any], named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         Checkpoint(tmp_path, **settings)
 
 
@@ -214,7 +217,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_and_changes_nothing(tmp
     loop = CountingLoop([checkpoint]).fit(1)
     before = checkpoint.state_dict()
     loop.metrics["broken"] = object()  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"state\['metrics'\]\['broken'\]"):
+    with raises(TypeError, "state['metrics']['broken']"):
         checkpoint.save(loop)
     assert checkpoint.state_dict() == before
     assert iteration_of(tmp_path / "latest.pth") == 1

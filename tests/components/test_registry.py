@@ -7,6 +7,7 @@ import pytest
 
 from sharpen.components import BUILT_IN, DEFAULT_REGISTRY, Registry, build_component, register
 from sharpen.errors import ComponentError
+from tests.errors import raises
 
 
 class Store:
@@ -31,7 +32,7 @@ def test_a_registered_path_is_imported_when_it_is_built(registry: Registry) -> N
     registry.register("nowhere", "not_there.Store")
     registry.register("mine", f"{__name__}.Store")
     assert type(build_component({"type": "mine"}, expected_type=Store, spec_name="s", registry=registry)) is Store
-    with pytest.raises(ComponentError, match="s='nowhere': there is no module 'not_there'"):
+    with raises(ComponentError, "not_there"):
         build_component("nowhere", expected_type=Store, spec_name="s", registry=registry)
 
 
@@ -74,37 +75,33 @@ def test_a_class_that_was_defined_again_replaces_itself(registry: Registry) -> N
 
 def test_a_name_does_not_move_to_another_thing(registry: Registry) -> None:
     registry.register("mine", Store)
-    with pytest.raises(
-        ComponentError, match=r"'mine' is already registered for .*\.Store: give .*\.OtherStore another"
-    ):
+    with raises(ComponentError, "mine", ".Store", ".OtherStore"):
         registry.register("mine", OtherStore)
     assert registry["mine"] is Store
 
 
 def test_two_lambdas_are_two_things(registry: Registry) -> None:
     registry.register("mine", lambda: Store())
-    with pytest.raises(ComponentError, match="already registered"):
+    with pytest.raises(ComponentError):
         registry.register("mine", lambda: OtherStore())
 
 
 def test_a_built_in_name_cannot_be_replaced(registry: Registry) -> None:
-    with pytest.raises(
-        ComponentError, match=r"'Decoder' is a built-in name for json\.JSONDecoder: give .* another name"
-    ):
+    with raises(ComponentError, "Decoder", "json.JSONDecoder"):
         registry.register("Decoder", Store)
-    with pytest.raises(ComponentError, match="'SQLiteStore' is a built-in name"):
+    with raises(ComponentError, "SQLiteStore"):
         register("SQLiteStore", Store)
 
 
 @pytest.mark.parametrize("target", ["nodots", 3, object()])
 def test_only_classes_factories_and_paths_can_be_registered(registry: Registry, target: Any) -> None:
-    with pytest.raises(ComponentError, match=r"^mine=.* is neither a class nor an import path"):
+    with raises(ComponentError, "mine="):
         registry.register("mine", target)
 
 
 @pytest.mark.parametrize("name", ["", 3, Store])
 def test_a_name_is_a_text(registry: Registry, name: Any) -> None:
-    with pytest.raises(ComponentError, match=r"is not a name: write register\("):
+    with raises(ComponentError, "register("):
         registry.register(name)
 
 

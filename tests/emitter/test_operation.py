@@ -13,6 +13,7 @@ from sharpen.errors import InvalidInputError
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span
 from tests.emitter.internals import as_json
+from tests.errors import raises
 
 TRACERS = [OtelTracer(), DummyTracer()]
 
@@ -115,7 +116,7 @@ def test_an_error_passes_through_and_is_recorded(tracer: Tracer) -> None:
     def agent() -> None:
         with pytest.raises(KeyError):
             fail()
-        with pytest.raises(ValueError, match="y"), operation(name="block"):
+        with raises(ValueError, "y"), operation(name="block"):
             raise ValueError("y")
 
     tracer.trace_run(agent)
@@ -156,7 +157,7 @@ async def test_an_async_generator_is_recorded_with_its_error(tracer: Tracer) -> 
     async def agent() -> list[int]:
         return [item async for item in stream(2)]
 
-    with pytest.raises(ValueError, match="dry"):
+    with raises(ValueError, "dry"):
         await tracer.trace_run_async(agent)
     assert only_operation(tracer).status.description == "ValueError: dry"
 
@@ -221,5 +222,5 @@ def test_what_is_no_function_or_name_is_refused(make: Any) -> None:
 
 
 def test_a_block_without_a_name_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="needs a name"), operation():
+    with pytest.raises(InvalidInputError), operation():
         raise AssertionError("not reached")

@@ -16,6 +16,7 @@ import pytest
 from stand_in_model import StandInModel, say_date
 
 from tests.algorithm.prompts.scripted_openai import ScriptedOpenAI, text_of
+from tests.errors import raises
 
 from .programs import EXAMPLES, run_program, the_run
 
@@ -40,7 +41,7 @@ def test_the_stand_in_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert serving.stdout is not None
         url = serving.stdout.readline().strip()
         body = json.dumps({"model": "nobody", "messages": []}).encode()
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with raises(urllib.error.HTTPError, 404):
             urllib.request.urlopen(urllib.request.Request(f"{url}/chat/completions", body))
         serving.send_signal(signal.SIGINT)
         assert serving.wait(20) == 0

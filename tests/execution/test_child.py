@@ -3,8 +3,7 @@
 import errno
 import socket
 
-import pytest
-
+from tests.errors import raises
 from tests.execution.internals import STOP, Parent, process
 
 from .processes import child_pids
@@ -34,7 +33,7 @@ def test_a_child_that_cannot_be_watched_ends_at_once(monkeypatch):
 
     monkeypatch.setattr(process._Watcher, "_start", out_of_files)
     before = set(child_pids())
-    with pytest.raises(OSError, match="Too many"):
+    with raises(OSError, "Too many"):
         process.ChildProcess("runner")
     assert set(child_pids()) <= before
     assert process._watcher._children == {}

@@ -13,6 +13,7 @@ from sharpen.errors import PortTakenError, RunError, RunnersExhaustedError, Runn
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.errors import raises
 from tests.execution.internals import pool, process
 from tests.http.internals import listen
 
@@ -119,7 +120,7 @@ async def test_a_server_that_runs_already_is_used_as_it_is():
 
 
 def test_a_store_that_nobody_serves_is_refused_when_the_strategy_must_not():
-    with pytest.raises(ValueError, match=r"managed_store is False.*InMemoryLightningStore"):
+    with raises(ValueError, "managed_store", False, "InMemoryLightningStore"):
         execute(Enqueue("a"), Work(), InMemoryLightningStore(), managed_store=False)
 
 
@@ -165,7 +166,7 @@ def test_two_runs_at_once_never_meet(tmp_path):
 def test_a_taken_port_is_a_clear_error_before_anything_starts(store, tmp_path):
     with listen("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
-        with pytest.raises(PortTakenError, match=str(port)):
+        with raises(PortTakenError, port):
             execute(Enqueue("a"), Work(folder=tmp_path), store, server_port=port)
     assert not notes(tmp_path, "start")
     assert statistics(store)["total_rollouts"] == 0
@@ -275,7 +276,7 @@ async def broken(store, worker_id, event) -> None:
 
 
 def test_a_runner_that_fails_at_its_start_five_times_ends_the_run(store, caplog):
-    with pytest.raises(RunnerStartError, match=r"5 times in a row(.|\n)*Traceback(.|\n)*no such model"):
+    with raises(RunnerStartError, 5, "no such model"):
         execute(Enqueue("a"), broken, store)
     assert caplog.text.count("no such model\n") >= 4
 
@@ -288,7 +289,7 @@ class FailsToArrive:
 def test_a_bundle_that_cannot_be_read_over_there_is_a_failed_start(store):
     work = Work()
     work.agent = FailsToArrive()
-    with pytest.raises(RunnerStartError, match="not a number"):
+    with raises(RunnerStartError, "not a number"):
         execute(Enqueue("a"), work, store)
 
 
@@ -299,12 +300,12 @@ async def die(store, worker_id, event) -> None:
 
 @pytest.mark.slow
 def test_a_runner_that_only_dies_ends_the_run(store):
-    with pytest.raises(RunError, match=r"without finishing a rollout.*exit code 9"):
+    with raises(RunError, 9):
         execute(Enqueue("a"), die, store)
 
 
 def test_max_rollouts_counts_over_the_lives_of_a_runner(store, tmp_path):
-    with pytest.raises(RunnersExhaustedError, match="1 rollouts wait"):
+    with raises(RunnersExhaustedError, 1):
         execute(Enqueue("a", "b", {"exit once": 1}, "c", "d"), Work(max_rollouts=4, folder=tmp_path), store)
     assert len(notes(tmp_path, "start")) == 2
     assert statistics(store)["rollouts_by_status"]["succeeded"] == 4
@@ -372,7 +373,7 @@ def test_a_store_server_that_cannot_start_ends_the_run_with_its_reason(store_pat
     store = SQLiteStore(store_path)
     store_path.rename(store_path.with_name("elsewhere.db"))
     store_path.mkdir()
-    with pytest.raises(RunError, match=r"store server failed at its start 5 times(.|\n)*store\.db"):
+    with raises(RunError, 5, "store.db"):
         execute(Enqueue("a"), Work(), store)
     with pytest.raises(StoreFileError):
         asyncio.run(store.close())
@@ -387,7 +388,7 @@ async def fail(store, event) -> None:
 
 
 def test_the_error_of_the_algorithm_reaches_the_caller_with_its_traceback(store):
-    with pytest.raises(ZeroDivisionError, match="in the algorithm") as caught:
+    with raises(ZeroDivisionError, "in the algorithm") as caught:
         execute(fail, Work(), store, graceful_timeout=0.2)
     assert "fail" in [entry.name for entry in caught.traceback]
 

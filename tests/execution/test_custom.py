@@ -71,5 +71,5 @@ async def test_an_async_strategy_may_delegate_to_ours(n_runners):
 
 
 def test_a_strategy_that_does_not_say_how_is_an_error():
-    with pytest.raises(NotImplementedError, match="override execute"):
+    with pytest.raises(NotImplementedError):
         ExecutionStrategy().execute(Enqueue(), Work(), InMemoryLightningStore())

@@ -11,6 +11,7 @@ import pytest
 
 from sharpen import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.execution import ClientServerExecutionStrategy
+from tests.errors import raises
 from tests.execution.internals import Mount, Served, announce, serve
 from tests.store.internals import VARIABLE
 
@@ -83,7 +84,7 @@ async def test_an_application_is_made_at_the_first_request_where_the_store_is_se
 async def test_what_lacks_its_packages_says_so_and_the_store_goes_on(sign: Path) -> None:
     mount = Mount("/greeter", f"{sign.name}:lacking", "greeter")
     async with served(InMemoryLightningStore(), mount) as serving:
-        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        with raises(urllib.error.HTTPError, 503) as refused:
             await get(f"{serving.url}/greeter/")
         assert "pip install 'sharpen[paint]'" in refused.value.read().decode()
         assert "ok" in await get(f"{serving.url}/health")

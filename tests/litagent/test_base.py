@@ -11,6 +11,7 @@ import pytest
 from sharpen.errors import ConfigError
 from sharpen.litagent import LitAgent
 from sharpen.types import Rollout
+from tests.errors import raises
 
 from .module_agents import Summing
 
@@ -117,15 +118,15 @@ async def test_an_agent_without_any_method_says_what_to_override():
     class Empty(LitAgent[str]):
         pass
 
-    expected = r"Empty has nothing to run: override rollout\(self, task, resources, rollout\)"
-    with pytest.raises(NotImplementedError, match=expected):
+    method = "rollout(self, task, resources, rollout)"
+    with raises(NotImplementedError, "Empty", method):
         Empty().training_rollout("t", {}, ROLLOUT)
-    with pytest.raises(NotImplementedError, match=expected):
+    with raises(NotImplementedError, "Empty", method):
         await Empty().validation_rollout_async("t", {}, ROLLOUT)
 
 
 def test_calling_an_async_agent_as_a_sync_one_is_a_clear_error():
-    with pytest.raises(NotImplementedError, match="Async is async: await its rollout_async"):
+    with raises(NotImplementedError, "Async", "rollout_async"):
         Async().training_rollout("t", {}, ROLLOUT)
 
 
@@ -138,7 +139,7 @@ def test_an_agent_that_does_not_call_super_works():
     agent = WithoutSuper("x")
     assert agent.trained_agents is None
     assert agent.rollout("t", {}, ROLLOUT) == 1.0
-    with pytest.raises(ConfigError, match="no trainer yet"):
+    with pytest.raises(ConfigError):
         _ = agent.trainer
 
 
@@ -155,7 +156,7 @@ def test_trainer_and_runner_are_found_both_ways():
 
 @pytest.mark.parametrize("what", ["trainer", "runner", "tracer"])
 def test_what_is_not_set_is_a_clear_error(what):
-    with pytest.raises(ConfigError, match=f"no {what}.*set_"):
+    with raises(ConfigError, what):
         getattr(Sync(), what)
 
 
@@ -164,7 +165,7 @@ def test_an_agent_keeps_no_trainer_alive():
     agent.set_trainer(trainer)
     del trainer
     gc.collect()
-    with pytest.raises(ConfigError, match="the trainer of this agent is gone"):
+    with pytest.raises(ConfigError):
         agent.get_trainer()
 
 
@@ -211,7 +212,7 @@ def test_an_agent_defined_in_a_function_travels():
     back = pickle.loads(cloudpickle.dumps(agent))
     assert back.rollout(2, {}, ROLLOUT) == 6.0
     assert back.seen == []
-    with pytest.raises(ConfigError, match="no runner yet"):
+    with pytest.raises(ConfigError):
         back.get_runner()
 
 

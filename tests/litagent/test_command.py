@@ -23,6 +23,7 @@ from sharpen.litagent import CommandAgent, CommandResult, LitAgent
 from sharpen.runner import Runner
 from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.types import Rollout
+from tests.errors import raises
 
 from ..runner.scenes import run_tasks
 from .commands import outputs, printed, python, reward, run, run_async, sh
@@ -55,27 +56,27 @@ def test_a_reward_may_have_several_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "named"),
     [
-        ("reward: high", "'high' of type str"),
-        ("reward: 1 point", "'1 point' of type str"),
-        ("reward: nan", "finite number"),
-        ('{"reward": "0.5"}', "'0.5' of type str"),
-        ('{"reward": true}', "type bool"),
-        ('{"reward": {"a": 1, "b": 2}}', "name the primary_key"),
+        ("reward: high", ("high",)),
+        ("reward: 1 point", ("1 point",)),
+        ("reward: nan", ()),
+        ('{"reward": "0.5"}', (0.5,)),
+        ('{"reward": true}', ()),
+        ('{"reward": {"a": 1, "b": 2}}', ("primary_key",)),
     ],
 )
-def test_a_reward_that_is_none_fails_the_attempt_with_words(line: str, words: str) -> None:
-    with pytest.raises(AgentResultError, match=f"the program printed a reward that is none.*{words}"):
+def test_a_reward_that_is_none_fails_the_attempt_with_words(line: str, named: tuple[object, ...]) -> None:
+    with raises(AgentResultError, *named):
         run(sh(f"echo '{line}'"))
 
 
 def test_the_exit_code_may_be_the_reward() -> None:
     assert reward(sh("exit 0", reward="exit-code")) == 1.0
     assert reward(sh("exit 3", reward="exit-code")) == 0.0
-    with pytest.raises(AgentExitError, match=r"exit code 127(.|\n)*not found"):
+    with raises(AgentExitError, 127):
         run(sh("no-such-thing-at-all", reward="exit-code"))
-    with pytest.raises(AgentExitError, match="killed by signal 6"):
+    with raises(AgentExitError, 6):
         run(sh("kill -ABRT $$", reward="exit-code"))
 
 
@@ -90,7 +91,7 @@ async def as_said(result: CommandResult) -> float:
 def test_a_function_may_give_the_reward() -> None:
     assert reward(sh("echo 7", reward=right), {"answer": "7"}) == 1.0
     assert reward(sh("exit 3", reward=as_said, exit_codes=[0, 3])) == 0.3
-    with pytest.raises(AgentResultError, match=r"the reward function gave a reward that is none.*'much'"):
+    with raises(AgentResultError, "much"):
         run(sh("true", reward=lambda result: "much"))
 
 
@@ -107,7 +108,7 @@ def test_an_exit_code_fails_the_attempt_with_the_last_words_of_the_program() -> 
     assert str(error.value).startswith("the program ended with exit code 3: line 100\n")
     assert "line 100" in str(error.value)
     assert "line 50\n" not in str(error.value)
-    with pytest.raises(AgentExitError, match="killed by signal 9"):
+    with raises(AgentExitError, 9):
         run(sh("kill -9 $$"))
 
 
@@ -115,45 +116,45 @@ def test_a_program_that_cannot_be_run_is_refused_before_a_rollout_is_spent(tmp_p
     plain = tmp_path / "agent.sh"
     plain.write_text("true")
     wrong = [
-        (CommandAgent(["no-such-thing"]), "no such program on the PATH"),
-        (CommandAgent(["./nothing.sh"], cwd=tmp_path), "there is no file"),
-        (CommandAgent(["./agent.sh"], cwd=tmp_path), "not executable: chmod"),
-        (CommandAgent(["sh"], cwd=tmp_path / "gone"), "cwd is .* no such folder"),
+        (CommandAgent(["no-such-thing"]), "no-such-thing"),
+        (CommandAgent(["./nothing.sh"], cwd=tmp_path), "nothing.sh"),
+        (CommandAgent(["./agent.sh"], cwd=tmp_path), "agent.sh"),
+        (CommandAgent(["sh"], cwd=tmp_path / "gone"), "cwd"),
     ]
-    for agent, words in wrong:
-        with pytest.raises(ConfigError, match=words):
+    for agent, named in wrong:
+        with raises(ConfigError, named):
             Runner[Any](tracer=DummyTracer()).run_context(agent=agent, store=InMemoryLightningStore()).__enter__()
     plain.chmod(0o755)
     plain.write_bytes(b"\x7fELF but not really")
-    with pytest.raises(AgentError, match=r"cannot be started: Exec format error: a script needs a first line"):
+    with pytest.raises(AgentError):
         run(CommandAgent(["./agent.sh"], cwd=tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"command": "python agent.py"}, "give a list"),
-        ({"command": []}, "command is empty"),
-        ({"command": ["python", 3]}, r"command\[1\] is 3"),
-        ({"command": ["a\0b"]}, "give a text"),
-        ({"reward": "stdout"}, "use 'output', 'call', 'exit-code'"),
-        ({"stdin": "yes"}, "use 'task'"),
-        ({"env": {"SHARPEN_TASK": "mine"}}, "set for each rollout"),
-        ({"env": {"LEVEL": 3}}, "LEVEL a value of type int"),
-        ({"env": {"A=B": "c"}}, "without '='"),
-        ({"env": ["A=B"]}, "env is a list"),
-        ({"inherit_env": "PATH"}, "a list of names"),
-        ({"inherit_env": 5}, "a list of names"),
-        ({"timeout_seconds": -1}, "timeout_seconds is -1"),
-        ({"timeout_seconds": 0}, "timeout_seconds is 0"),
-        ({"grace_seconds": float("nan")}, "grace_seconds is nan"),
-        ({"exit_codes": []}, "exit_codes is"),
-        ({"exit_codes": [300]}, "from 0 to 255"),
-        ({"max_output_bytes": 10}, "at least 1024"),
+        ({"command": "python agent.py"}, ("command",)),
+        ({"command": []}, ("command",)),
+        ({"command": ["python", 3]}, ("command[1]", 3)),
+        ({"command": ["a\0b"]}, ("command",)),
+        ({"reward": "stdout"}, ("output", "call", "exit-code")),
+        ({"stdin": "yes"}, ("task",)),
+        ({"env": {"SHARPEN_TASK": "mine"}}, ("env",)),
+        ({"env": {"LEVEL": 3}}, ("LEVEL",)),
+        ({"env": {"A=B": "c"}}, ("=",)),
+        ({"env": ["A=B"]}, ("env",)),
+        ({"inherit_env": "PATH"}, ("inherit_env",)),
+        ({"inherit_env": 5}, ("inherit_env",)),
+        ({"timeout_seconds": -1}, ("timeout_seconds", -1)),
+        ({"timeout_seconds": 0}, ("timeout_seconds", 0)),
+        ({"grace_seconds": float("nan")}, ("grace_seconds", "nan")),
+        ({"exit_codes": []}, ("exit_codes",)),
+        ({"exit_codes": [300]}, (0, 255)),
+        ({"max_output_bytes": 10}, (1024,)),
     ],
 )
-def test_a_wrong_option_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_is_refused(options: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         CommandAgent(**{"command": ["true"], **options})
 
 
@@ -199,12 +200,12 @@ def test_a_large_task_is_in_a_file_and_on_standard_input() -> None:
 
 
 def test_a_task_that_is_no_json_is_refused_with_words() -> None:
-    with pytest.raises(TaskError, match="the task is a object, but a program gets it as JSON"):
+    with pytest.raises(TaskError):
         run_directly(sh("true"), object())
 
 
 def test_an_environment_that_is_too_large_for_the_system_is_told() -> None:
-    with pytest.raises(AgentError, match="too large for this system: give inherit_env=False"):
+    with raises(AgentError, "inherit_env=False"):
         run(sh("true", env={"LONG": "x" * 3_000_000}))
 
 
@@ -213,7 +214,7 @@ def run_directly(agent: CommandAgent, task: Any, resources: Any = None) -> Any:
 
 
 def test_two_prompts_of_one_name_in_the_environment_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="'a-b' and 'a_b' are both called SHARPEN_PROMPT_A_B"):
+    with raises(InvalidInputError, "a-b", "a_b", "SHARPEN_PROMPT_A_B"):
         run_directly(sh("true"), 1, {"a-b": PromptTemplate("x"), "a_b": PromptTemplate("y")})
 
 
@@ -258,7 +259,7 @@ def test_of_a_long_output_the_beginning_and_the_end_are_kept() -> None:
     assert span.attributes["sharpen.command.size_bytes"] == cut + 2048
     assert f"\n[{cut} bytes left out]\n" in body
     assert done.reward == 1.0
-    with pytest.raises(AgentResultError, match="no reward at either end: print the reward last"):
+    with pytest.raises(AgentResultError):
         run(sh("seq 20000; echo reward: 1; seq 20000", max_output_bytes=2048))
 
 

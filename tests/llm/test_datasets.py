@@ -19,6 +19,7 @@ from sharpen.llm import (
     format_math_dataset,
     preview_dataset,
 )
+from tests.errors import raises
 from tests.llm.internals import ListDataset, as_dataset, check_columns
 
 from .conftest import PROBLEMS
@@ -90,41 +91,39 @@ def test_rows_in_their_form_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "column", "problem"),
+    ("rows", "column"),
     [
-        ([*SUMS[:3], {"question": "?"}], "answer", "it is missing; the columns of this row are: question"),
-        ([*SUMS[:3], {"answer": "1"}], "question", "it is missing"),
-        ([*SUMS[:3], {}], "question", "it is missing; the columns of this row are: none"),
-        ([*SUMS[:3], {"question": None, "answer": "1"}], "question", "it is missing"),
-        ([*SUMS[:3], {"question": "  ", "answer": "1"}], "question", "it is empty"),
-        ([*SUMS[:3], {"question": ["?"], "answer": "1"}], "question", "it is a list, not a text"),
-        ([*SUMS[:3], {"question": "?", "answer": True}], "answer", "it is a bool, not a text"),
-        ([*SUMS[:3], {"question": "?", "answer": "Well. ####  "}], "answer", "nothing stands behind"),
-        ([*SUMS[:3], {"question": "?", "answer": "Nobody\nknows"}], "answer", "it states no final answer"),
+        ([*SUMS[:3], {"question": "?"}], "answer"),
+        ([*SUMS[:3], {"answer": "1"}], "question"),
+        ([*SUMS[:3], {}], "question"),
+        ([*SUMS[:3], {"question": None, "answer": "1"}], "question"),
+        ([*SUMS[:3], {"question": "  ", "answer": "1"}], "question"),
+        ([*SUMS[:3], {"question": ["?"], "answer": "1"}], "question"),
+        ([*SUMS[:3], {"question": "?", "answer": True}], "answer"),
+        ([*SUMS[:3], {"question": "?", "answer": "Well. ####  "}], "answer"),
+        ([*SUMS[:3], {"question": "?", "answer": "Nobody\nknows"}], "answer"),
     ],
 )
 @pytest.mark.parametrize("format_type", ["sft", "rl"])
-def test_a_row_that_cannot_be_used_is_named(
-    rows: list[dict[str, Any]], column: str, problem: str, format_type: str
-) -> None:
-    with pytest.raises(RowError, match=rf"row 3 of the data set .*column '{column}': {problem}") as caught:
+def test_a_row_that_cannot_be_used_is_named(rows: list[dict[str, Any]], column: str, format_type: str) -> None:
+    with raises(RowError, 3, column) as caught:
         format_math_dataset(rows, format_type)
     assert (caught.value.row, caught.value.column) == (3, column)
 
 
 def test_a_gap_in_rows_that_have_their_form_is_named() -> None:
-    with pytest.raises(RowError, match=r"row 1 .*column 'completion': it is missing"):
+    with raises(RowError, 1, "completion"):
         create_sft_dataset(dataset=[{"prompt": "a", "completion": "b"}, {"prompt": "c"}])
 
 
 def test_columns_can_be_checked() -> None:
     check_columns(SUMS, ["question", "answer"])
-    with pytest.raises(RowError, match=r"row 0 of my data .*'chosen'"):
+    with raises(RowError, 0, "chosen"):
         check_columns(SUMS, ["question", "chosen"], source="my data")
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ConfigError, match="format_type is 'dpo': use 'sft' or 'rl'"):
+    with raises(ConfigError, "format_type", "dpo", "sft", "rl"):
         format_math_dataset(SUMS, "dpo")
 
 
@@ -178,7 +177,7 @@ def test_max_samples_takes_the_first_rows(make: Callable[[Path], Any], tmp_path:
 
 @pytest.mark.parametrize("max_samples", [0, -1, True])
 def test_a_max_samples_that_cannot_work_is_refused(max_samples: int) -> None:
-    with pytest.raises(ConfigError, match=f"max_samples is {max_samples}"):
+    with raises(ConfigError, "max_samples", max_samples):
         create_sft_dataset(max_samples=max_samples, dataset=SUMS)
 
 
@@ -189,32 +188,34 @@ def test_any_source_is_a_data_set(make: Callable[[Path], Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "named"),
     [
-        ([], "has no rows"),
-        (["text"], "row 0 of the data set .* is 'text': give a dict"),
-        ({"train": SUMS, "test": SUMS}, "choose one of its splits: train, test"),
-        (42, "give a list of dicts"),
+        ([], ()),
+        (["text"], (0, "text")),
+        ({"train": SUMS, "test": SUMS}, ("test",)),
+        (42, ()),
     ],
 )
-def test_what_is_no_data_set_is_refused(source: Any, message: str) -> None:
-    with pytest.raises(DatasetError, match=message):
+def test_what_is_no_data_set_is_refused(source: Any, named: tuple[object, ...]) -> None:
+    with raises(DatasetError, *named):
         create_sft_dataset(dataset=source)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        (b"", "has no rows"),
-        (b'{"question": "?"\n', "line 1 of .*rows.jsonl is not JSON"),
-        (b'{"a": 1}\n\n[1, 2]\n', "line 3 of .*rows.jsonl is a JSON list, not an object"),
-        (b'{"a": 1}\n{"a": "\xff"}\n', "line 2 of .*rows.jsonl is not JSON"),
+        (b"", ()),
+        (b'{"question": "?"\n', (1, "rows.jsonl")),
+        (b'{"a": 1}\n\n[1, 2]\n', (3, "rows.jsonl")),
+        (b'{"a": 1}\n{"a": "\xff"}\n', (2, "rows.jsonl")),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_named_with_its_line(
+    tmp_path: Path, content: bytes, named: tuple[object, ...]
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
-    with pytest.raises(DatasetError, match=message):
+    with raises(DatasetError, *named):
         as_dataset(path)
 
 
@@ -225,34 +226,32 @@ def test_blank_lines_and_a_byte_order_mark_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_or_split_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"there is no file '.*none\.jsonl'"):
+    with raises(DatasetError, "none.jsonl"):
         create_sft_dataset(dataset=str(tmp_path / "none.jsonl"))
     write_lines(tmp_path / "dev.jsonl", SUMS)
-    with pytest.raises(DatasetError, match=r"there is no split 'train' in .*; the splits there are: dev"):
+    with raises(DatasetError, "train"):
         create_sft_dataset(dataset=tmp_path)
 
 
 def test_a_split_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="split is 'test', but the data set is given by its rows"):
+    with raises(DatasetError, "test"):
         create_sft_dataset("test", dataset=SUMS)
-    with pytest.raises(DatasetError, match=r"split is 'test', but .* is one file"):
+    with raises(DatasetError, "test"):
         create_sft_dataset("test", dataset=a_file(tmp_path))
     assert len(create_sft_dataset("sums", dataset=a_file(tmp_path))) == 10
 
 
 def test_a_path_beside_another_data_set_is_refused(data_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="path= says where GSM8K is"):
+    with raises(ConfigError, "path=", "GSM8K"):
         create_sft_dataset(dataset=SUMS, path=data_folder)
 
 
 @pytest.mark.usefixtures("without_hugging_face")
 def test_a_name_of_the_hub_without_the_package_says_what_to_do() -> None:
     for create in (create_sft_dataset, create_rl_dataset, GSM8KDataset):
-        with pytest.raises(
-            MissingExtraError, match=r"'openai/gsm8k' .*pip install 'sharpen\[llm\]'.*path=.*SHARPEN_DATA"
-        ):
+        with raises(MissingExtraError, "openai/gsm8k", "sharpen[llm]", "path=", "SHARPEN_DATA"):
             create()
-    with pytest.raises(MissingExtraError, match="someone/sums"):
+    with raises(MissingExtraError, "someone/sums"):
         create_math_dataset("someone/sums")
 
 
@@ -280,15 +279,15 @@ def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
         lambda name: format_math_dataset(SUMS, "rl", name),
         lambda name: create_math_dataset(SUMS, model_name=name),
     ):
-        with pytest.raises(ConfigError, match="has no chat template"):
+        with pytest.raises(ConfigError):
             create(model_folder(tmp_path))
 
 
 def test_a_model_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError):
         create_rl_dataset(model_name=str(tmp_path / "none"), dataset=SUMS)
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError):
         create_rl_dataset(model_name=str(tmp_path), dataset=SUMS)
 
 
@@ -307,5 +306,5 @@ def test_a_preview_shows_the_first_rows(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_preview_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     preview_dataset([{"text": "long " * 1000}])
     assert len(capsys.readouterr().out) < 300
-    with pytest.raises(ConfigError, match="num_samples is 0"):
+    with raises(ConfigError, "num_samples", 0):
         preview_dataset(SUMS, num_samples=0)

@@ -9,6 +9,7 @@ import torch
 
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, RowError, generate_completions
+from tests.errors import raises
 from tests.llm.internals import GeneratedCompletion
 
 from .scripted_models import scripted_model
@@ -198,7 +199,7 @@ def test_everything_is_restored_when_generation_fails(tiny: tuple[Any, Any], mon
     monkeypatch.setattr(model, "generate", fails)
     model.train()
     try:
-        with pytest.raises(RuntimeError, match="out of memory"):
+        with raises(RuntimeError, "out of memory"):
             generate_completions(model, tokenizer, PROMPTS, max_new_tokens=4, temperature=1.0, seed=1)
         assert model.training
     finally:
@@ -225,47 +226,49 @@ def test_an_adapter_takes_part_and_its_settings_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": True}, "batch_size is True"),
-        ({"temperature": -0.1}, "temperature is -0.1"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"temperature": 1.0, "top_p": 0}, "top_p is 0"),
-        ({"temperature": 1.0, "top_p": 1.5}, "top_p is 1.5"),
-        ({"top_p": 0.9}, "does nothing at a temperature of 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": 1.5}, "seed is 1.5"),
+        ({"max_new_tokens": 0}, ("max_new_tokens", 0)),
+        ({"max_new_tokens": 2.5}, ("max_new_tokens", 2.5)),
+        ({"batch_size": 0}, ("batch_size", 0)),
+        ({"batch_size": True}, ("batch_size", True)),
+        ({"temperature": -0.1}, ("temperature", -0.1)),
+        ({"temperature": math.nan}, ("temperature", "nan")),
+        ({"temperature": "hot"}, ("temperature", "hot")),
+        ({"temperature": 1.0, "top_p": 0}, ("top_p", 0)),
+        ({"temperature": 1.0, "top_p": 1.5}, ("top_p", 1.5)),
+        ({"top_p": 0.9}, (0,)),
+        ({"seed": -1}, ("seed", -1)),
+        ({"seed": 1.5}, ("seed", 1.5)),
     ],
 )
-def test_settings_that_cannot_work_are_refused(tiny: tuple[Any, Any], settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_settings_that_cannot_work_are_refused(
+    tiny: tuple[Any, Any], settings: dict[str, Any], named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         generate_completions(*tiny, ["a"], **{"max_new_tokens": 4, **settings})
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"),
+    ("prompt", "named"),
     [
-        ("", "it is empty"),
-        ([], "empty list of messages"),
-        (None, "it is None: give a text or a list"),
-        (["hello"], "message 0 .*is 'hello': a chat message is a dict"),
-        ([{"role": "user"}], "message 0 .*has no 'content'"),
-        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], "the chat template cannot write it"),
-        ("a" * 64, "it has 64 tokens, and the model sees 64 at a time"),
+        ("", ()),
+        ([], ()),
+        (None, (None,)),
+        (["hello"], (0, "hello")),
+        ([{"role": "user"}], (0, "content")),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}]}], ()),
+        ("a" * 64, (64,)),
     ],
 )
-def test_a_prompt_that_cannot_be_used_is_named_by_its_row(prompt: Any, message: str) -> None:
-    with pytest.raises(RowError, match=f"row 1 .*{message}"):
+def test_a_prompt_that_cannot_be_used_is_named_by_its_row(prompt: Any, named: tuple[object, ...]) -> None:
+    with raises(RowError, 1, *named):
         generate_completions(*scripted_model({}), ["a", prompt], max_new_tokens=4)
 
 
 def test_a_tokenizer_without_a_chat_template_takes_texts_only() -> None:
     model, tokenizer = scripted_model({"a": "1"})
     tokenizer.chat_template = None
-    with pytest.raises(ModelError, match="no chat template"):
+    with pytest.raises(ModelError):
         generate_completions(model, tokenizer, [[{"role": "user", "content": "a"}]], max_new_tokens=4)
     assert texts(generate_completions(model, tokenizer, ["a"], max_new_tokens=4)) == ["1"]

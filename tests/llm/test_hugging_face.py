@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sharpen.llm import DatasetError, RowError, create_rl_dataset, create_sft_dataset, format_math_dataset
+from tests.errors import raises
 from tests.llm.internals import to_hugging_face
 
 datasets = pytest.importorskip("datasets")
@@ -24,26 +25,28 @@ def test_a_data_set_of_the_package_can_be_formatted(data_folder: Path) -> None:
     raw = datasets.Dataset.from_json(str(data_folder / "gsm8k" / "train.jsonl"), cache_dir=str(data_folder / "cache"))
     assert list(format_math_dataset(raw, "rl")) == list(create_rl_dataset(path=data_folder))
     both = datasets.DatasetDict({"train": raw, "test": raw})
-    with pytest.raises(DatasetError, match="choose one of its splits: train, test"):
+    with raises(DatasetError, "test"):
         format_math_dataset(both, "rl")
 
 
 @pytest.mark.parametrize(
-    ("values", "row", "words"),
+    ("values", "row", "named"),
     [
-        ([1, 2, "one", 3], 2, "it is a text here and a number in row 0"),
-        (["a", None, 1], 2, "it is a number here and a text in row 0"),
-        ([None, 1, True], 2, "it is true or false here and a number in row 1"),
-        (["a", ["b"]], 1, "it is a list here and a text in row 0"),
-        ([{"n": 1}, {"n": 2.5}, {"n": "x"}], 2, "n is a text here and a number in row 0"),
-        ([[{"content": "a"}]] * 5 + [[{"content": ["a"]}]], 5, r"\[\]\.content is a list here and a text in row 0"),
-        ([[1], [1, "a"]], 1, r"\[\] is a text here and a number in row 0"),
-        ([["a", 1]], 0, r"\[\] is a number here and a text elsewhere in this row"),
+        ([1, 2, "one", 3], 2, (0,)),
+        (["a", None, 1], 2, (0,)),
+        ([None, 1, True], 2, (1,)),
+        (["a", ["b"]], 1, (0,)),
+        ([{"n": 1}, {"n": 2.5}, {"n": "x"}], 2, ("n", 0)),
+        ([[{"content": "a"}]] * 5 + [[{"content": ["a"]}]], 5, (0,)),
+        ([[1], [1, "a"]], 1, (0,)),
+        ([["a", 1]], 0, ()),
     ],
 )
-def test_a_column_of_mixed_kinds_is_refused_by_row_and_column(values: list[object], row: int, words: str) -> None:
+def test_a_column_of_mixed_kinds_is_refused_by_row_and_column(
+    values: list[object], row: int, named: tuple[object, ...]
+) -> None:
     rows = [{"right": "yes", "kind": value} for value in values]
-    with pytest.raises(RowError, match=rf"row {row} .*'kind': the column mixes kinds of values: {words}") as caught:
+    with raises(RowError, row, "kind", *named) as caught:
         to_hugging_face(rows)
     assert (caught.value.row, caught.value.column) == (row, "kind")
 
@@ -60,13 +63,13 @@ def test_the_first_row_of_another_kind_is_found(count: int, data: st.DataObject)
 def test_a_text_that_cannot_be_encoded_is_named() -> None:
     for broken in ("half \ud83d", [{"role": "user", "content": "half \ud83d"}]):
         whole = "whole" if isinstance(broken, str) else [{"role": "user", "content": "whole"}]
-        with pytest.raises(RowError, match=r"row 2 .*'b': its text has a character that no encoding .*ud83d"):
+        with raises(RowError, 2, "b", "ud83d"):
             to_hugging_face([{"a": "x", "b": value} for value in (whole, whole, broken, whole)])
 
 
 @pytest.mark.parametrize("value", [2**70, object(), {1: 2}])
 def test_a_value_that_no_table_holds_is_named(value: object) -> None:
-    with pytest.raises(RowError, match=r"row 1 .*'a': it is .*, which a table cannot hold"):
+    with raises(RowError, 1, "a"):
         to_hugging_face([{"a": None}, {"a": value}])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sharpen.llm
+from tests.errors import raises
 
 HEAVY = {"torch", "numpy", "datasets", "pyarrow", "pandas", "transformers", "trl", "peft", "msgspec", "rich"}
 
@@ -41,7 +42,7 @@ def test_every_name_can_be_imported() -> None:
     for name in sharpen.llm.__all__:
         assert getattr(sharpen.llm, name) is not None
         assert name in dir(sharpen.llm)
-    with pytest.raises(AttributeError, match="no attribute 'create_sft_datasets'"):
+    with raises(AttributeError, "create_sft_datasets"):
         _ = sharpen.llm.create_sft_datasets
 
 

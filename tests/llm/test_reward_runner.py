@@ -12,6 +12,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import RewardError, RewardTimeoutError, create_accuracy_reward, create_step_reward
+from tests.errors import raises
 from tests.llm.internals import RewardRunner, reward_runners, score
 
 ROWS = ["one", "two", "three"]
@@ -55,7 +56,7 @@ def test_a_column_that_is_missing_is_named() -> None:
     def needy(completions: list[str], hint: list[str]) -> list[float]:
         return [0.0]
 
-    with pytest.raises(RewardError, match="'needy': needs the column 'hint'; the columns are: other, prompts"):
+    with raises(RewardError, "needy", "hint", "prompts"):
         score(needy, ["c"], {"other": ["o"], "prompts": ["p"]})
 
 
@@ -71,7 +72,7 @@ def test_any_numbers_will_do(given: Any) -> None:
 def test_none_stands_for_no_opinion_only_where_it_may() -> None:
     values = [1.0, None, 0.0]
     assert RewardRunner(lambda completions: values, may_skip=True)(ROWS) == values
-    with pytest.raises(RewardError, match=r"row 1 .*None"):
+    with raises(RewardError, 1):
         RewardRunner(lambda completions: values)(ROWS)
 
 
@@ -98,7 +99,7 @@ def test_one_reward_must_judge_every_row_and_several_may_share_them() -> None:
     (alone,) = reward_runners(length, timeout_seconds=30)
     assert (alone.may_skip, alone.timeout_seconds, alone(ROWS)) == (False, 30, [3.0, 3.0, 5.0])
     assert all(runner.may_skip for runner in reward_runners([length, length]))
-    with pytest.raises(ConfigError, match="the list of rewards is empty"):
+    with pytest.raises(ConfigError):
         reward_runners([])
 
 
@@ -112,21 +113,19 @@ class _Object:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1.0", "high", [1.0]])
 def test_what_is_no_number_is_reported_with_its_row(value: Any) -> None:
-    with pytest.raises(
-        RewardError, match=r"'reward', row 2 \(the first is row 0\): gave .*completion: 'three'"
-    ) as caught:
+    with raises(RewardError, "reward", 2, 0, "three") as caught:
         score(lambda completions: [0.0, 0.0, value], ROWS)
     assert (caught.value.row, caught.value.reward) == (2, "reward")
 
 
 @pytest.mark.parametrize("result", [1.0, None, "111", {"a": 1.0}])
 def test_what_is_no_list_is_refused(result: Any) -> None:
-    with pytest.raises(RewardError, match="give a list of 3 numbers"):
+    with raises(RewardError, 3):
         score(lambda completions: result, ROWS)
 
 
 def test_a_wrong_number_of_rewards_is_refused() -> None:
-    with pytest.raises(RewardError, match="returned 2 rewards for 3 completions"):
+    with raises(RewardError, 2, 3):
         score(lambda completions: [0.0, 1.0], ROWS)
 
 
@@ -134,7 +133,7 @@ def test_an_exception_is_reported_with_the_row_that_raises_it() -> None:
     def fragile(completions: list[str], number: list[int]) -> list[float]:
         return [1 / value for value in number]
 
-    with pytest.raises(RewardError, match=r"'fragile', row 1 .*ZeroDivisionError.*completion: 'two'") as caught:
+    with raises(RewardError, "fragile", 1, "ZeroDivisionError", "two") as caught:
         score(fragile, ROWS, {"number": [1, 0, 2]})
     assert caught.value.row == 1
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -145,7 +144,7 @@ def test_an_exception_of_an_async_reward_is_reported_with_its_row() -> None:
         await asyncio.sleep(0)
         return [float(text == "one" or int(text)) for text in completions]
 
-    with pytest.raises(RewardError, match=r"row 1 .*ValueError.*'two'"):
+    with raises(RewardError, 1, "ValueError", "two"):
         score(fragile, ROWS)
 
 
@@ -155,20 +154,16 @@ def test_an_exception_of_the_batch_blames_no_row() -> None:
             raise LookupError("a tie")
         return [0.0]
 
-    with pytest.raises(RewardError, match="'ranked': LookupError: a tie") as caught:
+    with raises(RewardError, "ranked", "LookupError") as caught:
         score(ranked, ROWS)
     assert caught.value.row is None
 
 
 def test_in_training_the_completions_of_a_batch_are_counted_and_the_prompt_is_shown() -> None:
     (runner,) = reward_runners(lambda completions: [0.0, math.nan, 0.0], unit="completion of the batch")
-    words = (
-        r"'reward', completion 1 of the batch \(the first is completion 0\): gave nan.*"
-        r"\(completion: 'two', prompt: 'How many\?'\)"
-    )
     asked = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]] * 3
     for prompts in (["How many?"] * 3, asked):
-        with pytest.raises(RewardError, match=words) as caught:
+        with raises(RewardError, "reward", 1, 0, "nan", "two", "How many?") as caught:
             runner(ROWS, prompts=prompts)
         assert (caught.value.row, caught.value.unit) == (1, "completion of the batch")
 
@@ -176,16 +171,15 @@ def test_in_training_the_completions_of_a_batch_are_counted_and_the_prompt_is_sh
 def test_a_reward_that_names_the_row_itself_is_counted_alike() -> None:
     (runner,) = reward_runners(create_accuracy_reward(), unit="completion of the batch")
     truths = {"ground_truth": ["1", None, "3"], "prompts": ["a", "b", "c"]}
-    words = r"'accuracy', completion 1 of the batch .*ground_truth is None.*\(completion: 'two', prompt: 'b'\)"
-    with pytest.raises(RewardError, match=words):
+    with raises(RewardError, "accuracy", 1, "ground_truth", None, "two", "b"):
         runner(ROWS, **truths)
-    with pytest.raises(RewardError, match=r"'accuracy', row 1 \(the first is row 0\): .*prompt: 'b'\)$"):
+    with raises(RewardError, "accuracy", 1, 0, "b"):
         score(runner, ROWS, truths)  # a runner in a runner, as when training evaluates
 
 
 def test_prompts_that_cannot_be_shown_hide_no_error() -> None:
     for prompts in ([], [None] * 3, [[]] * 3, [5] * 3, "abc", None):
-        with pytest.raises(RewardError, match=r"row 0 .*gave None.*completion: 'one'"):
+        with raises(RewardError, 0, "one"):
             score(lambda completions: [None] * 3, ROWS, {"prompts": prompts})
 
 
@@ -195,7 +189,7 @@ def test_what_a_trainer_adds_is_no_column() -> None:
 
     extras = {"trainer_state": object(), "log_extra": print, "log_metric": print, "environments": [None]}
     for reward in (needy, create_accuracy_reward()):
-        with pytest.raises(RewardError, match=r"the columns are: other, prompts$"):
+        with raises(RewardError, "prompts"):
             score(reward, ["c"], {**extras, "other": ["o"], "prompts": ["p"]})
 
 
@@ -203,13 +197,13 @@ def test_an_error_in_the_words_of_a_user_stays_as_it_is() -> None:
     def own(completions: list[str]) -> list[float]:
         raise RewardError("my own words")
 
-    with pytest.raises(RewardError, match=r"^my own words$"):
+    with raises(RewardError, "my own words"):
         score(own, ROWS)
 
 
 @pytest.mark.parametrize("thing", [None, "accuracy", 3])
 def test_what_is_no_function_is_refused(thing: Any) -> None:
-    with pytest.raises(ConfigError, match="give a function"):
+    with pytest.raises(ConfigError):
         RewardRunner(thing)
 
 
@@ -238,7 +232,7 @@ async def test_an_async_reward_can_be_scored_while_a_loop_runs() -> None:
 
 def test_a_reward_within_its_time_is_left_alone() -> None:
     assert score(length, ROWS, timeout_seconds=30) == [3.0, 3.0, 5.0]
-    with pytest.raises(RewardError, match=r"row 0 .*TimeoutError: of its own"):
+    with raises(RewardError, 0, "TimeoutError"):
         score(_own_timeout, ROWS, timeout_seconds=30)
 
 
@@ -253,7 +247,7 @@ def test_a_slow_reward_is_given_up() -> None:
         release.wait(60)
         return [0.0] * len(completions)
 
-    with pytest.raises(RewardTimeoutError, match=r"'slow': took more than 0.05 s for 3 completions"):
+    with raises(RewardTimeoutError, "slow", 0.05, 3):
         score(slow, ROWS, timeout_seconds=0.05)
     release.set()
 
@@ -269,7 +263,7 @@ def test_a_slow_async_reward_is_cancelled() -> None:
             raise
         return [0.0]
 
-    with pytest.raises(TimeoutError, match=r"took more than 0.05 s"):
+    with raises(TimeoutError, 0.05):
         score(slow, ROWS, timeout_seconds=0.05)
     assert cancelled.wait(30)
 
@@ -294,5 +288,5 @@ def test_an_async_reward_that_blocks_does_not_hold_the_next_one() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan])
 def test_a_time_that_cannot_work_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="timeout_seconds"):
+    with raises(ConfigError, "timeout_seconds"):
         RewardRunner(length, timeout_seconds=seconds)

@@ -11,6 +11,7 @@ from rich.pretty import pretty_repr
 
 from sharpen import ModelEntry
 from sharpen.errors import ConfigError, MissingExtraError
+from tests.errors import raises
 from tests.llm_proxy.internals import Refusal, missing_defaults, parse_model_list, resolve, warn_of_missing_keys
 
 SECRET = "sk-very-secret-1234"
@@ -112,7 +113,7 @@ def test_a_url_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_BASE", "http://127.0.0.1:7/v1")
     assert parsed(litellm_form("openai/x", api_base="os.environ/MY_BASE")).url == "http://127.0.0.1:7/v1"
     monkeypatch.delenv("MY_BASE")
-    with pytest.raises(ConfigError, match=r"MY_BASE is not set"):
+    with raises(ConfigError, "MY_BASE"):
         parsed({"name": "x", "base_url": "env:MY_BASE"})
 
 
@@ -146,44 +147,44 @@ def test_a_name_without_star_matches_itself_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    ("entry", "named"),
     [
-        ({"name": "x", "base_ulr": "http://127.0.0.1"}, r"entry 2 .*'base_ulr'.*'base_url'"),
-        (SERVED | {"weight": "much"}, r"entry 2 .*weight is of type str: give a number"),
-        (SERVED | {"weight": -1}, r"entry 2 .*weight is -1.*0 or more"),
-        (SERVED | {"rpm": 0}, r"rpm is 0.*above 0"),
-        (SERVED | {"timeout": float("nan")}, r"timeout is nan"),
-        (SERVED | {"provider": "cohere"}, r"provider is none that is known: give 'openai'.*'anthropic'.*'litellm'"),
-        (SERVED | {"engine": "tgi"}, r"engine is none that is known: give 'vllm', 'sglang'"),
-        (SERVED | {"name": 5}, r"model_name is of type int: give a text"),
-        (SERVED | {"api_key": 12345}, r"api_key is of type int: give a text"),
-        (SERVED | {"defaults": [1]}, r"defaults is of type list: give a dict of request parameters"),
-        (SERVED | {"defaults": {"api_key": "x"}}, r"defaults has 'api_key': a key goes into api_key"),
-        (SERVED | {"defaults": {"model": "x"}}, r"defaults has 'model'.*the entry's own model"),
+        ({"name": "x", "base_ulr": "http://127.0.0.1"}, (2, "base_ulr", "base_url")),
+        (SERVED | {"weight": "much"}, (2, "weight")),
+        (SERVED | {"weight": -1}, (2, "weight", -1, 0)),
+        (SERVED | {"rpm": 0}, ("rpm", 0)),
+        (SERVED | {"timeout": float("nan")}, ("timeout", "nan")),
+        (SERVED | {"provider": "cohere"}, ("provider", "openai", "anthropic", "litellm")),
+        (SERVED | {"engine": "tgi"}, ("engine", "vllm", "sglang")),
+        (SERVED | {"name": 5}, ("model_name",)),
+        (SERVED | {"api_key": 12345}, ("api_key",)),
+        (SERVED | {"defaults": [1]}, ("defaults",)),
+        (SERVED | {"defaults": {"api_key": "x"}}, ("defaults", "api_key")),
+        (SERVED | {"defaults": {"model": "x"}}, ("defaults", "model")),
         (
             SERVED | {"api_key": "env:"},
-            r"api_key is a reference without the name of an environment variable.*env:MY_KEY",
+            ("api_key", "env:MY_KEY"),
         ),
-        (SERVED | {"headers": {"x-a": "env:"}}, r"headers\['x-a'\] is a reference without the name"),
-        ({"name": ""}, r"model_name is empty"),
-        ({"model": "gpt-4o"}, r"no model_name \(it has model\)"),
-        ({"name": "a*b", "provider": "openai"}, r"may stand at its end only"),
-        ({"name": "x", "base_url": "127.0.0.1:8000"}, r"base_url does not begin with http://"),
-        ({"name": "x", "base_url": "http://127.0.0.1:99999/v1"}, r"base_url names no host, or a port .* http://"),
-        ({"name": "x", "base_url": "http://127.0.0.1/v1/chat/completions"}, r"the part before /chat/completions"),
-        ({"name": "x", "base_url": "http://127.0.0.1/v1?a=1"}, r"has a login, a query or a fragment: leave it out"),
-        (SERVED | {"headers": {"x-a": "1", "bad name": "x"}}, r"header 2 of headers is no name"),
-        (SERVED | {"headers": {"x-a": "one\ntwo"}}, r"headers\['x-a'\]"),
-        ({"name": "x", "litellm_params": "openai/x"}, r"litellm_params is of type str.*with a model such as"),
-        ({"name": "x", "litellm_params": {"api_base": "http://127.0.0.1"}}, r"model .* is missing.*such as 'openai/"),
-        ({"name": "x", "litellm_params": {"model": "unheard-of"}}, r"names no provider: write it as 'openai/<model>'"),
-        ({"name": "x", "litellm_params": {"model": "openai/x", "num_retries": 3}}, r"has num_retries.*LLMProxy"),
-        ({"name": "x", "litellm_params": {"model": "openai/x", "tmperature": 3}}, r"tmperature.*extra_body"),
-        ("gpt-4o", r"entry 2 of model_list is of type str: give a dict"),
+        (SERVED | {"headers": {"x-a": "env:"}}, ("headers['x-a']",)),
+        ({"name": ""}, ("model_name",)),
+        ({"model": "gpt-4o"}, ("model_name",)),
+        ({"name": "a*b", "provider": "openai"}, ("a*b",)),
+        ({"name": "x", "base_url": "127.0.0.1:8000"}, ("base_url", "http://")),
+        ({"name": "x", "base_url": "http://127.0.0.1:99999/v1"}, ("base_url", "http://")),
+        ({"name": "x", "base_url": "http://127.0.0.1/v1/chat/completions"}, ("/chat/completions",)),
+        ({"name": "x", "base_url": "http://127.0.0.1/v1?a=1"}, ("base_url",)),
+        (SERVED | {"headers": {"x-a": "1", "bad name": "x"}}, (2,)),
+        (SERVED | {"headers": {"x-a": "one\ntwo"}}, ("headers['x-a']",)),
+        ({"name": "x", "litellm_params": "openai/x"}, ("litellm_params",)),
+        ({"name": "x", "litellm_params": {"api_base": "http://127.0.0.1"}}, ("model", "openai/")),
+        ({"name": "x", "litellm_params": {"model": "unheard-of"}}, ("openai/<model>",)),
+        ({"name": "x", "litellm_params": {"model": "openai/x", "num_retries": 3}}, ("num_retries", "LLMProxy")),
+        ({"name": "x", "litellm_params": {"model": "openai/x", "tmperature": 3}}, ("tmperature", "extra_body")),
+        ("gpt-4o", (2, "model_list")),
     ],
 )
-def test_a_wrong_entry_is_named_with_its_number_its_key_and_what_to_do(entry: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"(?s){words}"):
+def test_a_wrong_entry_is_named_with_its_number_its_key_and_what_to_do(entry: Any, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         parse_model_list([{"name": "gpt-4o"}, entry])
 
 
@@ -198,7 +199,7 @@ def test_a_wrong_entry_is_named_with_its_number_its_key_and_what_to_do(entry: An
     ],
 )
 def test_prompts_and_keys_go_to_nobody_who_was_not_named(entry: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="does not say who has the model: give the base_url"):
+    with raises(ConfigError, "base_url"):
         parse_model_list([entry])
 
 
@@ -209,14 +210,14 @@ def test_any_model_may_be_of_the_public_api_where_it_is_said(said: dict[str, Any
 
 @pytest.mark.parametrize("entries", [{"name": "x"}, "gpt-4o", 3, None])
 def test_a_list_that_is_none_is_refused(entries: Any) -> None:
-    with pytest.raises(ConfigError, match="give a list of entries"):
+    with pytest.raises(ConfigError):
         parse_model_list(entries)
 
 
 @pytest.mark.skipif(find_spec("litellm") is not None, reason="litellm is installed here")
 @pytest.mark.parametrize("entry", [litellm_form("bedrock/some"), {"name": "x", "provider": "litellm"}])
 def test_another_provider_names_the_extra(entry: dict[str, Any]) -> None:
-    with pytest.raises(MissingExtraError, match=r"(?s)entry 1.*sharpen\[litellm\].*openai/"):
+    with raises(MissingExtraError, 1, "sharpen[litellm]", "openai/"):
         parse_model_list([entry])
 
 
@@ -292,7 +293,7 @@ def test_an_entry_travels_whole_as_json() -> None:
 @pytest.mark.parametrize("reference", ["env:MY_KEY", "os.environ/MY_KEY"])
 def test_a_reference_is_read_at_the_moment_of_use(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(Refusal, match="MY_KEY is not set where the gateway runs") as caught:
+    with raises(Refusal, "MY_KEY") as caught:
         resolve(reference, what="api_key of gpt")
     assert (caught.value.status, caught.value.should_retry) == (500, False)
     monkeypatch.setenv("MY_KEY", f" {SECRET}\n")
@@ -315,7 +316,7 @@ def test_keys_that_are_missing_are_named_before_the_first_call(
 
 def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", f"{SECRET}\nx")
-    with pytest.raises(Refusal, match="MY_KEY holds characters") as caught:
+    with raises(Refusal, "MY_KEY") as caught:
         resolve("env:MY_KEY", what="api_key")
     assert SECRET not in str(caught.value)
 

@@ -23,6 +23,7 @@ from sharpen.errors import ConfigError, PortTakenError, RunError, SecretError, S
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore, LightningStore, SQLiteStore
 from sharpen.types import LLM, AttemptedRollout, ProxyLLM
+from tests.errors import raises
 
 from ..execution.processes import child_pids, eventually
 from .hooks import without_messages
@@ -124,11 +125,11 @@ async def test_another_port_holds_from_the_next_start_on(make: Make) -> None:
     proxy = make(launch_mode="thread")
     proxy.port = 4321
     assert proxy.as_resource().endpoint == "http://127.0.0.1:4321/v1"
-    with pytest.raises(ConfigError, match="port is 0"):
+    with raises(ConfigError, "port", 0):
         proxy.port = 0
     proxy.port = None
     async with proxy:
-        with pytest.raises(ConfigError, match=r"is running on port \d+: stop\(\) it first"):
+        with raises(ConfigError, "stop()"):
             proxy.port = 4321
 
 
@@ -159,7 +160,7 @@ async def test_a_taken_port_is_an_error_and_nothing_is_left(make: Make, launch_m
     before = child_pids()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         proxy = make(launch_mode=launch_mode, port=taken.getsockname()[1], store=InMemoryLightningStore())
-        with pytest.raises(PortTakenError, match="is taken"):
+        with pytest.raises(PortTakenError):
             await proxy.start()
     assert not proxy.is_running()
     assert set(child_pids()) <= set(before)
@@ -171,7 +172,7 @@ async def test_a_failed_start_leaves_nothing(make: Make, launch_mode: Mode, tmp_
     before, threads = child_pids(), {each.name for each in threading.enumerate()}
     record = tmp_path / "nowhere" / "calls.jsonl"
     proxy = make(launch_mode=launch_mode, mode="record", record=record, store=InMemoryLightningStore())
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError):
         await proxy.start()
     assert not proxy.is_running()
     assert set(child_pids()) <= set(before)
@@ -218,7 +219,7 @@ async def test_pause_drain_and_resume_tell_the_calls_in_flight(
 async def test_paused_calls_are_refused_where_it_is_said_so(make: Make) -> None:
     async with make(launch_mode="thread", when_paused="refuse") as proxy:
         await proxy.pause()
-        with pytest.raises(openai.RateLimitError, match="paused"):
+        with pytest.raises(openai.RateLimitError):
             await asyncio.to_thread(ask, proxy.as_resource())
 
 
@@ -232,7 +233,7 @@ async def test_a_stop_does_not_wait_for_paused_calls(make: Make, launch_mode: Mo
     began = time.monotonic()
     await proxy.stop()
     assert time.monotonic() - began < 4  # the grace alone is 5 seconds
-    with pytest.raises(openai.InternalServerError, match="stopping") as refused:
+    with pytest.raises(openai.InternalServerError) as refused:
         await asking
     assert (refused.value.status_code, refused.value.response.headers["retry-after"]) == (503, "1")
 
@@ -258,7 +259,7 @@ async def test_other_models_hold_for_the_next_call_and_drop_none(
 
 async def test_a_wrong_model_list_changes_nothing(make: Make) -> None:
     async with make(launch_mode="thread") as proxy:
-        with pytest.raises(ConfigError, match="entry 1"):
+        with raises(ConfigError, 1):
             proxy.update_model_list([{"base_url": "nonsense"}])
         assert proxy.model_names == ["scripted"]
         assert await asyncio.to_thread(ask, proxy.as_resource()) == "You said: hello"
@@ -267,7 +268,7 @@ async def test_a_wrong_model_list_changes_nothing(make: Make) -> None:
 @pytest.mark.parametrize("models", ["x", None, 3, {"name": "x"}])
 def test_what_is_no_model_list_is_refused_under_way_too(make: Make, models: Any) -> None:
     proxy = make()
-    with pytest.raises(ConfigError, match=r"model_list is .*: give a list of entries"):
+    with raises(ConfigError, "model_list"):
         proxy.update_model_list(models)
     assert proxy.model_names == ["scripted"]
 
@@ -282,7 +283,7 @@ async def test_a_missing_key_is_told_at_the_start_and_not_asked_for_again(
     try:
         async with make(launch_mode=launch_mode, model_list=models, num_retries=2) as proxy:
             assert "api_key of the model 'scripted' is 'env:SHARPEN_TEST_NO_SUCH', but" in capfd.readouterr().err
-            with pytest.raises(openai.InternalServerError, match="SHARPEN_TEST_NO_SUCH is not set") as caught:
+            with raises(openai.InternalServerError, "SHARPEN_TEST_NO_SUCH") as caught:
                 await asyncio.to_thread(ask, proxy.as_resource())
             proxy.update_model_list(models)
             assert "SHARPEN_TEST_NO_SUCH is not set where the gateway runs" in capfd.readouterr().err
@@ -314,9 +315,9 @@ async def test_totals_are_known_after_the_end(make: Make, launch_mode: Mode) -> 
 async def test_orders_to_one_that_does_not_run_are_clear_errors(make: Make) -> None:
     proxy = make()
     for order in (proxy.pause, proxy.resume, proxy.drain):
-        with pytest.raises(RunError, match=r"is not running: start\(\)"):
+        with raises(RunError, "start()"):
             await order()
-    with pytest.raises(RunError, match="is not running"):
+    with pytest.raises(RunError):
         proxy.pause_sync()
 
 
@@ -369,33 +370,33 @@ async def test_ids_bind_a_resource_to_its_attempt(make: Make) -> None:
     unbound = proxy.as_resource()
     assert unbound.get_base_url("ro-1", "at-1") == bound.endpoint
     for ids in ({"rollout_id": "ro-1"}, {"attempt_id": "at-1"}):
-        with pytest.raises(ConfigError, match="both rollout_id and attempt_id"):
+        with raises(ConfigError, "rollout_id", "attempt_id"):
             proxy.as_resource(**ids)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "named"),
     [
-        ({"rollout_id": 1, "attempt_id": 2}, "rollout_id is 1: give the id, a text"),
-        ({"rollout_id": "ro-1", "attempt_id": ""}, "attempt_id is '': give the id"),
-        ({"sampling_parameters": [1]}, r"sampling_parameters is \[1\]: give a dict"),
+        ({"rollout_id": 1, "attempt_id": 2}, ("rollout_id", 1)),
+        ({"rollout_id": "ro-1", "attempt_id": ""}, ("attempt_id",)),
+        ({"sampling_parameters": [1]}, ("sampling_parameters", 1)),
     ],
 )
-def test_what_no_resource_can_hold_is_refused(make: Make, given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_no_resource_can_hold_is_refused(make: Make, given: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         make(port=4321).as_resource(**given)
 
 
 async def test_a_literal_token_in_a_store_speaks_of_the_gateway(make: Make, tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "run.db")
-    with pytest.raises(SecretError, match=r'token of a gateway.*LLMProxy\(token="env:NAME"\)') as caught:
+    with raises(SecretError, 'LLMProxy(token="env:NAME")') as caught:
         await store.add_resources({"llm": make(port=4321, token="tok-1234").as_resource()})
     assert "tok-1234" not in str(caught.value)
     await store.close()
 
 
 def test_the_port_must_be_known(make: Make) -> None:
-    with pytest.raises(ConfigError, match=r"has no port yet: start\(\)"):
+    with raises(ConfigError, "start()"):
         make().as_resource()
 
 
@@ -403,15 +404,15 @@ def test_the_model_may_be_left_out_where_there_is_one() -> None:
     entry = {"name": "a", "base_url": "http://127.0.0.1:9/v1"}
     assert LLMProxy(port=1, model_list=[entry, entry]).as_resource().model == "a"
     several = LLMProxy(port=1, model_list=[entry, {**entry, "name": "b"}])
-    with pytest.raises(ConfigError, match=r"which model.*a, b"):
+    with pytest.raises(ConfigError):
         several.as_resource()
     assert several.as_resource(model="b").model == "b"
-    with pytest.raises(ConfigError, match="'c', which the gateway does not have: it has a, b"):
+    with raises(ConfigError, "c"):
         several.as_resource(model="c")
-    with pytest.raises(ConfigError, match="which model"):
+    with pytest.raises(ConfigError):
         LLMProxy(port=1, model_list=[{**entry, "name": "*"}]).as_resource()
     assert LLMProxy(port=1, model_list=[{**entry, "name": "*"}]).as_resource(model="any").model == "any"
-    with pytest.raises(ConfigError, match=r"which model.*no models"):
+    with pytest.raises(ConfigError):
         LLMProxy(port=1).as_resource()
 
 
@@ -439,7 +440,7 @@ async def test_a_store_is_set_before_the_start(make: Make) -> None:
     assert proxy.get_store() is store
     async with proxy:
         proxy.set_store(store)  # it is the same
-        with pytest.raises(ConfigError, match="running with another store"):
+        with pytest.raises(ConfigError):
             proxy.set_store(InMemoryLightningStore())
     assert proxy.get_store() is store
 
@@ -447,7 +448,7 @@ async def test_a_store_is_set_before_the_start(make: Make) -> None:
 @pytest.mark.parametrize("launch_mode", ["thread", "process"])
 async def test_a_store_that_is_not_thread_safe_is_refused(make: Make, launch_mode: Mode) -> None:
     proxy = make(launch_mode=launch_mode, store=InMemoryLightningStore(thread_safe=False))
-    with pytest.raises(ConfigError, match="not thread-safe"):
+    with pytest.raises(ConfigError):
         await proxy.start()
 
 
@@ -475,7 +476,7 @@ async def test_a_redaction_works_wherever_the_gateway_does(make: Make, launch_mo
 
 async def test_a_redaction_that_no_other_process_knows_is_refused_there(make: Make) -> None:
     proxy = make(launch_mode="process", redact=lambda attributes: attributes)
-    with pytest.raises(ConfigError, match="cannot import by its name"):
+    with pytest.raises(ConfigError):
         await proxy.start()
 
 
@@ -490,7 +491,7 @@ async def test_it_travels_while_it_does_not_run(make: Make, tmp_path: Path) -> N
     async with copy:
         llm = copy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
         assert await asyncio.to_thread(ask, llm) == "You said: hello"
-        with pytest.raises(openai.RateLimitError, match="run_calls"):
+        with raises(openai.RateLimitError, "run_calls"):
             await asyncio.to_thread(ask, llm)
     spans = await store.query_spans(rollout.rollout_id)
     assert len(spans) == 2
@@ -502,14 +503,14 @@ async def test_it_travels_while_it_does_not_run(make: Make, tmp_path: Path) -> N
 
 async def test_it_does_not_travel_while_it_runs(make: Make) -> None:
     async with make(launch_mode="thread") as proxy:
-        with pytest.raises(ConfigError, match=r"is running.*stop\(\) it first"):
+        with raises(ConfigError, "stop()"):
             pickle.dumps(proxy)
 
 
 async def test_a_store_that_could_not_come_along_is_asked_for(make: Make) -> None:
     copy: LLMProxy = pickle.loads(pickle.dumps(make(store=InMemoryLightningStore())))
     copy = pickle.loads(pickle.dumps(copy))
-    with pytest.raises(ConfigError, match=r"InMemoryLightningStore, lives in the memory.*set_store\(\)"):
+    with raises(ConfigError, "InMemoryLightningStore", "set_store()"):
         await copy.start()
     copy.set_store(InMemoryLightningStore())
     async with copy:
@@ -528,7 +529,7 @@ def test_health_is_answered_without_an_upstream(make: Make) -> None:
         url = proxy.as_resource().endpoint.removesuffix("/v1") + "/health"
         with urllib.request.urlopen(url) as answer:
             assert b'"in_flight":0' in answer.read()
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        with raises(urllib.error.HTTPError, 403):
             urllib.request.urlopen(urllib.request.Request(url, headers={"host": "evil.example"}))
 
 
@@ -539,7 +540,7 @@ async def test_an_unpickled_gateway_closes_the_store_that_it_opened(make: Make, 
     await copy.start()
     opened = copy.get_store()
     await copy.stop()
-    with pytest.raises(SharpenError, match="closed"):
+    with pytest.raises(SharpenError):
         await opened.query_rollouts()
     await copy.restart()
     assert len(await copy.get_store().query_rollouts()) == 1

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.errors import ConfigError
+from tests.errors import raises
 from tests.llm_proxy.internals import (
     Exchange,
     RecordFile,
@@ -220,7 +221,7 @@ def test_a_killed_gateway_loses_no_exchange_that_ended(path: Path, repository: P
 
 
 def test_two_gateways_cannot_write_one_record(path: Path) -> None:
-    with RecordFile(path), pytest.raises(ConfigError, match="another gateway"):
+    with RecordFile(path), pytest.raises(ConfigError):
         RecordFile(path)
     RecordFile(path).close()
 
@@ -245,7 +246,7 @@ def test_a_full_disk_leaves_no_torn_line(path: Path) -> None:
 def test_another_file_is_neither_written_nor_read(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     for open_it in (RecordFile, WrittenRecord):
-        with pytest.raises(ConfigError, match="is no record of a gateway"):
+        with pytest.raises(ConfigError):
             open_it(path)
     assert path.read_bytes() == content
 
@@ -253,21 +254,21 @@ def test_another_file_is_neither_written_nor_read(path: Path, content: bytes) ->
 def test_a_record_of_another_version_is_refused(path: Path) -> None:
     path.write_bytes(b'{"sharpen_record":99}\n')
     for open_it in (RecordFile, WrittenRecord):
-        with pytest.raises(ConfigError, match="has version 99"):
+        with raises(ConfigError, 99):
             open_it(path)
 
 
 def test_a_damaged_line_is_named(path: Path) -> None:
     written(path, exchange_of(call_of(), [b"ok"]))
     path.write_bytes(path.read_bytes() + b"{}\n")
-    with pytest.raises(ConfigError, match="line 3 of the record"):
+    with raises(ConfigError, 3):
         list(WrittenRecord(path))
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+    with pytest.raises(ConfigError):
         RecordFile(tmp_path / "no" / "record.jsonl")
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigError):
         WrittenRecord(tmp_path / "record.jsonl")
 
 
@@ -275,12 +276,12 @@ def test_a_closed_record_takes_no_more(path: Path) -> None:
     record = RecordFile(path)
     record.close()
     record.close()
-    with pytest.raises(ValueError, match="is closed"):
+    with pytest.raises(ValueError):
         record.append(exchange_of(call_of(), [b"ok"]))
 
 
 def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     path.touch()
-    with pytest.raises(ConfigError, match="is empty: there is nothing to answer from"):
+    with pytest.raises(ConfigError):
         WrittenRecord(path)

@@ -88,7 +88,7 @@ def test_a_failure_is_logged_once_without_its_text(caplog: pytest.LogCaptureFixt
     "hook", [7, "hide_numbers", "no_such_module_at_all.hook", dict, be_async, f"{__name__}.nothing"]
 )
 def test_a_hook_that_cannot_work_is_refused_at_once(hook: Any) -> None:
-    with pytest.raises(ConfigError, match="redact"):
+    with pytest.raises(ConfigError):
         Redaction(hook)
 
 

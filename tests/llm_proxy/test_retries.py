@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.errors import raises
 from tests.http.internals import Unsent
 from tests.llm_proxy.internals import Call, Refusal, ask, pause_asked_for, retries
 
@@ -156,14 +157,14 @@ async def test_a_reset_is_never_asked_again_since_it_may_have_sampled(pauses: li
 
 
 async def test_the_last_unsent_call_is_an_error(pauses: list[float]) -> None:
-    with pytest.raises(Unsent, match="second"):
+    with raises(Unsent, "second"):
         await _ask(Few(Scripted("a", Unsent("first"), Unsent("second"))), 1)
 
 
 async def test_an_upstream_at_its_rate_gives_way_to_another(pauses: list[float]) -> None:
     full = Refusal(429, "rate_limited", "at its limit")
     assert (await _ask(Few(Scripted("a", full), Scripted("b", Answer(200))), 1)).status == 200
-    with pytest.raises(Refusal, match="at its limit"):
+    with raises(Refusal, "at its limit"):
         await _ask(Few(Scripted("a", full)), 3)
 
 

@@ -8,6 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.errors import raises
+
 from .replies import token_ids_of
 from .scenes import wait_until
 from .scripted import Fault, Reply, ScriptedUpstream
@@ -45,7 +47,7 @@ def test_an_engine_gives_token_ids_and_logprobs_and_a_hosted_api_refuses_to(upst
     ids = [each for chunk in streamed for each in getattr(chunk.choices[0], "token_ids", [])]
     assert ids == choice.token_ids
     assert streamed[0].prompt_token_ids == said.prompt_token_ids
-    with pytest.raises(openai.BadRequestError, match="return_token_ids"):
+    with raises(openai.BadRequestError, "return_token_ids"):
         client_of(upstream).chat.completions.create(model="scripted", messages=HELLO, **extra)
 
 

@@ -8,6 +8,8 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 from pydantic import BaseModel
 
+from tests.errors import raises
+
 from .readings import is_complete, said_by
 from .replies import Fault, Reply
 from .scenes import Scene, scene
@@ -139,7 +141,7 @@ def test_errors_of_the_upstream_arrive_in_anthropics_words(upstream, status, kin
 def test_errors_of_the_gateway_are_in_anthropics_words_too(upstream):
     with scene(upstream, entry={"provider": "anthropic"}) as at:
         unknown = at.gateway_anthropic_url.replace(at.rollout.rollout_id, "ro-unknown")
-        with pytest.raises(anthropic.NotFoundError, match="ro-unknown") as caught:
+        with raises(anthropic.NotFoundError, "ro-unknown") as caught:
             message(client_of(unknown))
         assert caught.value.body["type"] == "error"  # type: ignore[index]
         assert upstream.requests == []

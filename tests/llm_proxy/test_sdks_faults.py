@@ -8,6 +8,8 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from tests.errors import raises
+
 from .readings import said_by
 from .scenes import scene, wait_until
 from .scripted import Fault, Reply, ScriptedUpstream
@@ -224,7 +226,7 @@ def test_a_call_beyond_its_limit_is_refused_once_and_not_retried(upstream, kind)
     with scene(upstream, limits={"rollout_calls": 1}) as at:
         client = kind(base_url=at.gateway_url, api_key="sk-agent", max_retries=2)
         question(client)
-        with pytest.raises(Exception, match="rollout_calls") as caught:
+        with raises(Exception, "rollout_calls") as caught:
             question(client)
         assert type(caught.value).__name__ == "RateLimitError"
         assert len(upstream.requests) == 1

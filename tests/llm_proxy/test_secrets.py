@@ -11,6 +11,7 @@ from sharpen.errors import ConfigError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.secrets import shown
 from sharpen.store import InMemoryLightningStore
+from tests.errors import raises
 from tests.llm_proxy.internals import RecordFile, Upstreams, _without, key_of, parse_model_list, secrets_of
 
 from .heart import CHAT, one_span, served, start
@@ -72,7 +73,7 @@ def test_headers_of_an_entry_are_not_shown() -> None:
 @pytest.mark.parametrize("name", ["client_assertion", "azure_thing"])
 def test_an_unknown_parameter_is_named_without_its_value(name: str) -> None:
     params = {"model": "openai/x", "api_base": "http://h/v1", name: "ey-hidden"}
-    with pytest.raises(ConfigError, match=name) as caught:
+    with raises(ConfigError, name) as caught:
         LLMProxy(model_list=[{"model_name": "m", "litellm_params": params}])
     assert "ey-hidden" not in str(caught.value)
 
@@ -129,6 +130,6 @@ async def test_a_request_that_is_nested_deep_is_recorded(upstream: ScriptedUpstr
 
 
 def test_a_record_that_would_hold_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="capture_content=False"):
+    with raises(ConfigError, "capture_content=False"):
         LLMProxy(mode="record", capture_content=False, store=InMemoryLightningStore())
     assert LLMProxy(mode="record", capture_content=False, record="some.jsonl") is not None

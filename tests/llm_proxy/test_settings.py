@@ -12,6 +12,7 @@ from sharpen import Limits, Price
 from sharpen.errors import ConfigError, SharpenError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore
+from tests.errors import raises
 from tests.llm_proxy.internals import GatewaySettings, make_settings
 
 MODELS = [{"name": "qwen", "base_url": "http://127.0.0.1:9/v1", "api_key": "sk-hidden"}]
@@ -41,63 +42,63 @@ def test_no_secret_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "named"),
     [
-        ({"num_retries": "2"}, "num_retries is '2': give a whole number"),
-        ({"num_retries": -1}, "num_retries is -1"),
-        ({"timeout": 0}, "timeout is 0"),
-        ({"first_byte_timeout": 0}, "first_byte_timeout is 0"),
-        ({"chunk_timeout": -1}, "chunk_timeout is -1"),
-        ({"max_body_bytes": 0}, "max_body_bytes is 0"),
-        ({"timeout": None}, "timeout is None: give seconds"),
-        ({"timeout": float("inf")}, "timeout is inf"),
-        ({"strict": "yes"}, "strict is 'yes': give True or False"),
-        ({"mode": "rec"}, "mode is 'rec': give 'live', 'record' or 'replay'"),
-        ({"when_paused": "block"}, "when_paused is 'block': give 'wait' or 'refuse'"),
-        ({"record": 5}, "record is 5: give the path of a file"),
-        ({"host": 5}, "host is 5: give a text"),
-        ({"host": ""}, "host is empty"),
-        ({"token": 12345}, "token is of type int: give a text"),
-        ({"name": "a b"}, "the name of a gateway is 'a b'"),
-        ({"store": "sqlite"}, "store is 'sqlite': give a store, such as InMemoryLightningStore"),
-        ({"store": InMemoryLightningStore}, "store is the class InMemoryLightningStore: give one"),
-        ({"launch_mode": "asyncio"}, "launch_mode is 'asyncio': use 'thread', 'process'"),
-        ({"port": 70000}, "port is 70000"),
-        ({"port": "8000"}, "port is '8000'"),
-        ({"host": "0.0.0.0"}, "host is '0.0.0.0', which others can reach: give a token"),
-        ({"token": "two words"}, "printable ASCII"),
-        ({"limits": {"run_coast": 1}}, "run_coast"),
-        ({"limits": {"run_cost": 0}}, "run_cost"),
-        ({"prices": {"qwen": (1,)}}, "price of 'qwen'"),
-        ({"prices": {"qwen": (-1, 1)}}, "price of 'qwen'"),
-        ({"mode": "live", "record": "calls.jsonl"}, "mode is 'live'"),
-        ({"mode": "replay"}, "nothing to answer from"),
-        ({"mode": "record", "replay_rollout": "ro-1"}, "mode is 'record'"),
-        ({"model_list": [{"base_url": "http://127.0.0.1:9/v1"}]}, "entry 1 of model_list"),
-        ({"model_list": {"name": "qwen"}}, "model_list is of type dict: give a list of entries"),
-        ({"model_list": 3}, "model_list is of type int: give a list of entries"),
-        ({"model_list": 0}, "model_list is of type int: give a list of entries"),
-        ({"model_list": "qwen"}, "model_list is of type str: give a list of entries"),
-        ({"model_list": [{"name": "gpt-4o", "defaults": {"stop": object()}}]}, "model_list holds something"),
-        ({"redact": 3}, "redact is 3"),
-        ({"litellm_config": {}}, "LLMProxy has no litellm_config"),
-        ({"num_workers": 4}, "LLMProxy has no num_workers"),
-        ({"launcher_args": None}, "LLMProxy has no launcher_args"),
-        ({"middlewares": []}, "LLMProxy has no middlewares"),
-        ({"callbacks": []}, "LLMProxy has no callbacks"),
+        ({"num_retries": "2"}, ("num_retries", 2)),
+        ({"num_retries": -1}, ("num_retries", -1)),
+        ({"timeout": 0}, ("timeout", 0)),
+        ({"first_byte_timeout": 0}, ("first_byte_timeout", 0)),
+        ({"chunk_timeout": -1}, ("chunk_timeout", -1)),
+        ({"max_body_bytes": 0}, ("max_body_bytes", 0)),
+        ({"timeout": None}, ("timeout", None)),
+        ({"timeout": float("inf")}, ("timeout", "inf")),
+        ({"strict": "yes"}, ("strict", "yes")),
+        ({"mode": "rec"}, ("mode", "rec", "live", "record", "replay")),
+        ({"when_paused": "block"}, ("when_paused", "block", "wait", "refuse")),
+        ({"record": 5}, ("record", 5)),
+        ({"host": 5}, ("host", 5)),
+        ({"host": ""}, ("host",)),
+        ({"token": 12345}, ("token",)),
+        ({"name": "a b"}, ("a b",)),
+        ({"store": "sqlite"}, ("store", "sqlite", "InMemoryLightningStore")),
+        ({"store": InMemoryLightningStore}, ("store", "InMemoryLightningStore")),
+        ({"launch_mode": "asyncio"}, ("launch_mode", "asyncio", "thread", "process")),
+        ({"port": 70000}, ("port", 70000)),
+        ({"port": "8000"}, ("port", 8000)),
+        ({"host": "0.0.0.0"}, ("host", "0.0.0.0")),
+        ({"token": "two words"}, ("token",)),
+        ({"limits": {"run_coast": 1}}, ("run_coast",)),
+        ({"limits": {"run_cost": 0}}, ("run_cost",)),
+        ({"prices": {"qwen": (1,)}}, ("qwen",)),
+        ({"prices": {"qwen": (-1, 1)}}, ("qwen",)),
+        ({"mode": "live", "record": "calls.jsonl"}, ("mode", "live")),
+        ({"mode": "replay"}, ("mode",)),
+        ({"mode": "record", "replay_rollout": "ro-1"}, ("mode", "record")),
+        ({"model_list": [{"base_url": "http://127.0.0.1:9/v1"}]}, (1, "model_list")),
+        ({"model_list": {"name": "qwen"}}, ("model_list",)),
+        ({"model_list": 3}, ("model_list",)),
+        ({"model_list": 0}, ("model_list",)),
+        ({"model_list": "qwen"}, ("model_list",)),
+        ({"model_list": [{"name": "gpt-4o", "defaults": {"stop": object()}}]}, ("model_list",)),
+        ({"redact": 3}, ("redact", 3)),
+        ({"litellm_config": {}}, ("LLMProxy", "litellm_config")),
+        ({"num_workers": 4}, ("LLMProxy", "num_workers")),
+        ({"launcher_args": None}, ("LLMProxy", "launcher_args")),
+        ({"middlewares": []}, ("LLMProxy", "middlewares")),
+        ({"callbacks": []}, ("LLMProxy", "callbacks")),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_made(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_cannot_work_is_refused_when_it_is_made(given: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         LLMProxy(**given)
 
 
 def test_an_unknown_argument_suggests_the_nearest() -> None:
-    with pytest.raises(TypeError, match="did you mean 'model_list'"):
+    with raises(TypeError, "model_list"):
         LLMProxy(models_list=[])
-    with pytest.raises(TypeError, match="did you mean 'num_retries'"):
+    with raises(TypeError, "num_retries"):
         LLMProxy(num_retrys=2)
-    with pytest.raises(TypeError, match=r"no argument 'zzz': it takes port, .*, name$"):
+    with raises(TypeError, "zzz"):
         LLMProxy(zzz=2)
 
 
@@ -107,7 +108,7 @@ def test_beyond_loopback_a_token_is_enough_also_by_reference() -> None:
 
 
 def test_a_token_that_is_not_in_the_environment_is_an_error_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="SHARPEN_TEST_NO_SUCH is not set"):
+    with raises(ConfigError, "SHARPEN_TEST_NO_SUCH"):
         LLMProxy(token="env:SHARPEN_TEST_NO_SUCH").start_sync()
 
 
@@ -126,13 +127,13 @@ def test_the_record_is_found_also_by_a_process_that_works_elsewhere(
 @pytest.mark.parametrize("launch_mode", ["thread", "process"])
 def test_a_record_without_a_place_is_an_error_at_the_start(launch_mode: Any) -> None:
     proxy = LLMProxy(mode="record", launch_mode=launch_mode)
-    with pytest.raises(ConfigError, match="nowhere to write"):
+    with pytest.raises(ConfigError):
         proxy.start_sync()
     assert not proxy.is_running()
 
 
 def test_a_replay_of_a_rollout_needs_its_store() -> None:
-    with pytest.raises(SharpenError, match="nothing to answer from"):
+    with pytest.raises(SharpenError):
         LLMProxy(mode="replay", replay_rollout="ro-1").start_sync()
 
 

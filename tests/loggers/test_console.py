@@ -18,6 +18,7 @@ from rich.console import Console
 
 from sharpen.errors import ConfigError
 from sharpen.loggers import ConsoleLogger
+from tests.errors import raises
 
 
 def clock_of(*seconds: float) -> Any:
@@ -180,5 +181,5 @@ def test_a_logger_with_a_bar_travels_to_another_process() -> None:
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="every_n_steps is 0"):
+    with raises(ConfigError, "every_n_steps", 0):
         ConsoleLogger(every_n_steps=0)

@@ -14,6 +14,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError
 from sharpen.loggers import CsvLogger, JsonlLogger, Logger, PickleLogger
+from tests.errors import raises
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -115,7 +116,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out(tmp_path: Path, make: Callable[[P
 @pytest.mark.parametrize("maker", [CsvLogger, JsonlLogger], ids=lambda maker: maker.__name__)
 def test_what_is_no_number_is_refused_and_not_written(tmp_path: Path, maker: Callable[[Path], Any]) -> None:
     logger = log(maker(tmp_path), 1)
-    with pytest.raises(InvalidInputError, match="'reward' is 'high'"):
+    with raises(InvalidInputError, "reward", "high"):
         logger.log_metrics({"reward": "high"}, 2)  # type: ignore[dict-item]
     assert steps(logger.path) == [1]  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.loggers import Logger, LogLevel, Metrics, min_loglevel, named, wanting
+from tests.errors import raises
 
 
 def test_a_mean_counts_only_what_reported_the_name() -> None:
@@ -73,12 +74,12 @@ def test_numbers_of_numpy_and_torch_are_numbers_and_nan_stays_visible() -> None:
     "value", ["0.5", None, [1.0], np.ones(2), torch.ones(2), {}], ids=lambda value: type(value).__name__
 )
 def test_what_is_no_number_is_refused_by_name(value: object) -> None:
-    with pytest.raises(InvalidInputError, match="'loss'"):
+    with raises(InvalidInputError, "loss"):
         Metrics().add("loss", value)  # type: ignore[arg-type]
 
 
 def test_a_count_below_zero_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="count of 'loss' is -1"):
+    with raises(InvalidInputError, "loss", -1):
         Metrics().add("loss", 1.0, count=-1)
 
 
@@ -100,7 +101,7 @@ def test_the_source_learns_the_least_level_that_anybody_wants() -> None:
 
 
 def test_a_level_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"LogLevel\.DEBUG"):
+    with raises(ConfigError, "LogLevel.DEBUG"):
         Logger(loglevel="debug")  # type: ignore[arg-type]
 
 

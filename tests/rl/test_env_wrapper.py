@@ -28,6 +28,7 @@ from sharpen.rl import (
     generate_nan_observation,
     vectorize_env,
 )
+from tests.errors import raises
 from tests.rl.internals import SpaceCheck
 from tests.rl.toys import Countdown, InitialAsReward, Left, Two
 
@@ -61,7 +62,7 @@ def test_an_episode_from_reset_to_end() -> None:
     assert [float(each[0]) for each in status["obs_history"]] == [3, 2, 1, 0]
     assert status["action_history"] == [1, 0, 0]
     assert status["reward_history"] == [1.0, 1.0, 1.0]
-    with pytest.raises(InvalidInputError, match="call reset"):
+    with pytest.raises(InvalidInputError):
         wrapped.step(0)
 
 
@@ -123,14 +124,14 @@ def test_values_are_checked_fully_on_the_first_step_and_then_by_shape() -> None:
     wrapped = EnvWrapper(Countdown, Counted(), Two(), [3, 2])
     wrapped.reset()
     wrapped.step(0)  # outside the bounds, of the right shape
-    with pytest.raises(GymSpaceValidationError, match="outside the bounds"):
+    with pytest.raises(GymSpaceValidationError):
         wrapped.reset()
 
 
 def test_validation_can_be_asked_for_at_every_step() -> None:
     wrapped = EnvWrapper(Countdown, Counted(), Two(), [3], validate="always")
     wrapped.reset()
-    with pytest.raises(GymSpaceValidationError, match="outside the bounds"):
+    with pytest.raises(GymSpaceValidationError):
         wrapped.step(0)
 
 
@@ -166,23 +167,23 @@ def nested(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"price": np.full(2, 2, np.float32)}, "at key 'price': a value is outside"),
-        ({"price": np.zeros(2, np.float64)}, "at key 'price': the dtype is float64"),
-        ({"price": [0.0, 0.0]}, "at key 'price': a numpy array is needed, not list"),
-        ({"inner": {"n": 3, "m": np.array([1, 0])}}, "at key 'inner.n'"),
-        ({"inner": {"n": 1}}, r"at key 'inner': the keys differ: missing \['m'\]"),
-        ({"pair": (0,)}, "at key 'pair': a tuple of 2"),
-        ({"pair": (5, np.array([0, 1], np.int8))}, "at key 'pair.0'"),
-        ({"more": 1}, r"not in the space \['more'\]"),
+        ({"price": np.full(2, 2, np.float32)}, ("price",)),
+        ({"price": np.zeros(2, np.float64)}, ("price", "float64")),
+        ({"price": [0.0, 0.0]}, ("price",)),
+        ({"inner": {"n": 3, "m": np.array([1, 0])}}, ("inner.n",)),
+        ({"inner": {"n": 1}}, ("inner", "m")),
+        ({"pair": (0,)}, ("pair", 2)),
+        ({"pair": (5, np.array([0, 1], np.int8))}, ("pair.0",)),
+        ({"more": 1}, ("more",)),
     ],
 )
-def test_a_mismatch_names_the_key_that_fails(changes: dict[str, Any], words: str) -> None:
+def test_a_mismatch_names_the_key_that_fails(changes: dict[str, Any], named: tuple[object, ...]) -> None:
     check = SpaceCheck(NESTED)
     check.full(nested())
     check.quick(nested())
-    with pytest.raises(GymSpaceValidationError, match=words) as caught:
+    with raises(GymSpaceValidationError, *named) as caught:
         check.full(nested(**changes))
     assert isinstance(caught.value.space, spaces.Space)
     assert "Sample:" in str(caught.value)
@@ -251,7 +252,7 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
 
     wrapped = EnvWrapper(Countdown, Left(), Two(), [3], Nan())
     wrapped.reset()
-    with pytest.raises(RewardError, match="nan after step 1"):
+    with raises(RewardError, "nan", 1):
         wrapped.step(0)
 
 
@@ -307,7 +308,7 @@ def test_a_box_without_bounds_takes_what_its_dtype_has(value: float) -> None:
 
 
 def test_a_float_for_a_box_of_integers_fails_by_its_dtype() -> None:
-    with pytest.raises(GymSpaceValidationError, match=r"float .*int64"):
+    with raises(GymSpaceValidationError, "int64"):
         SpaceCheck(spaces.Box(0, 5, (), np.int64)).full(0.5)
 
 

@@ -11,6 +11,7 @@ import pytest
 import sharpen.rl
 from sharpen.errors import InvalidInputError
 from sharpen.rl import Collector, EpisodeBatch, vectorize_env
+from tests.errors import raises
 from tests.rl.internals import EnvParts, EpisodeNoise
 from tests.rl.toys import Countdown, Left, SoftmaxPolicy, Two, Zeros
 
@@ -44,7 +45,7 @@ def test_a_buffer_that_is_too_small_grows() -> None:
 def test_a_collection_without_states_is_a_clear_error() -> None:
     with vectorize_env(EnvParts(Countdown, Left(), Two(), None), "dummy", 2) as venv:
         venv.bind([])
-        with pytest.raises(InvalidInputError, match="are there initial states"):
+        with pytest.raises(InvalidInputError):
             Collector(Zeros(), venv).collect()
 
 
@@ -120,5 +121,5 @@ def test_importing_the_parts_loads_no_torch() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+    with raises(AttributeError, "Trainr"):
         _ = sharpen.rl.Trainr

@@ -30,6 +30,7 @@ from sharpen.rl import (
     backtest,
     train,
 )
+from tests.errors import raises
 from tests.rl.toys import (
     Countdown,
     Guess,
@@ -282,7 +283,7 @@ def test_a_failed_run_leaves_no_worker_and_tells_the_loggers() -> None:
 
     kept, vessel = Kept(), guess(SoftmaxPolicy())
     vessel.reward = Fails()
-    with pytest.raises(EpisodeError, match="bad luck"):
+    with raises(EpisodeError, "bad luck"):
         Trainer(max_iters=1, finite_env_type="subproc", loggers=[kept]).fit(vessel)
     assert kept.lines[-1] == "failed"
     found = subprocess.run(
@@ -311,28 +312,28 @@ def test_a_logger_hears_only_what_its_level_wants() -> None:
 
 
 def test_missing_states_are_a_clear_error() -> None:
-    with pytest.raises(SeedIteratorNotAvailable, match="give it train_initial_states"):
+    with raises(SeedIteratorNotAvailable, "train_initial_states"):
         Trainer(max_iters=1, finite_env_type="dummy").fit(guess(SoftmaxPolicy(), train_initial_states=None))
-    with pytest.raises(SeedIteratorNotAvailable, match="give it val_initial_states"):
+    with raises(SeedIteratorNotAvailable, "val_initial_states"):
         Trainer(max_iters=1, val_every_n_iters=1, finite_env_type="dummy").fit(
             guess(SoftmaxPolicy(), val_initial_states=None)
         )
-    with pytest.raises(SeedIteratorNotAvailable, match="give it test_initial_states"):
+    with raises(SeedIteratorNotAvailable, "test_initial_states"):
         Trainer(finite_env_type="dummy").test(guess(SoftmaxPolicy()))
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="concurrency is 0"):
+    with raises(ConfigError, "concurrency", 0):
         Trainer(concurrency=0)
-    with pytest.raises(ConfigError, match="loggers has 'csv', which is no LogWriter or Logger"):
+    with raises(ConfigError, "loggers", "csv", "LogWriter", "Logger"):
         Trainer(loggers="csv")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"callbacks has .*Checkpoint.*, which is no Callback"):
+    with raises(ConfigError, "callbacks", "Checkpoint", "Callback"):
         Trainer(callbacks=[Checkpoint])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="episode_per_iter is 0"):
+    with raises(ConfigError, "episode_per_iter", 0):
         guess(SoftmaxPolicy(), episode_per_iter=0)
-    with pytest.raises(ConfigError, match="ModulePolicy"):
+    with raises(ConfigError, "ModulePolicy"):
         guess(object())
-    with pytest.raises(ConfigError, match="only a VectorSimulator has none"):
+    with raises(ConfigError, "VectorSimulator"):
         TrainingVessel(simulator_fn=Guess, policy=SoftmaxPolicy())
 
 
@@ -443,12 +444,12 @@ def test_another_run_does_not_learn_from_steps_that_the_last_one_left() -> None:
 @pytest.mark.parametrize("name", ["step_per_iter", "episode_per_iter", "buffer_size"])
 @pytest.mark.parametrize("value", [0, True, 2.5])
 def test_numbers_of_a_vessel_are_refused_also_when_they_are_assigned(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is {value}"):
+    with raises(ConfigError, name, value):
         countdown(Zeros(), train_initial_states=[3], **{name: value})
     vessel, policy = countdown(Zeros(), train_initial_states=[3]), Zeros()
     vessel.policy = policy
     setattr(vessel, name, value)
-    with pytest.raises(ConfigError, match=f"{name} is {value}"):
+    with raises(ConfigError, name, value):
         Trainer(max_iters=1, finite_env_type="dummy").fit(vessel)
     assert not policy.batches
 
@@ -456,7 +457,7 @@ def test_numbers_of_a_vessel_are_refused_also_when_they_are_assigned(name: str, 
 @pytest.mark.parametrize("name", ["max_iters", "max_steps", "val_every_n_iters", "concurrency"])
 def test_a_truth_value_is_not_a_number_of_a_trainer(name: str) -> None:
     settings: Any = {name: True}
-    with pytest.raises(ConfigError, match=f"{name} is True"):
+    with raises(ConfigError, name, True):
         Trainer(**settings)
 
 

@@ -11,6 +11,7 @@ import pytest
 from sharpen import InMemoryLightningStore, RolloutConfig, rollout
 from sharpen.runner import Runner, RunnerWornOut
 from sharpen.tracer import DummyTracer
+from tests.errors import raises
 
 from .scenes import PATIENCE_SECONDS, at_work, finished, run_tasks, why
 
@@ -246,7 +247,7 @@ async def test_a_process_with_too_many_hanging_threads_asks_to_be_replaced():
     runner = Runner(tracer=DummyTracer(), max_abandoned=2)
     queued = [await store.enqueue_rollout(n, config=RolloutConfig(timeout_seconds=0.1)) for n in range(6)]
     try:
-        with runner.run_context(agent=agent, store=store), pytest.raises(RunnerWornOut, match="3 threads"):
+        with runner.run_context(agent=agent, store=store), raises(RunnerWornOut, 3):
             await asyncio.wait_for(runner.iter(), PATIENCE_SECONDS)
     finally:
         release.set()

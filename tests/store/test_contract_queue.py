@@ -6,6 +6,7 @@ import pytest
 
 from sharpen.errors import FinishedError, UnknownIdError
 from sharpen.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, Rollout, RolloutConfig
+from tests.errors import raises
 
 from .scenes import claim_new, drain, finish_new, make_span, run_new, status_of, within_patience
 
@@ -84,7 +85,7 @@ async def test_enqueueing_nothing_is_nothing(store):
 
 async def test_one_bad_request_among_many_enqueues_none(store):
     requests = [EnqueueRolloutRequest("good"), EnqueueRolloutRequest("bad", resources_id="rs-unknown")]
-    with pytest.raises(UnknownIdError, match="rs-unknown"):
+    with raises(UnknownIdError, "rs-unknown"):
         await store.enqueue_many_rollouts(requests)
     assert (await store.query_rollouts()).total == 0
     assert await store.dequeue_rollout() is None
@@ -121,7 +122,7 @@ async def test_a_rollout_is_bound_to_the_newest_version_of_the_resources_it_name
 
 
 async def test_unknown_resources_are_refused_and_nothing_is_enqueued(store):
-    with pytest.raises(ValueError, match="rs-unknown") as caught:
+    with raises(ValueError, "rs-unknown") as caught:
         await store.enqueue_rollout("task", resources_id="rs-unknown")
     assert isinstance(caught.value, UnknownIdError)
     with pytest.raises(UnknownIdError):
@@ -289,14 +290,14 @@ async def test_an_attempt_on_request_is_repeatable_by_its_request_id(store):
 async def test_a_finished_rollout_takes_no_new_attempt(store, status):
     claimed = await run_new(store)
     await store.update_rollout(claimed.rollout_id, status=status)
-    with pytest.raises(ValueError, match=claimed.rollout_id) as caught:
+    with raises(ValueError, claimed.rollout_id) as caught:
         await store.start_attempt(claimed.rollout_id)
     assert isinstance(caught.value, FinishedError)
     assert (await store.query_attempts(claimed.rollout_id)).total == 1
 
 
 async def test_an_attempt_of_an_unknown_rollout_is_refused(store):
-    with pytest.raises(UnknownIdError, match="ro-unknown"):
+    with raises(UnknownIdError, "ro-unknown"):
         await store.start_attempt("ro-unknown")
 
 

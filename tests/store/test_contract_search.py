@@ -2,11 +2,10 @@
 
 import base64
 
-import pytest
-
 from sharpen.errors import InvalidInputError, UnknownIdError
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import EnqueueRolloutRequest, Rollout
+from tests.errors import raises
 
 from .scenes import claim_new, finish_new
 
@@ -123,19 +122,19 @@ WRONG = [
 
 async def test_a_wrong_value_is_named(store):
     for wrong in WRONG:
-        with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+        with raises(InvalidInputError, next(iter(wrong))):
             await store.search_rollouts(**wrong)
 
 
 async def test_a_cursor_of_another_order_is_refused(store):
     await enqueue(store, 3)
     page = await store.search_rollouts(limit=1)
-    with pytest.raises(InvalidInputError, match="cursor is from a search in order 'newest', not 'oldest'"):
+    with raises(InvalidInputError, "cursor", "newest", "oldest"):
         await store.search_rollouts(order="oldest", cursor=page.next_cursor)
 
 
 async def test_an_unknown_rollout_is_named(store):
-    with pytest.raises(UnknownIdError, match="ro-none"):
+    with raises(UnknownIdError, "ro-none"):
         await store.search_rollouts(same_input_as="ro-none")
 
 
@@ -162,6 +161,6 @@ async def test_a_store_that_can_only_list_can_be_searched():
     page = await store.search_rollouts(order="finished", limit=2)
     assert (ids(page), page.total) == ([claimed.rollout_id, "ro-2"], 4)
     assert ids(await store.search_rollouts(order="finished", cursor=page.next_cursor)) == ["ro-1", "ro-0"]
-    with pytest.raises(UnknownIdError, match="ro-none"):
+    with raises(UnknownIdError, "ro-none"):
         await store.search_rollouts(same_input_as="ro-none")
     await inner.close()

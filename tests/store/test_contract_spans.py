@@ -91,7 +91,7 @@ async def test_a_span_of_an_unknown_rollout_or_attempt_is_refused(store):
         Span(claimed.rollout_id, other.attempt.attempt_id, 1, "t", "s"),
     ]
     for span in wrong:
-        with pytest.raises(ValueError, match="unknown|" + other.attempt.attempt_id) as caught:
+        with pytest.raises(ValueError) as caught:
             await store.add_span(span)
         assert isinstance(caught.value, UnknownIdError)
 

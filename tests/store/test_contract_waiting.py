@@ -7,6 +7,7 @@ import pytest
 
 from sharpen.errors import UnknownIdError
 from sharpen.types import EnqueueRolloutRequest
+from tests.errors import raises
 
 from .scenes import claim_new, finish_new, make_span, run_new, waiting, within_patience
 
@@ -126,7 +127,7 @@ async def test_waiting_is_woken_by_a_timeout(world):
 
 async def test_waiting_for_an_unknown_rollout_is_refused_at_once(store):
     rollout = await store.enqueue_rollout("task")
-    with pytest.raises(ValueError, match="ro-unknown") as caught:
+    with raises(ValueError, "ro-unknown") as caught:
         await within_patience(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id, "ro-unknown"], timeout=LONG))
     assert isinstance(caught.value, UnknownIdError)
 

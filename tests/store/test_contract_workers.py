@@ -4,6 +4,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError
 from sharpen.types import Worker
+from tests.errors import raises
 
 from .scenes import claim_new, make_span, run_new, status_of
 
@@ -116,7 +117,7 @@ async def test_a_lost_claim_costs_no_try_and_needs_no_rule_for_retries(world):
 
 
 async def test_ids_of_attempts_are_a_list(store):
-    with pytest.raises(InvalidInputError, match="attempt_ids"):
+    with raises(InvalidInputError, "attempt_ids"):
         await store.update_worker("w-1", attempt_ids="at-1")
 
 

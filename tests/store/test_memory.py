@@ -9,6 +9,7 @@ import pytest
 from sharpen.errors import InvalidInputError, SpansEvictedError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
 from sharpen.types import RolloutConfig
+from tests.errors import raises
 
 from .scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, within_patience
 from .threads import in_threads, named_threads
@@ -54,7 +55,7 @@ async def test_any_object_may_be_a_task_and_comes_back_itself(store, task):
 async def test_spans_of_the_oldest_finished_rollouts_are_dropped_past_the_bound():
     store = InMemoryLightningStore(max_span_bytes=15_000)
     finished = [await finish_with_spans(store) for _ in range(6)]
-    with pytest.raises(SpansEvictedError, match=r"max_span_bytes=15000: raise it, or use SQLiteStore") as error:
+    with raises(SpansEvictedError, "max_span_bytes=15000", "SQLiteStore") as error:
         await store.query_spans(finished[0].rollout_id)
     assert finished[0].rollout_id in str(error.value)
     assert isinstance(error.value, LookupError)
@@ -111,14 +112,14 @@ async def test_dropped_spans_are_the_same_error_over_http(tmp_path):
     await server.start()
     client = LightningStoreClient(server.endpoint, spool_folder=tmp_path)
     claimed = await finish_with_spans(client)
-    with pytest.raises(SpansEvictedError, match="max_span_bytes"):
+    with raises(SpansEvictedError, "max_span_bytes"):
         await client.query_spans(claimed.rollout_id)
     await client.close()
     await server.close()
 
 
 def test_a_negative_bound_is_refused():
-    with pytest.raises(InvalidInputError, match="max_span_bytes is -1"):
+    with raises(InvalidInputError, "max_span_bytes", -1):
         InMemoryLightningStore(max_span_bytes=-1)
 
 

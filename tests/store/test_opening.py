@@ -8,6 +8,7 @@ import pytest
 
 from sharpen.errors import InvalidInputError, MissingExtraError
 from sharpen.store import SQLiteStore
+from tests.errors import raises
 from tests.store.internals import is_server_url, open_url
 
 from .databases import in_server
@@ -21,22 +22,22 @@ async def test_a_path_is_that_of_a_file(tmp_path, scheme):
 
 
 @pytest.mark.parametrize(
-    ("url", "hint"),
+    ("url", "named"),
     [
-        ("postgrsql://me:hush@host/db", "'postgresql://'"),
-        ("redi://:hush@host", "'redis://'"),
-        ("mysql://me:hush@host", "use sqlite:///PATH, postgresql://, redis://"),
-        ("http://me:hush@host", "the address of a store server"),
+        ("postgrsql://me:hush@host/db", ("postgresql://",)),
+        ("redi://:hush@host", ("redis://",)),
+        ("mysql://me:hush@host", ("sqlite:///PATH", "postgresql://", "redis://")),
+        ("http://me:hush@host", ()),
     ],
 )
-def test_an_unknown_scheme_is_refused_without_showing_the_password(url, hint):
-    with pytest.raises(InvalidInputError, match=hint) as refused:
+def test_an_unknown_scheme_is_refused_without_showing_the_password(url, named):
+    with raises(InvalidInputError, *named) as refused:
         open_url(url)
     assert "hush" not in str(refused.value)
 
 
 def test_an_option_of_files_is_refused_for_a_server():
-    with pytest.raises(InvalidInputError, match="synchronous is for SQLite files"):
+    with raises(InvalidInputError, "synchronous"):
         open_url("postgresql://host/db", synchronous="full")
 
 
@@ -89,5 +90,5 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.split(".")[0] == package or f"sharpen.store.{extra}" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"needs the package '{package}': pip install 'sharpen\[{extra}\]'"):
+    with raises(MissingExtraError, package, f"sharpen[{extra}]"):
         open_url(url)

@@ -30,6 +30,7 @@ from sharpen.errors import (
 )
 from sharpen.store import LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from tests.errors import raises
 from tests.store.internals import backup_store, sqlite, sqlite_schema
 
 from .disks import small_disk
@@ -105,8 +106,8 @@ def nothing_changes(folder):
     assert state() == before
 
 
-def assert_refused(path, message):
-    with nothing_changes(path.parent), pytest.raises(StoreFileError, match=message) as error:
+def assert_refused(path, *values):
+    with nothing_changes(path.parent), raises(StoreFileError, *values) as error:
         SQLiteStore(path)
     assert path.name in str(error.value) or path.parent.name in str(error.value)
     assert isinstance(error.value, OSError)
@@ -120,7 +121,7 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(path):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert_refused(path, r"has version 99, and this Sharpen knows up to \d+: upgrade Sharpen")
+    assert_refused(path, 99)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +131,14 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(path):
 )
 def test_garbage_is_refused_untouched(path, content):
     path.write_bytes(content)
-    assert_refused(path, "is not a SQLite file, or is damaged: choose another file, or restore a backup")
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("kept_bytes", [100, 2048, 5000, -2048], ids=["header", "first page", "part", "all but a page"])
 async def test_a_truncated_file_is_refused_untouched(path, kept_bytes):
     await make_store(path, count=200)
     path.write_bytes(path.read_bytes()[:kept_bytes])
-    assert_refused(path, "cannot be used: .*malformed|is damaged")
+    assert_refused(path)
 
 
 async def test_a_file_whose_pages_are_overwritten_gives_errors_and_no_hang(path, store):
@@ -161,14 +162,14 @@ def test_a_sqlite_file_of_another_program_is_refused_untouched(path, version):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE theirs (value)")
         connection.execute(f"PRAGMA user_version = {version}")
-    assert_refused(path, "another program|upgrade")
+    assert_refused(path)
 
 
 def test_a_sqlite_file_that_names_its_program_is_refused_untouched(path):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA application_id = 1196444487")
         connection.execute("CREATE TABLE theirs (value)")
-    assert_refused(path, r"belongs to another program \(application id 0x47504b47\)")
+    assert_refused(path, "0x47504b47")
 
 
 def test_a_file_of_another_program_is_not_migrated(path, monkeypatch):
@@ -177,21 +178,21 @@ def test_a_file_of_another_program_is_not_migrated(path, monkeypatch):
         connection.execute("CREATE TABLE theirs (value)")
         connection.execute("PRAGMA user_version = 1")
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, lambda connection: None])
-    assert_refused(path, "another program")
+    assert_refused(path)
 
 
 def test_a_folder_is_refused(path):
     path.mkdir()
-    assert_refused(path, "is not a file")
+    assert_refused(path)
 
 
 def test_a_device_is_refused():
-    with pytest.raises(StoreFileError, match="is not a file"):
+    with pytest.raises(StoreFileError):
         SQLiteStore("/dev/null")
 
 
 def test_a_missing_folder_is_named(path):
-    with pytest.raises(StoreFileError, match=r"missing' of the store file does not exist: create it first"):
+    with raises(StoreFileError, "missing"):
         SQLiteStore(path.parent / "missing" / "store.db")
     assert not (path.parent / "missing").exists()
 
@@ -227,7 +228,7 @@ async def test_a_user_without_permission_is_told_so(public_folder, file_mode, fo
 
 @pytest.mark.parametrize("url", ["postgres://host/db", "sqlite://store.db", "sqlite:///", ":memory:", ""])
 def test_an_address_that_names_no_file_is_refused(url):
-    with pytest.raises(InvalidInputError, match="database_url is"):
+    with raises(InvalidInputError, "database_url"):
         SQLiteStore(url)
 
 
@@ -266,7 +267,7 @@ async def test_an_older_file_is_migrated_with_its_data(path, monkeypatch):
     assert asked(path, "PRAGMA user_version") == [(len(sqlite_schema.MIGRATIONS),)]
     assert asked(path, "SELECT DISTINCT colour FROM rollouts") == [("blue",)]
     monkeypatch.undo()
-    assert_refused(path, "upgrade Sharpen")
+    assert_refused(path)
 
 
 @pytest.mark.parametrize("error", [sqlite3.OperationalError("no such thing"), RuntimeError("a bug")], ids=repr)
@@ -282,7 +283,7 @@ async def test_a_failing_migration_leaves_everything_as_it_was(path, monkeypatch
         raise error
 
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, destroy, fail])
-    with pytest.raises((StoreFileError, RuntimeError), match=str(error)):
+    with raises((StoreFileError, RuntimeError), error):
         SQLiteStore(path)
     monkeypatch.undo()
     assert (asked(path, "SELECT * FROM rollouts"), asked(path, "SELECT * FROM sqlite_master")) == before
@@ -473,7 +474,7 @@ async def test_full_synchronisation_is_set_where_asked_for(path):
         assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         await finish_new(store)
         await store.close()
-    with pytest.raises(InvalidInputError, match="synchronous is 'off': use normal or full"):
+    with raises(InvalidInputError, "synchronous", "off"):
         SQLiteStore(path, synchronous="off")
 
 
@@ -497,7 +498,7 @@ async def test_finished_work_is_kept_while_another_process_holds_the_file(path):
     store = SQLiteStore(path, busy_seconds=0.2)
     claimed = await claim_new(store, worker_id="w-1")
     with locked(path) as release:
-        with pytest.raises(StoreWriteError, match=r"locked by another process for 0\.2 s"):
+        with raises(StoreWriteError, 0.2):
             await store.enqueue_rollout("task")
         assert store.kept_bytes == 0
         with pytest.raises(StoreWriteError):
@@ -708,7 +709,7 @@ async def test_a_file_that_is_lost_while_someone_waits_is_an_error_for_all(path,
     path.unlink()
     if what == "replaced":
         path.write_bytes(b"")
-    with pytest.raises(StoreFileError, match="moved, deleted or replaced"):
+    with pytest.raises(StoreFileError):
         await within_patience(waiting)
     with pytest.raises(StoreFileError):
         await store.enqueue_rollout("task")
@@ -745,7 +746,7 @@ async def test_a_folder_that_is_renamed_and_renamed_back_loses_nothing(tmp_path)
         (tmp_path / "a").rename(tmp_path / "b")
         look_until_gone(store)
         store._close_readers()
-        with pytest.raises(StoreWriteError, match="path"):  # no new file is made in the place of the old one
+        with pytest.raises(StoreWriteError):  # no new file is made in the place of the old one
             await store.get_rollout_by_id(first.rollout_id)
         assert not (tmp_path / "a").exists()
         second = await store.enqueue_rollout("task")
@@ -764,7 +765,7 @@ async def test_a_disk_that_cannot_be_reached_for_a_while_does_not_end_the_store(
     os.symlink(link, link)  # it cannot be looked at: ELOOP
     real, store.path = store.path, link / "store.db"
     for _ in range(sqlite.LOOKS_UNTIL_GONE + 1):
-        with pytest.raises(StoreWriteError, match="loop"):
+        with raises(StoreWriteError, "loop"):
             store._look_at_file()
     store.path = real
     await store.enqueue_rollout("task")
@@ -780,7 +781,7 @@ async def test_a_file_that_was_overwritten_while_in_use_is_not_closed_without_an
         file.seek(-40_000, os.SEEK_END)
         file.write(b"\xff" * 40_000)
     await store.enqueue_rollout("the pages that this needs are kept in memory")
-    with pytest.raises(StoreFileError, match="damaged"):
+    with pytest.raises(StoreFileError):
         await store.close()
 
 
@@ -792,7 +793,7 @@ async def test_the_loss_of_the_file_reaches_the_clients_of_a_server_at_once(tmp_
         queued = await client.enqueue_rollout("task")
         waiting = asyncio.ensure_future(client.wait_for_rollouts(rollout_ids=[queued.rollout_id]))
         path.unlink()
-        with pytest.raises(StoreFileError, match="deleted"):
+        with raises(StoreFileError, "deleted"):
             await within_patience(waiting)
         await client.close()
 

@@ -10,6 +10,7 @@ import pytest
 
 from sharpen.errors import MissingExtraError
 from sharpen.tracer import AgentOpsTracer
+from tests.errors import raises
 
 from .chat_server import TOOL_CALL, TOOLS
 from .scenes import run_script
@@ -155,5 +156,5 @@ def test_without_agentops_the_message_holds_the_command(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "path", [])
     for name in [name for name in sys.modules if name.partition(".")[0] == "agentops"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(MissingExtraError, match=r"pip install 'sharpen\[agentops\]'"):
+    with raises(MissingExtraError, "sharpen[agentops]"):
         AgentOpsTracer()

@@ -183,7 +183,7 @@ def test_a_thread_still_cannot_be_started_twice() -> None:
         thread = threading.Thread(target=lambda: None)
         thread.start()
         thread.join()
-        with pytest.raises(RuntimeError, match="once"):
+        with pytest.raises(RuntimeError):
             thread.start()
 
     DummyTracer().trace_run(agent)

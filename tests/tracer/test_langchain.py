@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.errors import raises
+
 pytest.importorskip("langchain_core")
 
 from langchain_core.language_models import GenericFakeChatModel
@@ -112,7 +114,7 @@ def test_failing_runs_are_errors(tracer: Tracer) -> None:
     config: Any = {"callbacks": [tracer.get_langchain_handler()]}
 
     def agent() -> None:
-        with pytest.raises(ValueError, match="broken"):
+        with raises(ValueError, "broken"):
             fail.invoke({}, config=config)
         with pytest.raises(StopIteration):
             GenericFakeChatModel(messages=iter([])).invoke("go", config=config)

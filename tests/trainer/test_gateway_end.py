@@ -18,6 +18,7 @@ from sharpen import LLM, SQLiteStore, algo, llm_rollout
 from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.trainer import Trainer
+from tests.errors import raises
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
 
 from .scenes import until
@@ -163,7 +164,7 @@ def test_attempts_under_way_when_the_algorithm_ends_still_find_their_gateway(
 
     trainer = Trainer(algorithm=leave, llm_proxy=proxy, strategy=strategy)
     if fails:
-        with pytest.raises(LookupError, match="nothing learnt"):
+        with raises(LookupError, "nothing learnt"):
             trainer.fit(ask_thrice)
     else:
         assert trainer.fit(ask_thrice).status == "succeeded"

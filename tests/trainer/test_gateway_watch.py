@@ -19,6 +19,7 @@ from sharpen.errors import RunError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.trainer import Trainer
+from tests.errors import raises
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
 from tests.trainer.internals import gateway, gateway_watch
 
@@ -171,7 +172,7 @@ def test_a_gateway_that_dies_again_and_again_ends_the_run(
         until(kill_each)
 
     trainer = Trainer(algorithm=harm if is_async else harm_sync, llm_proxy=proxy, strategy=strategy)
-    with pytest.raises(RunError, match=r"does not come back after 1 starts .*resume='last'"):
+    with raises(RunError, 1):
         trainer.fit(double)
     assert trainer.result is not None
     assert trainer.result.status == "failed"

@@ -29,6 +29,7 @@ from sharpen.llm_proxy import LLMProxy
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.trainer import Trainer
+from tests.errors import raises
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
 
 from .scenes import double, small_trainer, until
@@ -210,7 +211,7 @@ def test_an_llm_of_the_users_own_stays_the_only_one(vllm: ScriptedUpstream) -> N
 def test_another_thing_of_the_name_is_refused(vllm: ScriptedUpstream) -> None:
     resources = {"main_llm": PromptTemplate("no model")}
     trainer = small_trainer(algorithm=ask_all, llm_proxy={"model_list": models(vllm)}, initial_resources=resources)
-    with pytest.raises(ConfigError, match="'main_llm' that is no LLM"):
+    with raises(ConfigError, "main_llm"):
         trainer.fit(ask, ["one"])
 
 
@@ -236,7 +237,7 @@ def test_a_gateway_without_models_waits_for_the_algorithm_to_bring_them(vllm: Sc
 
 
 def test_an_agent_that_asks_for_an_llm_of_a_gateway_without_models_is_told_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="names no model, so no main_llm is published, but the agent asks for llm"):
+    with raises(ConfigError, "main_llm"):
         small_trainer(llm_proxy="LLMProxy").dev(ask, ["one", "two"])
 
 
@@ -298,7 +299,7 @@ def test_a_gateway_is_stopped_when_the_algorithm_fails(vllm: ScriptedUpstream) -
         assert proxy.is_running()
         raise LookupError("nothing learnt")
 
-    with pytest.raises(LookupError, match="nothing learnt"):
+    with raises(LookupError, "nothing learnt"):
         small_trainer(algorithm=fail, llm_proxy=proxy).fit(ask)
     assert not proxy.is_running()
 
@@ -307,7 +308,7 @@ def test_a_gateway_is_stopped_when_the_algorithm_fails(vllm: ScriptedUpstream) -
 def test_a_taken_port_of_the_gateway_ends_the_run_with_a_clear_error(vllm: ScriptedUpstream, strategy: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         proxy = LLMProxy(port=taken.getsockname()[1], model_list=models(vllm))
-        with pytest.raises(PortTakenError, match=str(taken.getsockname()[1])):
+        with raises(PortTakenError, taken.getsockname()[1]):
             Trainer(algorithm=ask_all, llm_proxy=proxy, strategy=strategy).fit(ask, ["one"])
 
 

@@ -12,6 +12,7 @@ from sharpen import APO, Algorithm, TraceToMessages, Trainer, configure_logger
 from sharpen.errors import ConfigError, SharpenError
 from sharpen.logging import is_set_up
 from sharpen.trainer import init_utils
+from tests.errors import raises
 
 
 def test_old_options_mean_what_their_new_names_mean() -> None:
@@ -31,7 +32,7 @@ def test_old_options_mean_what_their_new_names_mean() -> None:
     ("options", "named"), [({"daemon": False}, "daemon"), ({"n_workers": 2, "n_runners": 3}, "n_workers")]
 )
 def test_old_options_that_cannot_be_followed_are_refused_by_name(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with raises(ConfigError, named):
         Trainer(**options)
 
 

@@ -20,6 +20,7 @@ from sharpen.errors import ComponentError, ComponentTypeError, ConfigError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import LightningStore
 from sharpen.trainer import Trainer
+from tests.errors import raises
 
 from .scenes import double, small_trainer, until
 from .test_callbacks import Counting, Listening, steps_in
@@ -107,11 +108,11 @@ def test_one_stage_and_a_sequence_of_ones_own_work_too() -> None:
 
 
 def test_what_is_no_list_of_algorithms_is_refused_at_once(runs: Path) -> None:
-    with pytest.raises(ConfigError, match="algorithm is an empty list"):
+    with raises(ConfigError, "algorithm"):
         small_trainer(algorithm=[])
-    with pytest.raises(ConfigError, match=r"algorithm\[1\] is a sequence itself"):
+    with raises(ConfigError, "algorithm[1]"):
         small_trainer(algorithm=["Baseline", ["Baseline"]])
-    with pytest.raises(ComponentError, match=r"algorithm\[0\] cannot be None"):
+    with raises(ComponentError, "algorithm[0]", None):
         small_trainer(algorithm=[None])
     assert not runs.exists()
 
@@ -130,9 +131,7 @@ def test_stages_get_of_their_siblings_what_their_constructors_take() -> None:
 
 def test_dev_takes_sequences_of_algorithms_for_trying_things_out() -> None:
     assert small_trainer(algorithm=["Baseline", "Baseline"]).dev(double, [1, 2]).metrics["rollouts"] == 4
-    with pytest.raises(
-        ComponentTypeError, match="takes a FastAlgorithm such as Baseline, but the algorithm is Growing"
-    ):
+    with raises(ComponentTypeError, "FastAlgorithm", "Baseline", "Growing"):
         small_trainer(algorithm=["Baseline", Growing("a")]).dev(double, [1])
 
 
@@ -174,7 +173,7 @@ def test_a_stage_that_fails_is_tried_again_from_its_last_checkpoint() -> None:
 
 
 def test_a_run_goes_on_with_the_stages_that_it_began_with() -> None:
-    with pytest.raises(RuntimeError, match="lost"):
+    with pytest.raises(RuntimeError):
         (failing := Trainer(algorithm=[Counting(1), Counting(3, fails_at=1)], strategy="shm")).fit(double)
     assert failing.result is not None
     folder = failing.result.run_dir
@@ -182,7 +181,7 @@ def test_a_run_goes_on_with_the_stages_that_it_began_with() -> None:
     config = (folder / "config.json").read_text()
     others: list[Any] = [Counting(1), [Counting(1)], [Counting(1), Baseline()], [Baseline(), Counting(3)]]
     for other in others:
-        with pytest.raises(ConfigError, match=r"made by a sequence of .*Counting, then .*Counting, not by "):
+        with raises(ConfigError, "Counting, then", "Counting"):
             small_trainer(algorithm=other).fit(double, [1], resume=folder)
     assert (folder / "config.json").read_text() == config
     stages = [Counting(1), Counting(3)]

@@ -32,6 +32,7 @@ from sharpen.tracer import OtelTracer
 from sharpen.trainer import RunResult, Trainer, TrainerLegacy
 from sharpen.types import Hook, PromptTemplate, RolloutConfig
 from tests.archive.internals import RunEntry
+from tests.errors import raises
 
 from .scenes import double, small_trainer, until
 
@@ -164,9 +165,9 @@ def test_dev_takes_only_algorithms_for_trying_things_out() -> None:
     def mine() -> None:
         return
 
-    with pytest.raises(TypeError, match="dev mode tries an agent out and takes a FastAlgorithm such as Baseline"):
+    with raises(TypeError, "FastAlgorithm", "Baseline"):
         small_trainer(algorithm=mine).dev(double, [1])
-    with pytest.raises(TypeError, match="the algorithm is FunctionalAlgorithm: use fit for it"):
+    with raises(TypeError, "FunctionalAlgorithm"):
         small_trainer(algorithm=mine, dev=True).fit(double, [1])
 
 
@@ -219,16 +220,14 @@ def test_every_kind_of_data_set_works(tasks: Any) -> None:
 
 @pytest.mark.parametrize("tasks", [3, {"a": 1}, b"ab", object()])
 def test_what_is_no_data_set_is_refused(tasks: Any) -> None:
-    with pytest.raises(TypeError, match=f"train_dataset is a {type(tasks).__name__}: give a list of tasks"):
+    with raises(TypeError, "train_dataset", type(tasks).__name__):
         small_trainer().dev(double, tasks)
 
 
 def test_the_old_protocol_is_refused_with_the_new_one() -> None:
     trainer = small_trainer()
     assert isinstance(trainer, TrainerLegacy)
-    with pytest.raises(
-        ConfigError, match=r"train_dataset is the text 'http://localhost:9999'.*fit\(agent, train_dataset="
-    ):
+    with raises(ConfigError, "http://localhost:9999", "fit(", "train_dataset="):
         trainer.fit(double, "http://localhost:9999")
 
 
@@ -299,7 +298,7 @@ async def test_an_error_reaches_whoever_awaits() -> None:
     def fails() -> None:
         raise ArithmeticError("no")
 
-    with pytest.raises(ArithmeticError, match="no"):
+    with pytest.raises(ArithmeticError):
         await small_trainer(algorithm=fails).fit_async(double)
 
 
@@ -436,7 +435,7 @@ def test_the_configuration_of_rollouts_can_be_given(config: Any) -> None:
 
 @pytest.mark.parametrize("config", [{"max_attempts": 0}, {"tries": 3}, {"max_attempts": "many"}])
 def test_a_configuration_that_cannot_work_is_refused(config: Any) -> None:
-    with pytest.raises(ConfigError, match="rollout_config is"):
+    with raises(ConfigError, "rollout_config"):
         small_trainer(rollout_config=config)
 
 
@@ -529,26 +528,28 @@ def test_hooks_are_one_or_several(hooks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "error", "named"),
     [
-        ({"hooks": [3]}, ComponentError, "hooks=3 is no spec of Hook"),
-        ({"algorithm": "Basline"}, ComponentError, "Did you mean '(?i:baseline)'"),
-        ({"strategy": InMemoryLightningStore}, ComponentTypeError, "which is not a ExecutionStrategy"),
-        ({"store": 3}, ComponentError, "store=3 is no spec"),
-        ({"runner": {"type": "LitAgentRunner", "slots": 2}}, ComponentError, "takes no argument 'slots'"),
-        ({"n_runners": -1}, ConfigError, "n_runners is -1: give a whole number of at least 1"),
-        ({"n_runners": True}, ConfigError, "n_runners is True"),
-        ({"max_rollouts": 0}, ConfigError, "max_rollouts is 0: give a whole number of at least 1"),
-        ({"seed": "abc"}, ConfigError, "seed is 'abc': give a whole number"),
-        ({"stall_seconds": "long"}, ConfigError, "stall_seconds is 'long': give a number of seconds"),
-        ({"stall_seconds": 0}, ConfigError, "stall_seconds is 0: give a number of seconds above 0"),
-        ({"dev": "maybe"}, ConfigError, "dev is 'maybe': give True or False"),
-        ({"dashboard": "maybe"}, ConfigError, "dashboard is 'maybe': give True or False"),
-        ({"algorithm_retries": 1.5}, ConfigError, "algorithm_retries is 1.5"),
+        ({"hooks": [3]}, ComponentError, ("hooks=3", "Hook")),
+        ({"algorithm": "Basline"}, ComponentError, ("baseline",)),
+        ({"strategy": InMemoryLightningStore}, ComponentTypeError, ("ExecutionStrategy",)),
+        ({"store": 3}, ComponentError, ("store=3",)),
+        ({"runner": {"type": "LitAgentRunner", "slots": 2}}, ComponentError, ("slots",)),
+        ({"n_runners": -1}, ConfigError, ("n_runners", -1, 1)),
+        ({"n_runners": True}, ConfigError, ("n_runners", True)),
+        ({"max_rollouts": 0}, ConfigError, ("max_rollouts", 0, 1)),
+        ({"seed": "abc"}, ConfigError, ("seed", "abc")),
+        ({"stall_seconds": "long"}, ConfigError, ("stall_seconds", "long")),
+        ({"stall_seconds": 0}, ConfigError, ("stall_seconds", 0)),
+        ({"dev": "maybe"}, ConfigError, ("dev", "maybe")),
+        ({"dashboard": "maybe"}, ConfigError, ("dashboard", "maybe")),
+        ({"algorithm_retries": 1.5}, ConfigError, ("algorithm_retries", 1.5)),
     ],
 )
-def test_a_wrong_part_is_named_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_a_wrong_part_is_named_at_once(
+    options: dict[str, Any], error: type[Exception], named: tuple[object, ...]
+) -> None:
+    with raises(error, *named):
         _ = Trainer(**{"strategy": "shm", **options}).store
 
 
@@ -559,25 +560,19 @@ def test_the_port_goes_to_the_server() -> None:
 
 
 def test_a_port_that_contradicts_the_strategy_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="port is 5123, but the ClientServerExecutionStrategy that was given has server_port=1"
-    ):
+    with raises(ConfigError, "port", 5123, "ClientServerExecutionStrategy", "server_port=1"):
         Trainer(port=5123, strategy=ClientServerExecutionStrategy(server_port=1234))
-    with pytest.raises(ConfigError, match="port is 5123, but SharedMemoryExecutionStrategy has no store server"):
+    with raises(ConfigError, "port", 5123, "SharedMemoryExecutionStrategy"):
         Trainer(port=5123, strategy="shm")
 
 
 def test_a_number_of_runners_that_contradicts_the_strategy_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="n_runners is 4, but the SharedMemoryExecutionStrategy that was given has n_runners=2"
-    ):
+    with raises(ConfigError, 4, "SharedMemoryExecutionStrategy", "n_runners=2"):
         Trainer(n_runners=4, strategy=SharedMemoryExecutionStrategy(n_runners=2))
 
 
 def test_a_bound_on_rollouts_that_contradicts_the_runner_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="max_rollouts is 4, but the LitAgentRunner that was given has max_rollouts=2"
-    ):
+    with raises(ConfigError, 4, "LitAgentRunner", "max_rollouts=2"):
         Trainer(max_rollouts=4, runner=LitAgentRunner(max_rollouts=2))
 
 
@@ -684,7 +679,7 @@ def test_of_a_data_set_that_is_read_by_index_the_first_task_is_tried(runs: Path)
             assert index == 0
             return Ticket(text="help")
 
-    with pytest.raises(TaskError, match=r"^train_dataset\[0\] "):
+    with raises(TaskError, "train_dataset[0]"):
         Trainer(algorithm=Baseline()).fit(double, Tickets())
     assert not runs.exists()
 
@@ -761,13 +756,15 @@ def test_the_adapter_keeps_the_calls_of_the_agents_that_are_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "words"),
+    ("resources", "named"),
     [
-        ({"prompt": "Say {it}"}, r"initial_resources\['prompt'\] is a text: give PromptTemplate\('Say \{it\}'\)"),
-        ({"model": 3}, r"initial_resources\['model'\] is a int: give an LLM or a PromptTemplate"),
-        ([PromptTemplate("a")], "initial_resources is a list: give a dict of resources by their names"),
+        ({"prompt": "Say {it}"}, ("initial_resources['prompt']", "PromptTemplate(", "{it}")),
+        ({"model": 3}, ("initial_resources['model']", "PromptTemplate")),
+        ([PromptTemplate("a")], ("initial_resources",)),
     ],
 )
-def test_resources_of_a_wrong_kind_are_refused_before_anything_starts(resources: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_resources_of_a_wrong_kind_are_refused_before_anything_starts(
+    resources: Any, named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         Trainer(initial_resources=resources)

@@ -1,6 +1,5 @@
 """The grammar of f-string templates: what is filled, what is text, and what is an error."""
 
-import re
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from sharpen import PromptTemplate
 from sharpen.errors import InvalidInputError, MissingValueError
+from tests.errors import raises
 from tests.types.internals import Field, escape_fields, parse_fields, with_text_fields
 
 PIECES = st.lists(
@@ -124,7 +124,7 @@ def test_a_missing_value_is_the_error_that_str_format_raises() -> None:
 )
 @pytest.mark.parametrize("values", [{}, {"x": 1.0}, {"x": 1.0, "w": 2, "p": 3}])
 def test_a_field_that_is_not_plain_is_an_error(field: str, values: dict[str, float]) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(field)):
+    with raises(InvalidInputError, field):
         PromptTemplate(f"Price: {field}").format(**values)
 
 

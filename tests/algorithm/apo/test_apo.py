@@ -30,6 +30,7 @@ from tests.algorithm.apo.scenes import (
 )
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import World
+from tests.errors import raises
 
 # -- it improves a prompt ----------------------------------------------------------------------------
 
@@ -357,17 +358,17 @@ async def test_the_agents_own_prompt_is_the_seed_where_resources_have_none() -> 
 
 
 @pytest.mark.parametrize(
-    ("resources", "words"),
+    ("resources", "named"),
     [
-        ({}, "initial_resources.*attribute prompt_template.*default"),
-        (None, "there is no prompt to begin with"),
-        ({"a": SEED, "b": SEED}, "several prompts, 'a', 'b'.*resource_name"),
+        ({}, ("initial_resources", "prompt_template")),
+        (None, ()),
+        ({"a": SEED, "b": SEED}, ("a", "b", "resource_name")),
     ],
 )
-async def test_no_seed_or_several_are_errors_that_say_what_to_do(resources: Any, words: str) -> None:
+async def test_no_seed_or_several_are_errors_that_say_what_to_do(resources: Any, named: tuple[object, ...]) -> None:
     with ScriptedOpenAI(good_words) as server:
         apo, world = make(server), World(play)
-        with pytest.raises(ConfigError, match=words):
+        with raises(ConfigError, *named):
             await search(apo, world, resources=resources)
     assert world.played == []
     assert server.requests == []
@@ -401,18 +402,18 @@ async def test_without_a_val_set_the_train_set_is_divided_as_baseline_divides_it
 
 
 @pytest.mark.parametrize(
-    ("train", "val", "words"),
+    ("train", "val", "named"),
     [
-        (None, VAL, "train_dataset"),
-        ([], VAL, "0 tasks to learn from and 20 to validate"),
-        (TRAIN, [], "12 tasks to learn from and 0 to validate"),
-        (tasks(1), None, "train_split"),
+        (None, VAL, ("train_dataset",)),
+        ([], VAL, (0, 20)),
+        (TRAIN, [], (12, 0)),
+        (tasks(1), None, ("train_split",)),
     ],
 )
-async def test_missing_tasks_are_said_before_anything_is_spent(train: Any, val: Any, words: str) -> None:
+async def test_missing_tasks_are_said_before_anything_is_spent(train: Any, val: Any, named: tuple[object, ...]) -> None:
     with ScriptedOpenAI(good_words) as server:
         world = World(play)
-        with pytest.raises(ConfigError, match=words):
+        with raises(ConfigError, *named):
             await search(make(server), world, train=train, val=val)
     assert world.played == []
     assert server.requests == []

@@ -23,6 +23,7 @@ from tests.algorithm.apo.scenes import (
 from tests.algorithm.internals import NoAnswerError
 from tests.algorithm.prompts.scripted_openai import KEY, Reply, Script, ScriptedOpenAI, text_of
 from tests.algorithm.prompts.world import LOST, World
+from tests.errors import raises
 
 
 def first_of(model: str, failing: Reply, *, times: int = 1) -> Script:
@@ -163,7 +164,7 @@ async def test_a_round_without_any_answer_ends_the_run_with_words_and_can_be_res
 
     world = World(play)
     with ScriptedOpenAI(reply) as server:
-        with pytest.raises(RunError, match=r"not one of 4 branches came to a new prompt.*critic.*resume the run"):
+        with raises(RunError, 4, "critic"):
             await search(make(server), world)
         paid = world.count()
         assert paid == len(VAL) + 4 * 3
@@ -176,16 +177,16 @@ async def test_a_round_without_any_answer_ends_the_run_with_words_and_can_be_res
     assert again.cost.rollouts == world.count()
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(401, "check the key"), (404, "check the name 'critic'"), (403, "may not use")]
-)
-async def test_a_failure_that_will_not_pass_ends_the_run_at_once_and_says_what_to_do(status: int, words: str) -> None:
+@pytest.mark.parametrize(("status", "named"), [(401, ()), (404, ("critic",)), (403, ())])
+async def test_a_failure_that_will_not_pass_ends_the_run_at_once_and_says_what_to_do(
+    status: int, named: tuple[object, ...]
+) -> None:
     def reply(request: dict[str, Any]) -> Reply:
         return Reply(status=status, error=f"wrong key {KEY}")
 
     with ScriptedOpenAI(reply) as server:
         world = World(play)
-        with pytest.raises(RunError, match=words) as caught:
+        with raises(RunError, *named) as caught:
             await search(make(server, max_concurrent_calls=1), world)
         assert not isinstance(caught.value, NoAnswerError)
         assert KEY not in str(caught.value)
@@ -227,7 +228,7 @@ async def test_a_critic_without_an_answer_is_told_once(caplog: pytest.LogCapture
 async def test_a_wrong_key_is_found_before_any_rollout() -> None:
     world = World(play)
     with ScriptedOpenAI(good_words, listing=Reply(status=401, error=f"wrong key {KEY}")) as server:
-        with pytest.raises(RunError, match=r"answered 401 .*check the key"):
+        with raises(RunError, 401):
             await search(make(server), world)
         assert server.count() == world.count() == 0
 
@@ -236,7 +237,7 @@ async def test_a_critic_that_is_gone_is_found_before_any_rollout() -> None:
     world = World(play)
     with ScriptedOpenAI(good_words) as server:
         apo = make(server)
-    with pytest.raises(RunError, match=r"'critic' at 127.* cannot be reached"):
+    with raises(RunError, "critic", "127.0.0.1"):
         await search(apo, world)
     assert world.count() == 0
 
@@ -329,7 +330,7 @@ async def test_the_critic_is_told_why_a_rollout_failed() -> None:
 async def test_an_agent_that_gives_no_reward_at_all_is_an_error(is_validated: bool) -> None:
     with ScriptedOpenAI(good_words) as server:
         apo = make(server, run_initial_validation=is_validated, beam_rounds=1)
-        with pytest.raises(ConfigError, match=r"no rollout of the seed prompt has a reward.*emit_reward"):
+        with raises(ConfigError, "emit_reward"):
             await search(apo, World(lambda prompt, task: None))
         if is_validated:
             assert server.requests == []
@@ -414,7 +415,7 @@ async def test_when_all_is_lost_the_run_ends_and_can_go_on_later() -> None:
     is_down = [True]
     world = World(lambda prompt, task: LOST if is_down[0] else play(prompt, task))
     with ScriptedOpenAI(good_words) as server:
-        with pytest.raises(RunError, match="every rollout of the seed prompt was lost: worker worker-0"):
+        with raises(RunError, "worker-0"):
             await search(make(server, beam_rounds=1), world)
         assert world.count() == 3 * len(VAL)
         is_down[0] = False
@@ -432,7 +433,7 @@ async def test_a_rollout_that_does_not_end_in_time_is_cancelled_and_told(caplog:
         apo = make(server, beam_rounds=1, rollout_batch_timeout=0.05)
         apo.set_store(world.store)
         apo.set_initial_resources({"prompt": SEED})
-        with pytest.raises(RunError, match=r"not finished within 0.05 s \(rollout_batch_timeout\)"):
+        with raises(RunError, 0.05, "rollout_batch_timeout"):
             await apo.run(VAL[:2], VAL[:3])  # nobody works
     found = await world.store.query_rollouts()
     assert [each.status for each in found.items] == ["cancelled"] * 3

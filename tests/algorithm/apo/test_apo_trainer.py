@@ -27,6 +27,7 @@ from tests.algorithm.apo.scenes import (
 )
 from tests.algorithm.internals import read_records
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
+from tests.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +132,7 @@ def test_the_best_is_published_last_also_when_the_run_fails(tmp_path: Path) -> N
     store = InMemoryLightningStore(thread_safe=True)
     with ScriptedOpenAI(reply) as server:
         apo = make(server, val_batch_size=6, promotion="mean")
-        with pytest.raises(RunError, match="401"):
+        with raises(RunError, 401):
             fit(apo, tmp_path / "run", **SMALL, store=store)
         found = read_records(tmp_path / "run")
     assert found.best.version != "v0"  # the first round was good
@@ -244,7 +245,7 @@ def test_it_runs_in_processes_on_a_file_and_goes_on_there(tmp_path: Path) -> Non
 
     options: dict[str, Any] = {**SMALL, "strategy": "cs", "n_runners": 2}
     store = SQLiteStore(tmp_path / "store.db")
-    with ScriptedOpenAI(reply) as server, pytest.raises(RunError, match="401"):
+    with ScriptedOpenAI(reply) as server, raises(RunError, 401):
         fit(make(server, max_concurrent_calls=1), tmp_path / "run", store=store, **options)
     with ScriptedOpenAI(good_words) as server:
         again, sound = make(server), make(server)

@@ -10,6 +10,7 @@ import pytest
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.types import PromptTemplate
 from tests.algorithm.internals import Assistant, Critic, NoAnswerError, load_prompts, template_in
+from tests.errors import raises
 
 from ..prompts.scripted_openai import Reply, ScriptedOpenAI
 
@@ -62,7 +63,7 @@ async def test_huge_conversations_are_clipped() -> None:
 
 
 async def test_a_critique_of_nothing_is_an_error_before_any_call() -> None:
-    with ScriptedOpenAI() as server, pytest.raises(InvalidInputError, match="no rollouts"):
+    with ScriptedOpenAI() as server, pytest.raises(InvalidInputError):
         await critic_of(server).critique(SEED, [], random.Random(1))
     assert server.count() == 0
 
@@ -82,7 +83,7 @@ async def test_a_small_model_is_shown_less_until_it_fits() -> None:
 
 async def test_a_model_without_room_for_any_rollout_is_no_answer() -> None:
     with ScriptedOpenAI(Reply(status=400, error="context_length_exceeded")) as server:
-        with pytest.raises(NoAnswerError, match="too long for it"):
+        with pytest.raises(NoAnswerError):
             await critic_of(server).critique(SEED, [RUN], random.Random(1))
         assert server.count() == 1
 
@@ -177,15 +178,16 @@ def test_a_template_that_speaks_of_the_marks_stays_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    "answer",
     [
-        ("<new_template>\n\n</new_template>", "holds no template"),
-        (Reply("<new_template>\nDo {question} and", finish_reason="length"), "cut off by its length"),
-        (Reply("Do {question} and", finish_reason="length"), "cut off by its length"),
+        "<new_template>\n\n</new_template>",
+        Reply("<new_template>\nDo {question} and", finish_reason="length"),
+        Reply("Do {question} and", finish_reason="length"),
     ],
+    ids=["empty", "cut-off-within", "cut-off-without-mark"],
 )
-async def test_an_edit_without_a_whole_template_is_no_answer_but_is_paid_for(answer: str | Reply, words: str) -> None:
-    with pytest.raises(NoAnswerError, match=words) as caught:
+async def test_an_edit_without_a_whole_template_is_no_answer_but_is_paid_for(answer: str | Reply) -> None:
+    with pytest.raises(NoAnswerError) as caught:
         await edited(answer)
     assert caught.value.cost.input_tokens > 50
 
@@ -221,42 +223,42 @@ async def test_prompts_of_the_user_take_the_place_of_ours(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        ("Judge {prompt}", r"has no \{rollouts\}: put it"),
-        ("Judge\nthis", r"has no \{prompt\} and no \{rollouts\}"),
-        ("{promt} {rollouts}", r"has \{promt\}, which is not known at a critique: did you mean \{prompt\}\?"),
-        ("{prompt} {rollouts} {question}", r"has \{question\}.*use .*To have it as text, write \{\{question\}\}"),
-        ("{prompt} {rollouts} {critique}", r"has \{critique\}, which is not known at a critique: use \{prompt\}, "),
-        ("{prompt} {rollouts} {{prompt}} {prompt.text}", "cannot be filled in: .*prompt.text"),
+        ("Judge {prompt}", ("{rollouts}",)),
+        ("Judge\nthis", ("{prompt}", "{rollouts}")),
+        ("{promt} {rollouts}", ("{promt}", "{prompt}")),
+        ("{prompt} {rollouts} {question}", ("{question}", "{{question}}")),
+        ("{prompt} {rollouts} {critique}", ("{critique}", "{prompt}")),
+        ("{prompt} {rollouts} {{prompt}} {prompt.text}", ("prompt.text",)),
     ],
 )
-def test_a_prompt_that_cannot_serve_is_an_error_at_once(text: str, words: str, tmp_path: Path) -> None:
+def test_a_prompt_that_cannot_serve_is_an_error_at_once(text: str, named: tuple[object, ...], tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"critique_prompts: .*mine.txt' {words}"):
+    with raises(ConfigError, "critique_prompts", "mine.txt", *named):
         load_prompts("critique", [path])
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        ("Say what is wrong.", r"has no \{prompt\} and no \{rollouts\}"),
-        ("Here: {promt} {rollouts}", r"has \{promt\}.*did you mean \{prompt\}\?"),
-        ("Judge {rollouts}", r"has no \{prompt\}: put it"),
-        ("word " * 2_000, r"has no \{prompt\} and no"),
-        ("null \0", r"has no \{prompt\} and no"),
-        ("", r"has no \{prompt\} and no"),
+        ("Say what is wrong.", ("{prompt}", "{rollouts}")),
+        ("Here: {promt} {rollouts}", ("{promt}", "{prompt}")),
+        ("Judge {rollouts}", ("{prompt}",)),
+        ("word " * 2_000, ("{prompt}",)),
+        ("null \0", ("{prompt}",)),
+        ("", ("{prompt}",)),
     ],
 )
-def test_a_text_that_cannot_serve_is_no_missing_file(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"critique_prompts: .* {words}"):
+def test_a_text_that_cannot_serve_is_no_missing_file(text: str, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, "critique_prompts", *named):
         load_prompts("critique", [text])
 
 
 @pytest.mark.parametrize("path", ["critique.txt", "prompts/mine.md", "../a.b/critique.jinja2"])
 def test_a_path_that_leads_nowhere_is_no_text(path: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{path}' cannot be read: No such file"):
+    with raises(ConfigError, path):
         load_prompts("critique", [path])
 
 
@@ -276,15 +278,15 @@ def test_a_field_in_doubled_braces_is_text() -> None:
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe{prompt}")
     for path, words in (
-        (tmp_path / "none.txt", "No such file"),
-        (tmp_path / "binary.txt", "utf-8"),
-        (tmp_path, "directory"),
+        (tmp_path / "none.txt", ()),
+        (tmp_path / "binary.txt", ("utf-8",)),
+        (tmp_path, ("directory",)),
     ):
-        with pytest.raises(ConfigError, match=f"edit_prompts: '{path}' cannot be read: .*{words}"):
+        with raises(ConfigError, "edit_prompts", path, *words):
             load_prompts("edit", [path])
 
 
 @pytest.mark.parametrize("paths", [[], "critique.txt", 3])
 def test_prompts_that_are_no_list_are_an_error(paths: Any) -> None:
-    with pytest.raises(ConfigError, match=r"edit_prompts is .*: give a list"):
+    with raises(ConfigError, "edit_prompts"):
         load_prompts("edit", paths)

@@ -6,6 +6,7 @@ import pytest
 
 from sharpen import PromptTemplate
 from tests.algorithm.internals import UnfitRolloutError, read_demonstration, values_in
+from tests.errors import raises
 
 PROMPT = PromptTemplate("Add.\n\nQuestion: {question}\nAnswer:")
 
@@ -100,7 +101,7 @@ def test_what_an_agent_adds_to_a_prompt_without_values_is_the_input() -> None:
 
 
 def test_a_message_that_holds_the_prompt_and_more_does_not_stand_for_a_value() -> None:
-    with pytest.raises(UnfitRolloutError, match="not recognised"):
+    with pytest.raises(UnfitRolloutError):
         read(conversation(("user", "Hello! Add.\n\nQuestion: 2+2?\nAnswer: Please!"), ("assistant", "4")), task="t")
 
 
@@ -116,20 +117,21 @@ def test_an_answer_in_parts_is_read_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conversations", "reason"),
+    "conversations",
     [
-        ([], "no call of a model was recorded"),
-        ([conversation(("user", "x"))], "no call of a model was recorded"),
-        ([conversation(("user", "x"), ("assistant", None))], "has no text"),
-        ([conversation(("user", "x"), ("assistant", " \n"))], "has no text"),
-        ([conversation(("user", "x"), ("assistant", "y" * 30_000))], "too long"),
+        [],
+        [conversation(("user", "x"))],
+        [conversation(("user", "x"), ("assistant", None))],
+        [conversation(("user", "x"), ("assistant", " \n"))],
+        [conversation(("user", "x"), ("assistant", "y" * 30_000))],
     ],
+    ids=["no-call", "no-answer", "no-text", "blank", "too-long"],
 )
-def test_a_rollout_that_shows_nothing_says_why(conversations: list[Any], reason: str) -> None:
-    with pytest.raises(UnfitRolloutError, match=reason):
+def test_a_rollout_that_shows_nothing_is_unfit(conversations: list[Any]) -> None:
+    with pytest.raises(UnfitRolloutError):
         read(*conversations, task={"question": "x"})
 
 
 def test_a_prompt_with_several_values_that_nobody_knows_is_told() -> None:
-    with pytest.raises(UnfitRolloutError, match="does not hold 'a', 'b'"):
+    with raises(UnfitRolloutError, "a", "b"):
         read(conversation(("user", "x"), ("assistant", "y")), prompt=PromptTemplate("{a} {b}!"))

@@ -56,7 +56,7 @@ def test_a_candidate_that_the_book_knows_by_other_texts_is_an_error() -> None:
     family.settle("v1")
     again, _ = family_of(book)
     again.enter("v1", {"a": "1", "b": "3"}, parents=["v0"], critique=None)
-    with pytest.raises(ConfigError, match="begun with other options or tasks"):
+    with pytest.raises(ConfigError):
         again.settle("v1")
 
 

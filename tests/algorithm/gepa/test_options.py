@@ -9,6 +9,7 @@ import pytest
 from sharpen import GEPA
 from sharpen.errors import ConfigError, MissingExtraError
 from tests.algorithm.internals import REFUSED
+from tests.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_every_option_of_gepa_is_taken_or_refused_with_a_reason() -> None:
 
 def test_without_the_package_the_command_to_install_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gepa", None)
-    with pytest.raises(MissingExtraError, match=r"GEPA needs the package 'gepa': pip install 'sharpen\[gepa\]'"):
+    with raises(MissingExtraError, "GEPA", "gepa", "sharpen[gepa]"):
         GEPA()
 
 

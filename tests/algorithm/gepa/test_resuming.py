@@ -16,6 +16,7 @@ from sharpen.errors import ConfigError, RunError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from tests.algorithm.internals import read_records
 from tests.algorithm.prompts.scripted_openai import Reply, ScriptedOpenAI
+from tests.errors import raises
 
 from .scenes import TWO_SEEDS, add_what_lacks, fit, make, take_what_lacks, tasks
 
@@ -51,7 +52,7 @@ def test_a_run_that_is_broken_off_and_resumed_makes_the_same_candidates_for_the_
         store = InMemoryLightningStore(thread_safe=True)
         for at in (2, 4):
             resume = None if at == 2 else tmp_path / "broken"
-            with pytest.raises(ValueError, match="broken off"):
+            with raises(ValueError, "broken off"):
                 fit(
                     make(server, **MERGING),
                     tmp_path / "broken",
@@ -76,7 +77,7 @@ def test_a_run_that_ends_in_the_middle_of_an_iteration_goes_on_in_it(tmp_path: P
 
     store = InMemoryLightningStore(thread_safe=True)
     with ScriptedOpenAI(third_fails) as server:
-        with pytest.raises(RunError, match="answered 403"):
+        with raises(RunError, 403):
             fit(make(server), tmp_path, store=store)
         before = count(store)
         resumed = make(server)
@@ -108,7 +109,7 @@ def test_a_run_that_is_resumed_with_other_options_says_so(tmp_path: Path) -> Non
     store = InMemoryLightningStore(thread_safe=True)
     with ScriptedOpenAI(add_what_lacks) as server:
         fit(make(server), tmp_path, store=store)
-        with pytest.raises(ConfigError, match="v2 of this search is not the v2 of the run"):
+        with raises(ConfigError, "v2"):
             fit(make(server, reflection_minibatch_size=1), tmp_path, store=store, resume=tmp_path)
 
 

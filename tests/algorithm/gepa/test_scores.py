@@ -4,6 +4,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import Budget, Evaluation, Item, ScoreScale, check_budget
+from tests.errors import raises
 
 
 def evaluation(reward: float, *, is_lost: bool = False) -> Evaluation:
@@ -48,5 +49,5 @@ def test_what_does_not_fit_is_not_begun() -> None:
 
 def test_a_budget_has_room_for_one_candidate_at_least() -> None:
     check_budget(22, num_val=8, minibatch_size=3)
-    with pytest.raises(ConfigError, match="max_metric_calls is 21, but to try one candidate takes 22 rollouts"):
+    with raises(ConfigError, "max_metric_calls", 21, 22):
         check_budget(21, num_val=8, minibatch_size=3)

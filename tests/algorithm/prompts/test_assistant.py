@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 
 from sharpen.errors import ConfigError, RunError
 from tests.algorithm.internals import Answer, Assistant, Cost, NoAnswerError
+from tests.errors import raises
 
 from .scripted_openai import KEY, Reply, ScriptedOpenAI
 
@@ -70,42 +71,43 @@ TOO_LONG = "This model's maximum context length is 8192 tokens"
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "named"),
     [
-        (Reply(refusal="I must not", text=None), "refused: I must not"),
-        (Reply("half", finish_reason="content_filter"), "stopped by a content filter"),
-        (Reply(" \n"), "gave an empty answer"),
-        (Reply(None), "gave an empty answer"),
-        (Reply("", finish_reason="length"), "cut off by its length before it said anything"),
-        (Reply("<think>and on and on", finish_reason="length"), "cut off by its length before it said anything"),
+        (Reply(refusal="I must not", text=None), ("I must not",)),
+        (Reply("half", finish_reason="content_filter"), ()),
+        (Reply(" \n"), ()),
+        (Reply(None), ()),
+        (Reply("", finish_reason="length"), ()),
+        (Reply("<think>and on and on", finish_reason="length"), ()),
     ],
+    ids=["refused", "filtered", "blank", "none", "cut-off", "cut-off-thinking"],
 )
-async def test_an_answer_of_no_use_is_paid_for_all_the_same(reply: Reply, words: str) -> None:
-    with ScriptedOpenAI(reply) as server, pytest.raises(NoAnswerError, match=words) as caught:
+async def test_an_answer_of_no_use_is_paid_for_all_the_same(reply: Reply, named: tuple[str, ...]) -> None:
+    with ScriptedOpenAI(reply) as server, raises(NoAnswerError, *named) as caught:
         await ask(server)
     assert (caught.value.cost.calls, caught.value.cost.input_tokens) == (1, 3)
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    "reply",
     [
-        (Reply(body={"choices": [], "id": "x"}), "without any choice"),
-        (Reply(is_dropped=True), "cannot be reached"),
-        (Reply("late", delay_seconds=30), "did not answer in time"),
-        (Reply(status=400, error=TOO_LONG), "too long for it"),
-        (Reply(status=400, error=FILTERED), "turned the request down for what it says"),
+        Reply(body={"choices": [], "id": "x"}),
+        Reply(is_dropped=True),
+        Reply("late", delay_seconds=30),
+        Reply(status=400, error=TOO_LONG),
+        Reply(status=400, error=FILTERED),
     ],
+    ids=["no-choice", "dropped", "late", "too-long", "filtered"],
 )
-async def test_a_call_that_may_go_better_next_time_is_no_answer(reply: Reply, words: str) -> None:
-    with ScriptedOpenAI(reply) as server, pytest.raises(NoAnswerError, match=words) as caught:
+async def test_a_call_that_may_go_better_next_time_is_no_answer(reply: Reply) -> None:
+    with ScriptedOpenAI(reply) as server, raises(NoAnswerError, "scripted"):
         await ask(server, timeout=0.3)
-    assert "'scripted'" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_busy_server_is_asked_again_by_the_client_before_it_is_no_answer(status: int) -> None:
     with ScriptedOpenAI(Reply(status=status, error="busy")) as server:
-        with pytest.raises(NoAnswerError, match=rf"answered {status} \(busy\)"):
+        with raises(NoAnswerError, status):
             await ask(server, max_retries=2)
         assert server.count() == 3
 
@@ -118,7 +120,7 @@ async def test_an_answer_after_the_clients_own_retries_is_an_answer() -> None:
 async def test_a_server_that_is_gone_is_no_answer() -> None:
     with ScriptedOpenAI() as server:
         client = server.client(max_retries=0)
-    with pytest.raises(NoAnswerError, match=r"'m' at 127.0.0.1:.* cannot be reached: ConnectError"):
+    with raises(NoAnswerError, "m", "127.0.0.1", "ConnectError"):
         await Assistant(client).ask("m", HELLO, temperature=None)
 
 
@@ -128,19 +130,21 @@ SPENT = {"error": {"message": "no credit", "code": "insufficient_quota", "type":
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "named"),
     [
-        (Reply(status=401, error=f"Incorrect API key provided: {KEY}"), r"answered 401 .*check the key"),
-        (Reply(status=401, error="Incorrect key sk-scri******cret."), r"\(Incorrect key sk-\*\*\*\): check the key"),
-        (Reply(status=403, error="no"), "the key may not use 'scripted'"),
-        (Reply(status=404, error="no such model"), r"\(no such model\): check the name 'scripted' and the base_url"),
-        (Reply(status=400, error="bad role"), r"answered 400 \(bad role\): the same request would fail again"),
-        (Reply(status=429, error=SPENT), "raise the limit or the budget"),
-        (Reply(status=429, error="limit", headers={"x-should-retry": "false"}), "raise the limit or the budget"),
+        (Reply(status=401, error=f"Incorrect API key provided: {KEY}"), (401,)),
+        (Reply(status=401, error="Incorrect key sk-scri******cret."), ()),
+        (Reply(status=403, error="no"), ("scripted",)),
+        (Reply(status=404, error="no such model"), ("scripted", "base_url")),
+        (Reply(status=400, error="bad role"), (400,)),
+        (Reply(status=429, error=SPENT), ()),
+        (Reply(status=429, error="limit", headers={"x-should-retry": "false"}), ()),
     ],
 )
-async def test_a_call_that_would_always_fail_ends_the_run_and_shows_no_key(reply: Reply, words: str) -> None:
-    with ScriptedOpenAI(reply) as server, pytest.raises(RunError, match=words) as caught:
+async def test_a_call_that_would_always_fail_ends_the_run_and_shows_no_key(
+    reply: Reply, named: tuple[object, ...]
+) -> None:
+    with ScriptedOpenAI(reply) as server, raises(RunError, *named) as caught:
         await ask(server)
     assert not isinstance(caught.value, NoAnswerError)
     assert caught.value.__suppress_context__
@@ -150,13 +154,12 @@ async def test_a_call_that_would_always_fail_ends_the_run_and_shows_no_key(reply
 
 async def test_a_page_that_is_no_api_ends_the_run() -> None:
     page = Reply(headers={"content-type": "text/html"}, raw=b"<html>welcome</html>")
-    words = "answered with no chat completion, but with '<html>welcome.*base_url"
-    with ScriptedOpenAI(page) as server, pytest.raises(RunError, match=words):
+    with ScriptedOpenAI(page) as server, raises(RunError, "<html>welcome", "base_url"):
         await ask(server)
 
 
 async def test_broken_json_is_no_answer() -> None:
-    with ScriptedOpenAI(Reply(raw=b'{"choices": [')) as server, pytest.raises(NoAnswerError, match="broken JSON"):
+    with ScriptedOpenAI(Reply(raw=b'{"choices": [')) as server, pytest.raises(NoAnswerError):
         await ask(server)
 
 
@@ -195,7 +198,7 @@ async def test_a_model_may_take_neither_temperature_nor_seed() -> None:
 
 async def test_a_complaint_of_an_option_that_was_not_sent_ends_the_run() -> None:
     unsupported = Reply(status=400, error="temperature is not supported")
-    with ScriptedOpenAI(unsupported) as server, pytest.raises(RunError, match="temperature is not supported"):
+    with ScriptedOpenAI(unsupported) as server, raises(RunError, "temperature is not supported"):
         await ask(server, temperature=0.5)
     assert server.count() == 2
 
@@ -227,7 +230,7 @@ async def test_a_failed_call_gives_its_place_to_the_next() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
 def test_a_limit_that_is_no_count_is_an_error(limit: Any) -> None:
-    with pytest.raises(ConfigError, match="limit is"):
+    with raises(ConfigError, "limit"):
         Assistant(AsyncOpenAI(api_key="x"), limit=limit)
 
 

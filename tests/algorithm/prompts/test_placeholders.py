@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from sharpen.errors import InvalidInputError
 from sharpen.types import PromptTemplate
 from tests.algorithm.internals import as_child, optional_names, placeholders, why_unfit
+from tests.errors import raises
 
 PARENT = PromptTemplate('Context: {context}\nQuestion: {question}\nReply as {"answer": 1}.')
 
@@ -50,7 +51,7 @@ def test_placeholders_are_exactly_what_format_fills(text: str) -> None:
 
 
 def test_a_jinja_template_that_is_wrong_is_named() -> None:
-    with pytest.raises(InvalidInputError, match="the Jinja template is wrong"):
+    with raises(InvalidInputError, "the Jinja template is wrong"):
         placeholders(PromptTemplate("{% if %}", "jinja"))
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
 from tests.algorithm.internals import Pairs, Race, Slice, Usual
+from tests.errors import raises
 
 Rewards = Mapping[str, Sequence[float | None]]
 
@@ -193,42 +194,42 @@ def test_if_all_is_lost_nobody_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"names": []}, "names is empty"),
-        ({"names": ["a", "b", "a"]}, "'a' more than once"),
-        ({"num_items": 0}, "num_items is 0"),
-        ({"keep": 0}, "keep is 0"),
-        ({"first_slice": 0}, "first_slice is 0"),
-        ({"growth": 1.0}, r"growth is 1\.0"),
-        ({"growth": math.nan}, "growth is nan"),
-        ({"confidence": 1.0}, r"confidence is 1\.0"),
-        ({"tolerance": -0.1}, r"tolerance is -0\.1"),
+        ({"names": []}, ("names",)),
+        ({"names": ["a", "b", "a"]}, ("a",)),
+        ({"num_items": 0}, ("num_items", 0)),
+        ({"keep": 0}, ("keep", 0)),
+        ({"first_slice": 0}, ("first_slice", 0)),
+        ({"growth": 1.0}, ("growth", 1.0)),
+        ({"growth": math.nan}, ("growth", "nan")),
+        ({"confidence": 1.0}, ("confidence", 1.0)),
+        ({"tolerance": -0.1}, ("tolerance", -0.1)),
     ],
 )
-def test_settings_that_make_no_sense_are_named(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_make_no_sense_are_named(options: dict[str, object], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         Race(**{"names": ["a", "b"], "num_items": 8} | options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("name", "position", "reward", "words"),
+    ("name", "position", "reward", "named"),
     [
-        ("x", 0, 1.0, "'x' is not in this race"),
-        ("a", 6, 1.0, "item 6 was not asked for"),
-        ("a", -1, 1.0, "item -1 was not asked for"),
-        ("a", 0, 1.0, "has a reward on item 0 already"),
-        ("a", 1, math.nan, "on item 1 is nan"),
-        ("a", 1, math.inf, "on item 1 is inf"),
+        ("x", 0, 1.0, ("x",)),
+        ("a", 6, 1.0, (6,)),
+        ("a", -1, 1.0, (-1,)),
+        ("a", 0, 1.0, (0,)),
+        ("a", 1, math.nan, (1, "nan")),
+        ("a", 1, math.inf, (1, "inf")),
     ],
 )
 def test_a_reward_that_cannot_be_is_an_error_that_changes_nothing(
-    name: str, position: int, reward: float, words: str
+    name: str, position: int, reward: float, named: tuple[object, ...]
 ) -> None:
     race = Race(["a", "b"], num_items=32)
     race.next_slice()
     race.add("a", 0, 0.5)
-    with pytest.raises(InvalidInputError, match=words):
+    with raises(InvalidInputError, *named):
         race.add(name, position, reward)
     assert race.mean("a") == 0.5
     assert race.alive == ["a", "b"]
@@ -242,10 +243,10 @@ def test_one_who_left_gets_no_more_rewards() -> None:
     for name in first.names:
         for position in first.items:
             race.add(name, position, rewards[name][position])
-    with pytest.raises(InvalidInputError, match="not asked for: next_slice\\(\\) has nothing"):
+    with raises(InvalidInputError, "next_slice()"):
         race.add("bad", 6, 1.0)
     race.next_slice()
-    with pytest.raises(InvalidInputError, match="not asked for"):
+    with pytest.raises(InvalidInputError):
         race.add("bad", 6, 1.0)
 
 

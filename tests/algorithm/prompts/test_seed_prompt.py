@@ -8,6 +8,7 @@ from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.litagent import LitAgent, rollout
 from sharpen.types import LLM, NamedResources, PromptTemplate
 from tests.algorithm.internals import Candidate, prompt_of_agent, seed_prompts, takes_prompt
+from tests.errors import raises
 
 ONE, TWO, OWN = PromptTemplate("one {x}"), PromptTemplate("two {x}"), PromptTemplate("own {x}")
 MODEL = LLM("http://127.0.0.1:1/v1", "m")
@@ -30,7 +31,7 @@ def test_the_search_begins_with_the_resources_then_the_agent(
 
 
 def test_several_prompts_need_a_name_unless_many_are_wanted() -> None:
-    with pytest.raises(ConfigError, match="several prompts, 'a', 'b': say with resource_name="):
+    with raises(ConfigError, "a", "b", "resource_name="):
         seed_prompts({"a": ONE, "b": TWO}, None, name=None)
     assert seed_prompts({"a": ONE, "llm": MODEL, "b": TWO}, None, name=None, many=True) == {"a": ONE, "b": TWO}
     assert seed_prompts({"a": ONE, "b": TWO}, None, name="a", many=True) == {"a": ONE}
@@ -45,18 +46,18 @@ def test_no_prompt_at_all_says_the_three_ways_to_give_one() -> None:
 
 @pytest.mark.parametrize("name", ["c", "llm"])
 def test_a_name_that_is_no_prompt_lists_what_there_is(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"resource_name is '{name}'.*'a' \(PromptTemplate\), 'llm' \(LLM\)"):
+    with raises(ConfigError, "resource_name", name, "a", "PromptTemplate", "llm"):
         seed_prompts({"a": ONE, "llm": MODEL}, OWN, name=name)
 
 
 def test_the_prompt_of_the_agent_does_not_take_the_place_of_a_model() -> None:
-    with pytest.raises(ConfigError, match="'prompt_template' is of the kind LLM"):
+    with raises(ConfigError, "prompt_template"):
         seed_prompts({"prompt_template": MODEL}, OWN, name=None)
     assert seed_prompts({"prompt_template": MODEL}, OWN, name="mine") == {"mine": OWN}
 
 
 def test_a_seed_that_no_file_can_hold_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'a' holds half a character"):
+    with raises(ConfigError, "a"):
         seed_prompts({"a": PromptTemplate("\ud800")}, None, name=None)
 
 
@@ -125,8 +126,8 @@ def test_an_agent_that_cannot_see_a_prompt_is_known_by_its_signature() -> None:
 
 def test_a_prompt_that_allows_code_is_not_improved() -> None:
     code = PromptTemplate("<p>{{ x + 1 }}</p>", "poml", allows_code=True)
-    with pytest.raises(ConfigError, match=r"'code'.*resource_name"):
+    with raises(ConfigError, "code", "resource_name"):
         seed_prompts({"code": code, "a": ONE}, None, name=None, many=True)
     assert seed_prompts({"code": code, "a": ONE}, None, name="a") == {"a": ONE}
-    with pytest.raises(InvalidInputError, match="'v1'"):
+    with raises(InvalidInputError, "v1"):
         Candidate("v1", {"code": code})

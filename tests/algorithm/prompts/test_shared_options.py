@@ -9,6 +9,7 @@ import pytest
 from sharpen import APO, GEPA, FewShot
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import PromptOptimiser, SharedOptions
+from tests.errors import raises
 
 SEARCHES = [APO, FewShot, GEPA]
 
@@ -33,7 +34,7 @@ def test_a_search_of_a_user_is_called_by_its_own_name() -> None:
     class Mine(APO):
         pass
 
-    with pytest.raises(ConfigError, match="Mine has no option 'sed'"):
+    with raises(ConfigError, "Mine", "sed"):
         Mine(sed=1)  # type: ignore[call-arg]
 
 

@@ -9,6 +9,7 @@ import pytest
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.types import Rollout, Triplet
 from tests.algorithm.internals import CollectedRollout, collect
+from tests.errors import raises
 from tests.llm.internals import NOT_SAMPLED
 
 from .made_rollouts import call, collected, failed, rollout, untokenised
@@ -260,12 +261,12 @@ def test_a_rollout_without_a_reward_does_not_count_until_it_is_given_one() -> No
 
 
 def test_a_rollout_that_still_runs_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"'ro-t0-0' is running"):
+    with raises(InvalidInputError, "ro-t0-0"):
         collect_one(rollout(status="running"))
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_response_length 0"):
+    with raises(ConfigError, "max_response_length", 0):
         collect(rollout(), [], max_prompt_length=1, max_response_length=0)
 
 

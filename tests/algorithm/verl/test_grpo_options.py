@@ -8,6 +8,7 @@ import pytest
 from sharpen import GRPO, VERL
 from sharpen.errors import ConfigError
 from tests.algorithm.internals import OPTIONS, SYNONYMS
+from tests.errors import raises
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 
@@ -79,19 +80,19 @@ def test_an_empty_section_takes_nothing_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"group_size": 1}, "group_size is 1"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"learning_rate": -1}, "learning_rate is -1"),
-        ({"temperature": 0}, "temperature is 0"),
-        ({"precision": "fp8"}, "precision is 'fp8'"),
-        ({"trainable": "half"}, "trainable is 'half'"),
-        ({"config": {"data.train_batch_size.x": 1}}, "data.train_batch_size.x"),
+        ({"group_size": 1}, ("group_size", 1)),
+        ({"batch_size": 0}, ("batch_size", 0)),
+        ({"learning_rate": -1}, ("learning_rate", -1)),
+        ({"temperature": 0}, ("temperature", 0)),
+        ({"precision": "fp8"}, ("precision", "fp8")),
+        ({"trainable": "half"}, ("trainable", "half")),
+        ({"config": {"data.train_batch_size.x": 1}}, ("data.train_batch_size.x",)),
     ],
 )
-def test_a_wrong_option_is_named_as_the_caller_wrote_it(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_option_is_named_as_the_caller_wrote_it(options: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         GRPO("m", **options)
 
 
@@ -118,16 +119,16 @@ def test_a_near_miss_is_told_the_option_that_is_meant(name: str, meant: str) -> 
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: GRPO(), "GRPO\\('"),
-        (lambda: GRPO(None), "GRPO\\('"),
-        (lambda: GRPO(model_name="q"), "model_name .*model="),  # type: ignore[arg-type]
-        (lambda: GRPO("m", 8), "8.*group_size="),  # type: ignore[arg-type]
-        (lambda: GRPO(5), "model is 5"),  # type: ignore[arg-type]
-        (lambda: VERL(model="x"), "model.*GRPO"),  # type: ignore[arg-type]
+        (lambda: GRPO(), ("GRPO(",)),
+        (lambda: GRPO(None), ("GRPO(",)),
+        (lambda: GRPO(model_name="q"), ("model_name", "model=")),  # type: ignore[arg-type]
+        (lambda: GRPO("m", 8), (8, "group_size=")),  # type: ignore[arg-type]
+        (lambda: GRPO(5), (5,)),  # type: ignore[arg-type]
+        (lambda: VERL(model="x"), ("model", "GRPO")),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_call_is_told_what_to_write(make: Callable[[], Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_a_wrong_call_is_told_what_to_write(make: Callable[[], Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         make()
 
 
@@ -137,5 +138,5 @@ def test_synonyms_lead_to_options_and_are_none_themselves() -> None:
 
 
 def test_an_unknown_key_is_found_when_the_config_is_read() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean data\.shuffle"):
+    with raises(ConfigError, "data.shuffle"):
         GRPO("m", config={"data.shufle": True})

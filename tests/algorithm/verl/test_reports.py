@@ -5,6 +5,7 @@ import pytest
 from sharpen.errors import ConfigError
 from sharpen.stats import mean_interval, wilson_interval
 from tests.algorithm.internals import CollectedRollout, group_labels, in_words, staleness, validation_metrics
+from tests.errors import raises
 from tests.llm.internals import Turn, merge_turns
 
 
@@ -34,7 +35,7 @@ def test_groups_of_tasks_have_means_of_their_own() -> None:
     assert (found["plain_low"], found["plain_high"]) == wilson_interval(1, 2)
     assert found["failed"] == 0
     assert group_labels(tasks, None) == []
-    with pytest.raises(ConfigError, match="colour"):
+    with raises(ConfigError, "colour"):
         group_labels(tasks, "colour")
 
 

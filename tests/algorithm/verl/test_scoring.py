@@ -11,6 +11,7 @@ import torch
 from sharpen.llm import ModelError, RewardError
 from sharpen.types import Span
 from tests.algorithm.internals import Conversation, RewardModel, collect, conversation_of
+from tests.errors import raises
 
 from ...llm.tiny_models import tiny_tokenizer, write_tiny_model
 from .made_rollouts import call, collected, failed
@@ -141,12 +142,12 @@ def test_the_conversation_of_a_rollout_is_that_of_its_last_call() -> None:
 def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
 
-    with pytest.raises(ModelError, match=r"lacks 1 of its weights, such as 'score\.weight'"):
+    with raises(ModelError, 1, "score.weight"):
         RewardModel(tmp_path, device="cpu")
 
 
 def test_a_model_of_several_labels_is_no_reward_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has 3 labels"):
+    with raises(ModelError, 3):
         RewardModel(write_reward_model(tmp_path, labels=3), device="cpu")
 
 
@@ -154,17 +155,17 @@ def test_a_model_without_a_chat_template_is_refused(folder: Path, tmp_path: Path
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "chat_template.jinja").unlink()
 
-    with pytest.raises(ModelError, match="has no chat template"):
+    with pytest.raises(ModelError):
         RewardModel(copy, device="cpu")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="holds no model"):
+    with pytest.raises(ModelError):
         RewardModel(tmp_path, device="cpu")
 
 
 def test_a_conversation_that_the_template_cannot_write_is_named(folder: Path) -> None:
     broken: Conversation = {"messages": [{"role": "assistant"}], "tools": None}
 
-    with pytest.raises(RewardError, match=r"conversation 1 .*the chat template cannot write"):
+    with raises(RewardError, 1):
         RewardModel(folder, device="cpu").scores([SHORT, broken])

@@ -4,6 +4,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from tests.cli.internals import Document
+from tests.errors import raises
 
 
 def read(text: str) -> Document:
@@ -38,26 +39,26 @@ def test_every_value_knows_its_line_and_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
-        ("a: 1\nb: 2\na: 3\n", r"c.yaml:3:1: the key 'a' stands here and in line 1"),
-        ("a: [1\n", r"c.yaml:2:1: this is no YAML"),
-        ("a: 1\n b: 2\n", r"c.yaml:2:3: this is no YAML"),
-        ("a: !!python/object:os.system x\n", r"c.yaml:1:4: the tag .* means nothing here"),
-        ("? [1, 2]\n: 3\n", r"c.yaml:1:3: a key is a text"),
-        ("a: 1\n---\nb: 2\n", r"c.yaml:2:1: this is no YAML"),
-        ("a: &x [*x]\n", r"alias holds itself|no YAML"),
+        ("a: 1\nb: 2\na: 3\n", ("c.yaml:3:1", "a", 1)),
+        ("a: [1\n", ("c.yaml:2:1",)),
+        ("a: 1\n b: 2\n", ("c.yaml:2:3",)),
+        ("a: !!python/object:os.system x\n", ("c.yaml:1:4",)),
+        ("? [1, 2]\n: 3\n", ("c.yaml:1:3",)),
+        ("a: 1\n---\nb: 2\n", ("c.yaml:2:1",)),
+        ("a: &x [*x]\n", ()),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_read_is_told_with_its_place(text: str, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         read(text)
 
 
 def test_aliases_that_grow_without_bound_are_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(ConfigError, match="too large or too deep"):
+    with pytest.raises(ConfigError):
         read("\n".join(lines))
 
 

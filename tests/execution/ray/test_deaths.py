@@ -14,6 +14,7 @@ from sharpen.errors import RunError, RunnerStartError
 from sharpen.logging import current_settings
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import RolloutConfig
+from tests.errors import raises
 from tests.execution.internals import (
     Assignment,
     Patience,
@@ -63,7 +64,7 @@ def test_a_runner_that_always_dies_ends_the_run_in_words():
     async def runner(store, worker_id, event):
         raise ValueError("never")
 
-    with pytest.raises(RunnerStartError, match=r"failed at its start 5 times in a row; last: ValueError: never"):
+    with raises(RunnerStartError, 5, "ValueError"):
         execute(Enqueue("a"), runner, InMemoryLightningStore())
 
 
@@ -141,9 +142,7 @@ def test_a_lost_place_that_no_other_node_has_ends_the_run_in_words(cluster):
         await asyncio.sleep(600)
 
     place = {"runner_resources": {"single": 1, "CPU": 0}, "placement_timeout": 1.0}
-    with pytest.raises(
-        RunError, match="no node of the Ray cluster can hold runner 0, which asks for CPU: 0, single: 1"
-    ):
+    with raises(RunError, 0, 1):
         execute(algorithm, Work(), InMemoryLightningStore(), **place)
 
 

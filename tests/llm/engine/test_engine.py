@@ -5,6 +5,7 @@ import torch
 
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.llm.engine import Engine, EngineError, Generation, SamplingParams
+from tests.errors import raises
 
 from .tiny import EOS, VOCAB, Letters, build, greedy_of, logprobs_of, shared
 
@@ -190,29 +191,31 @@ def test_top_log_probabilities_come_in_the_number_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "params", "words"),
+    ("prompt", "params", "named"),
     [
-        ([], SamplingParams(), "no tokens"),
-        ([1, VOCAB], SamplingParams(), f"token id {VOCAB}, but the model's ids are 0 to {VOCAB - 1}"),
-        ([1] * 250, SamplingParams(max_new_tokens=20), "250 tokens and 20 are to be sampled, but a text may have 256"),
-        ([1] * 256, SamplingParams(), "256 tokens and 1 are"),
+        ([], SamplingParams(), ()),
+        ([1, VOCAB], SamplingParams(), (VOCAB, 0, VOCAB - 1)),
+        ([1] * 250, SamplingParams(max_new_tokens=20), (250, 20, 256)),
+        ([1] * 256, SamplingParams(), (256, 1)),
     ],
 )
-def test_what_can_never_run_is_refused_at_once(prompt: list[int], params: SamplingParams, words: str) -> None:
+def test_what_can_never_run_is_refused_at_once(
+    prompt: list[int], params: SamplingParams, named: tuple[object, ...]
+) -> None:
     engine = engine_of()
-    with pytest.raises(InvalidInputError, match=words):
+    with raises(InvalidInputError, *named):
         engine.submit(prompt, params)
     assert not engine.step()
 
 
 def test_settings_of_the_engine_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="max_batch is 0"):
+    with raises(ConfigError, "max_batch", 0):
         engine_of(max_batch=0)
-    with pytest.raises(ConfigError, match="max_tokens is 3"):
+    with raises(ConfigError, "max_tokens", 3):
         engine_of(max_tokens=3)
-    with pytest.raises(InvalidInputError, match="logprobs is 30, but the model has 20 tokens"):
+    with raises(InvalidInputError, "logprobs", 30, 20):
         Engine(build(vocab=20), max_tokens=256).submit([1], SamplingParams(logprobs=30))
-    with pytest.raises(InvalidInputError, match="no tokenizer"):
+    with pytest.raises(InvalidInputError):
         Engine(shared(), max_tokens=256).submit([1], SamplingParams(stop=("a",)))
 
 
@@ -245,7 +248,7 @@ def test_a_step_that_fails_ends_its_requests_with_the_reason_and_the_engine_goes
     with monkeypatch.context() as patch:
         patch.setattr(engine._runner, "decode", broken)
         engine.step()
-    with pytest.raises(EngineError, match="out of memory"):
+    with raises(EngineError, "out of memory"):
         running.result()
     assert waiting.result().samples[0].token_ids == greedy_of(shared(), PROMPTS[1], 5)
     assert (engine.num_running, engine.num_held_tokens) == (0, 0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sharpen.llm.engine import Engine, EngineError, SamplingParams, Token
+from tests.errors import raises
 
 from .tiny import Letters, build, greedy_of, shared
 
@@ -129,5 +130,5 @@ def test_stopping_ends_what_runs_and_what_waits() -> None:
 
 
 async def test_awaiting_without_the_thread_is_an_error_and_not_a_wait_for_ever() -> None:
-    with pytest.raises(EngineError, match=r"engine.start\(\)"):
+    with raises(EngineError, "engine.start()"):
         await Engine(shared(), max_tokens=256).generate(PROMPT)

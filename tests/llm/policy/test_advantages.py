@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
+from tests.errors import raises
 from tests.llm.internals import (
     GroupAdvantages,
     Scale,
@@ -340,34 +341,34 @@ def test_rows_without_positions_have_no_advantages() -> None:
 
 
 def test_a_reward_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="reward 1 is nan"):
+    with raises(InvalidInputError, 1, "nan"):
         of_rollouts(numbers(0, math.nan), torch.zeros(2))
 
 
 def test_rewards_and_rollouts_of_different_lengths_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"shape \(2,\) and rollout_K \(3,\)"):
+    with raises(InvalidInputError, "(2,)", "rollout_K", "(3,)"):
         turn_advantages(numbers(0, 1), torch.arange(3), torch.zeros(3))
 
 
 def test_a_turn_of_an_unknown_rollout_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="rollout_K goes from 0 to 2, but group_N has 2 rollouts"):
+    with raises(InvalidInputError, "rollout_K", 0, 2, "group_N"):
         turn_advantages(numbers(0, 1), torch.tensor([0, 2]), torch.zeros(2))
-    with pytest.raises(InvalidInputError, match="rollout_K goes from -1 to 0"):
+    with raises(InvalidInputError, "rollout_K", -1, 0):
         turn_advantages(numbers(0, 1), torch.tensor([0, -1]), torch.zeros(2))
 
 
 def test_an_unknown_scale_is_refused() -> None:
-    with pytest.raises(ConfigError, match="scale is 'variance': use 'none', 'std', 'leave-one-out'"):
+    with raises(ConfigError, "scale", "variance", "none", "std", "leave-one-out"):
         turn_advantages(numbers(0, 1), torch.tensor([0, 1]), torch.zeros(2), scale="variance")  # type: ignore[arg-type]
 
 
 def test_a_discount_above_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"gamma is 1\.5"):
+    with raises(ConfigError, "gamma", 1.5):
         gae_advantages(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2), gamma=1.5)
-    with pytest.raises(ConfigError, match=r"lam is -1"):
+    with raises(ConfigError, "lam", -1):
         gae_advantages(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2), lam=-1)
 
 
 def test_rewards_per_row_are_not_taken_for_rewards_per_token() -> None:
-    with pytest.raises(InvalidInputError, match=r"rewards_BT has the shape \(2, 1\)"):
+    with raises(InvalidInputError, "rewards_BT", "(2, 1)"):
         reinforce_plus_plus_advantages(torch.zeros(2, 1), torch.ones(2, 3))

@@ -10,6 +10,7 @@ from torch import Tensor
 from sharpen.errors import ConfigError, InvalidInputError
 from sharpen.llm import TrainingError, load_model
 from sharpen.llm.engine import SamplingParams
+from tests.errors import raises
 from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings, TrainingSample, totals_of
 
 from .scenes import WAY_NAMES, WAYS, policy, prompts, random_samples, sampled
@@ -164,7 +165,7 @@ def test_half_precision_learns(model_folder: Path) -> None:
 def test_the_importance_correction_needs_and_uses_the_samplers_log_probabilities(model_folder: Path) -> None:
     samples = random_samples(5)
     made = policy(model_folder)
-    with pytest.raises(InvalidInputError, match="sample 0 has no sampler_logprobs"):
+    with raises(InvalidInputError, 0, "sampler_logprobs"):
         made.forward_backward(samples, LossSettings(importance_cap=2.0))
     for each in samples:
         each.sampler_logprobs = [value - 0.1 for value in each.old_logprobs]
@@ -205,7 +206,7 @@ def test_numbers_that_are_none_are_refused_and_leave_no_gradient(model_folder: P
     samples = random_samples(6)
     place = next(t for t in range(1, len(samples[4])) if samples[4].loss_mask[t])
     samples[4].advantages[place] = float("nan")  # type: ignore[index]
-    with pytest.raises(InvalidInputError, match=rf"advantages\[{place}\] of sample 4 is nan"):
+    with raises(InvalidInputError, f"advantages[{place}]", 4, "nan"):
         made.forward_backward(samples, LossSettings())
     assert not gradients(made)
 
@@ -215,7 +216,7 @@ def test_a_broken_gradient_leaves_weights_and_version(model_folder: Path) -> Non
     made.forward_backward(random_samples(0), LossSettings())
     next(iter(made.model.parameters())).grad[0, 0] = float("inf")
     before = weights(made)
-    with pytest.raises(TrainingError, match="norm of the gradient is inf"):
+    with raises(TrainingError, "inf"):
         made.optim_step()
     assert made.weights_version == 0
     assert all(torch.equal(weight, before[name]) for name, weight in weights(made).items())
@@ -255,34 +256,34 @@ def test_the_reference_of_an_adapter_is_that_adapter(model_folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"trainable": "top"}, "trainable is 'top'"),
-        ({"trainable": "top:0"}, "trainable is 'top:0'"),
-        ({"trainable": "top:9"}, "the model has 3 layers"),
-        ({"trainable": "lora"}, "lora_rank is 0"),
-        ({"trainable": "all", "lora_rank": 4}, "trainable is 'all'"),
-        ({"lora_rank": -1}, "lora_rank is -1"),
-        ({"token_budget": 0}, "token_budget is 0"),
-        ({"micro_batch_size": -1}, "micro_batch_size is -1"),
-        ({"precision": "fp16"}, "precision is 'fp16'"),
-        ({"lr_scheduler": "linear"}, "total_steps is None"),
+        ({"trainable": "top"}, ("trainable", "top")),
+        ({"trainable": "top:0"}, ("trainable", "top:0")),
+        ({"trainable": "top:9"}, (3,)),
+        ({"trainable": "lora"}, ("lora_rank", 0)),
+        ({"trainable": "all", "lora_rank": 4}, ("trainable", "all")),
+        ({"lora_rank": -1}, ("lora_rank", -1)),
+        ({"token_budget": 0}, ("token_budget", 0)),
+        ({"micro_batch_size": -1}, ("micro_batch_size", -1)),
+        ({"precision": "fp16"}, ("precision", "fp16")),
+        ({"lr_scheduler": "linear"}, ("total_steps", None)),
     ],
 )
-def test_settings_that_cannot_work_are_refused(model_folder: Path, options: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_cannot_work_are_refused(model_folder: Path, options: Any, named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         policy(model_folder, **options)
 
 
 def test_questions_that_cannot_be_answered_are_refused(model_folder: Path) -> None:
     made = policy(model_folder)
-    with pytest.raises(ConfigError, match="keeps_reference"):
+    with raises(ConfigError, "keeps_reference"):
         made.logprobs([[1, 2]], reference=True)
-    with pytest.raises(InvalidInputError, match="token id 384"):
+    with raises(InvalidInputError, 384):
         made.logprobs([[1, 384]])
-    with pytest.raises(InvalidInputError, match="masks"):
+    with raises(InvalidInputError, "masks"):
         made.logprobs([[1, 2]], masks=[[True]])
-    with pytest.raises(InvalidInputError, match="temperature is 0"):
+    with raises(InvalidInputError, "temperature", 0):
         made.logprobs([[1, 2]], temperature=0.0)
-    with pytest.raises(InvalidInputError, match="2 temperatures for 1"):
+    with raises(InvalidInputError, 2, 1):
         made.logprobs([[1, 2]], temperature=[1.0, 1.0])

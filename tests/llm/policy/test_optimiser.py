@@ -6,6 +6,7 @@ from torch import nn
 
 from sharpen.errors import ConfigError
 from sharpen.llm import TrainingError
+from tests.errors import raises
 from tests.llm.internals import Optimiser, Schedule
 
 
@@ -63,7 +64,7 @@ def test_a_gradient_that_is_no_number_changes_nothing() -> None:
     optimiser = Optimiser(given, Schedule(1e-2))
     before = {name: each.detach().clone() for name, each in given.items()}
     (given["a"].sum() * float("nan")).backward()
-    with pytest.raises(TrainingError, match="norm of the gradient is nan in step 1"):
+    with raises(TrainingError, "nan", 1):
         optimiser.step()
     assert all(torch.equal(given[name], before[name]) for name in given)
     assert not optimiser.has_gradient
@@ -85,11 +86,11 @@ def test_a_loaded_state_goes_on_to_the_same_bits(dtype: torch.dtype) -> None:
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no weight"):
+    with pytest.raises(ConfigError):
         Optimiser({}, Schedule(1.0))
-    with pytest.raises(ConfigError, match="grad_clip is 0"):
+    with raises(ConfigError, "grad_clip", 0):
         Optimiser(weights(), Schedule(1.0), grad_clip=0)
-    with pytest.raises(ConfigError, match="betas is"):
+    with raises(ConfigError, "betas"):
         Optimiser(weights(), Schedule(1.0), betas=(0.9, 1.0))
-    with pytest.raises(ConfigError, match="weight_decay is -1"):
+    with raises(ConfigError, "weight_decay", -1):
         Optimiser(weights(), Schedule(1.0), weight_decay=-1)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import ConfigError, InvalidInputError
+from tests.errors import raises
 from tests.llm.internals import micro_batches, pack, padded
 
 # -- packs -------------------------------------------------------------------------------------------
@@ -80,16 +81,16 @@ def test_lists_are_padded_at_the_end() -> None:
 
 def test_an_empty_sequence_is_refused() -> None:
     for refused in (lambda: pack([1, 0], 5), lambda: micro_batches([1, 0], size=1)):
-        with pytest.raises(InvalidInputError, match="sequence 1 has the length 0"):
+        with raises(InvalidInputError, 1, 0):
             refused()
 
 
 def test_sizes_below_one_and_two_sizes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="token_budget is 0"):
+    with raises(ConfigError, "token_budget", 0):
         pack([1], 0)
-    with pytest.raises(ConfigError, match="size is 0"):
+    with raises(ConfigError, "size", 0):
         micro_batches([1], size=0)
-    with pytest.raises(ConfigError, match="token_budget is 8 and size is 2: give one of them"):
+    with raises(ConfigError, "token_budget", 8, "size", 2):
         micro_batches([1], token_budget=8, size=2)
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError):
         micro_batches([1])

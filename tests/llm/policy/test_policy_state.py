@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sharpen.llm import ModelError, load_model
+from tests.errors import raises
 from tests.llm.internals import LocalOptions, LocalPolicy, LossSettings
 from tests.llm.tiny_models import write_tiny_model
 
@@ -77,26 +78,26 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing(model_folder:
     made.save(tmp_path / "state")
     other_folder = write_tiny_model(tmp_path / "other", layers=3, seed=9)
     for other, words in (
-        (policy(other_folder), "other weights"),
-        (policy(model_folder, trainable="top:1"), "trainable 'all'"),
-        (policy(model_folder, precision="bf16"), "same precision"),
+        (policy(other_folder), ()),
+        (policy(model_folder, trainable="top:1"), ("all",)),
+        (policy(model_folder, precision="bf16"), ()),
     ):
         before = {name: each.detach().clone() for name, each in other.model.named_parameters()}
-        with pytest.raises(ModelError, match=words):
+        with raises(ModelError, *words):
             other.load(tmp_path / "state")
         assert all(torch.equal(each, before[name]) for name, each in other.model.named_parameters())
     policy(model_folder, lora_rank=2).save(tmp_path / "lora")
-    with pytest.raises(ModelError, match="shape"):
+    with pytest.raises(ModelError):
         policy(model_folder, lora_rank=4).load(tmp_path / "lora")
 
 
 def test_missing_and_damaged_states_are_refused(model_folder: Path, tmp_path: Path) -> None:
     made = policy(model_folder)
-    with pytest.raises(ModelError, match="there is no state"):
+    with pytest.raises(ModelError):
         made.load(tmp_path)
     path = made.save(tmp_path)
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(ModelError, match="holds no state that can be read"):
+    with pytest.raises(ModelError):
         made.load(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["policy.safetensors"]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import InvalidInputError
+from tests.errors import raises
 from tests.llm.internals import NOT_SAMPLED, Sample, Turn, merge_turns
 
 # -- by hand -----------------------------------------------------------------------------------------
@@ -175,36 +176,36 @@ def test_one_growing_conversation_is_one_sequence(steps: list[tuple[list[int], l
 
 
 def test_a_missing_logprob_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="logprobs has 1 entries for 2 response tokens"):
+    with raises(InvalidInputError, 1, 2):
         Turn([1], [2, 3], [-0.1])
 
 
 def test_a_missing_version_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="weights_versions has 1 entries for 2"):
+    with raises(InvalidInputError, "weights_versions", 1, 2):
         Turn([1], [2, 3], [-0.1, -0.1], weights_versions=["1"])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), None, "0"])
 def test_a_logprob_that_is_no_finite_number_is_refused(value: float) -> None:
-    with pytest.raises(InvalidInputError, match=r"logprobs\[1\] is"):
+    with raises(InvalidInputError, "logprobs[1]"):
         Turn([1], [2, 3], [-0.1, value])
 
 
 def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="prompt_ids is empty"):
+    with raises(InvalidInputError, "prompt_ids"):
         Turn([], [2], [-0.1])
 
 
 @pytest.mark.parametrize("token", [-1, True, "a", 1.0])
 def test_a_token_that_is_no_id_is_refused(token: int) -> None:
-    with pytest.raises(InvalidInputError, match=r"prompt_ids\[1\] is"):
+    with raises(InvalidInputError, "prompt_ids[1]"):
         Turn([1, token], [2], [-0.1])
-    with pytest.raises(InvalidInputError, match=r"response_ids\[0\] is"):
+    with raises(InvalidInputError, "response_ids[0]"):
         Turn([1], [token], [-0.1])
 
 
 def test_a_reward_that_is_no_finite_number_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="the reward of a turn is nan"):
+    with raises(InvalidInputError, "nan"):
         Turn([1], [2], [-0.1], reward=float("nan"))
 
 

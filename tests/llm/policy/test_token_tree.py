@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sharpen.errors import InvalidInputError
+from tests.errors import raises
 from tests.llm.internals import token_tree, tree_batches
 
 # Few tokens and long common beginnings, so that much is shared.
@@ -61,7 +62,7 @@ def test_samples_of_a_prompt_stay_together() -> None:
 
 
 def test_nothing_and_empty_sequences_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="no sequence"):
+    with pytest.raises(InvalidInputError):
         token_tree([])
-    with pytest.raises(InvalidInputError, match="sequence 1 has no tokens"):
+    with raises(InvalidInputError, 1):
         token_tree([[1], []])

@@ -11,6 +11,7 @@ from openai import APIError, APIStatusError, AuthenticationError, OpenAI
 from sharpen.errors import ConfigError, PortTakenError, RunError
 from sharpen.llm.engine import Engine, SamplingParams
 from sharpen.llm.server import EngineServer
+from tests.errors import raises
 
 from ..engine.tiny import build, logprobs_of
 from .conftest import NAME, client_of, wait_until
@@ -158,14 +159,14 @@ def test_the_server_starts_an_engine_that_does_not_run_and_leaves_one_that_does(
 def test_an_engine_that_was_stopped_by_others_is_told_not_waited_for(engine: Engine, tokenizer: Any) -> None:
     with EngineServer(engine, tokenizer, name=NAME) as server, client_of(server) as client:
         engine.stop()
-        with pytest.raises(APIStatusError, match="is being stopped"):
+        with pytest.raises(APIStatusError):
             chat(client)
 
 
 def test_it_can_be_started_again_and_stopped_twice(engine: Engine, tokenizer: Any) -> None:
     server = EngineServer(engine, tokenizer, name=NAME)
     server.stop()
-    with pytest.raises(RunError, match="no address before it is started"):
+    with pytest.raises(RunError):
         _ = server.base_url
     for _ in range(2):
         assert server.start() is server.start()
@@ -178,7 +179,7 @@ def test_it_can_be_started_again_and_stopped_twice(engine: Engine, tokenizer: An
 
 def test_a_taken_port_is_said_in_words_and_starts_nothing(engine: Engine, server: EngineServer, tokenizer: Any) -> None:
     port = int(server.base_url.split(":")[2].partition("/")[0])
-    with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is taken"):
+    with raises(PortTakenError, port, "127.0.0.1"):
         EngineServer(engine, tokenizer, name=NAME, port=port).start()
     assert not engine.is_started
 
@@ -189,7 +190,7 @@ def test_calls_under_way_are_refused_when_the_server_stops(long_engine: Engine, 
         stream = chat(client, stream=True, max_tokens=None, extra_body={"ignore_eos": True})
         next(stream)
         server.stop()
-        with pytest.raises(APIError, match="is being stopped"):
+        with pytest.raises(APIError):
             list(stream)
         assert wait_until(lambda: long_engine.num_running == 0)
 
@@ -201,7 +202,7 @@ def test_the_server_stops_although_its_engine_is_held(engine: Engine, tokenizer:
             asking = pool.submit(chat, client)
             assert wait_until(lambda: engine.num_waiting)
             server.stop()
-        with pytest.raises(APIStatusError, match="is being stopped") as caught:
+        with pytest.raises(APIStatusError) as caught:
             asking.result()
         assert (caught.value.status_code, caught.value.code) == (503, "server_stopped")
 
@@ -218,19 +219,19 @@ def test_only_those_with_the_token_are_served(engine: Engine, tokenizer: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("options", "named"),
     [
-        ({"name": ""}, "name is empty"),
-        ({"host": "0.0.0.0"}, "give a token"),
-        ({"token": ""}, "token is empty"),
-        ({"max_response_tokens": 0}, "max_response_tokens is 0"),
-        ({"chat_template_kwargs": {"tokenize": False}}, "chat_template_kwargs has 'tokenize'"),
+        ({"name": ""}, ("name",)),
+        ({"host": "0.0.0.0"}, ("host",)),
+        ({"token": ""}, ("token",)),
+        ({"max_response_tokens": 0}, ("max_response_tokens", 0)),
+        ({"chat_template_kwargs": {"tokenize": False}}, ("chat_template_kwargs", "tokenize")),
     ],
 )
 def test_settings_that_cannot_work_are_refused(
-    engine: Engine, tokenizer: Any, options: dict[str, Any], problem: str
+    engine: Engine, tokenizer: Any, options: dict[str, Any], named: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with raises(ConfigError, *named):
         EngineServer(engine, tokenizer, **{"name": NAME, **options})
 
 
@@ -239,7 +240,7 @@ def test_an_engine_without_tokenizer_is_told_to_the_client(model: Any, tokenizer
     with (
         EngineServer(engine, tokenizer, name=NAME) as server,
         client_of(server) as client,
-        pytest.raises(APIStatusError, match=r"Engine\(model, tokenizer\)"),
+        raises(APIStatusError, "Engine("),
     ):
         chat(client)
 
@@ -252,7 +253,7 @@ def test_a_model_that_has_diverged_is_an_error_not_a_hang(tokenizer: Any) -> Non
             model.lm_head.weight.fill_(float("nan"))
             engine.update_weights(1)
         for stream in (False, True):
-            with pytest.raises(APIStatusError, match="are not numbers") as caught:
+            with pytest.raises(APIStatusError) as caught:
                 list(chat(client, stream=stream))
             assert (caught.value.status_code, caught.value.code) == (500, "engine_failed")
 

@@ -10,6 +10,7 @@ import pytest
 from sharpen import ModelEntry
 from sharpen.errors import ConfigError, MissingExtraError, PortTakenError, RunError
 from sharpen.llm import ModelError
+from tests.errors import raises
 from tests.llm.internals import VLLMServer
 
 from . import fake_vllm
@@ -61,12 +62,12 @@ def test_adapters_take_over_one_after_another(adapter: Path) -> None:
 def test_an_adapter_that_vllm_refuses_changes_nothing(adapter: Path) -> None:
     broken = adapter.rename(adapter.with_name("broken"))
     with make(lora_rank=8) as server:
-        with pytest.raises(RunError, match="status 400: the adapter has the wrong shape"):
+        with raises(RunError, 400):
             server.load_adapter(broken, 1)
-        with pytest.raises(ModelError, match=r"no adapter_config\.json"):
+        with raises(ModelError, "adapter_config.json"):
             server.load_adapter(broken.parent, 1)
         assert (server.served_name, server.weights_version) == ("m", 0)
-    with pytest.raises(ConfigError, match="give the rank"):
+    with pytest.raises(ConfigError):
         make().load_adapter(broken, 1)
 
 
@@ -82,21 +83,21 @@ def test_other_weights_are_taken_by_a_new_process_at_the_same_address() -> None:
 
 def test_a_start_that_fails_tells_its_last_words_and_leaves_nothing() -> None:
     server = make("missing")
-    with pytest.raises(RunError, match=r"status 1 at its start:\nthere is no such model"):
+    with raises(RunError, 1):
         server.start()
     assert not server.is_serving
     with make() as running:
         port = int(running.base_url.split(":")[2].partition("/")[0])
-        with pytest.raises(PortTakenError, match=f"port {port}"):
+        with raises(PortTakenError, port):
             make(port=port).start()
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtraError, match="pip install vllm"):
+    with raises(MissingExtraError, "vllm"):
         VLLMServer("model", name="m")
 
 
 def test_it_is_not_open_to_others_without_a_token() -> None:
-    with pytest.raises(ConfigError, match="give a token"):
+    with pytest.raises(ConfigError):
         make(host="0.0.0.0")

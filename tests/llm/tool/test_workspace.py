@@ -28,7 +28,7 @@ def test_an_absolute_path_inside_is_taken(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("value", ["..", "../secret", "inner/../../secret", "/etc/passwd", "~", "~root/x", "/"])
 def test_paths_outside_are_refused(workspace: Workspace, value: str) -> None:
-    with pytest.raises(ParameterError, match=r"output_dir is .*outside of the base folder|no usable path"):
+    with pytest.raises(ParameterError):
         workspace.path("output_dir", value)
 
 
@@ -36,7 +36,7 @@ def test_links_out_of_the_folder_are_refused(workspace: Workspace) -> None:
     (workspace.base / "link").symlink_to(workspace.base.parent / "secret")
     (workspace.base / "inner" / "up").symlink_to("../..")
     for value in ("link", "link/model", "inner/up/secret", "./inner/up"):
-        with pytest.raises(ParameterError, match="outside of the base folder"):
+        with pytest.raises(ParameterError):
             workspace.path("model_name", value)
 
 
@@ -48,7 +48,7 @@ def test_links_inside_the_folder_are_followed(workspace: Workspace) -> None:
 def test_a_circle_of_links_is_refused(workspace: Workspace) -> None:
     (workspace.base / "a").symlink_to("b")
     (workspace.base / "b").symlink_to("a")
-    with pytest.raises(ParameterError, match="no usable path"):
+    with pytest.raises(ParameterError):
         workspace.path("dataset", "a/x")
 
 
@@ -60,26 +60,26 @@ def test_a_base_folder_that_is_a_link_is_the_folder_behind_it(workspace: Workspa
 
 @pytest.mark.parametrize("value", [".", ".sharpen", ".sharpen/jobs/x", "inner/.."])
 def test_results_do_not_go_to_the_tools_own_places(workspace: Workspace, value: str) -> None:
-    with pytest.raises(ParameterError, match="not for results"):
+    with pytest.raises(ParameterError):
         workspace.output_path("output_dir", value)
 
 
 def test_a_file_is_no_output_folder(workspace: Workspace) -> None:
     (workspace.base / "file").touch()
     for value in ("file", "file/below"):
-        with pytest.raises(ParameterError, match="is a file: name a folder"):
+        with pytest.raises(ParameterError):
             workspace.output_path("output_dir", value)
 
 
 def test_a_base_folder_that_is_a_file_is_refused(workspace: Workspace) -> None:
     (workspace.base / "file").touch()
-    with pytest.raises(ConfigError, match="which is a file"):
+    with pytest.raises(ConfigError):
         Workspace(workspace.base / "file")
 
 
 def test_our_own_folder_may_not_be_a_link(workspace: Workspace) -> None:
     (workspace.base / ".sharpen").symlink_to(workspace.base.parent / "secret")
-    with pytest.raises(ConfigError, match="is a link out of the base folder"), workspace.locked():
+    with pytest.raises(ConfigError), workspace.locked():
         pass
     assert not (workspace.base.parent / "secret" / "lock").exists()
 

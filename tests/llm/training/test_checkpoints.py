@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sharpen.errors import ConfigError
+from tests.errors import raises
 from tests.llm.internals import (
     STATE_FILE,
     check_apart,
@@ -32,7 +33,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("resume", [1, 0.5, ["out"], b"out"])
 def test_what_is_no_path_is_refused(tmp_path: Path, resume: Any) -> None:
-    with pytest.raises(ConfigError, match=r"resume is .*True, False, or the path"):
+    with pytest.raises(ConfigError):
         find_checkpoint(tmp_path, resume)
 
 
@@ -80,7 +81,7 @@ def test_going_on_from_one_that_was_set_aside_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["checkpoint-2", "earlier/checkpoint-2", "earlier-2/checkpoint-2"])
 def test_a_model_among_the_checkpoints_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(ConfigError, match="choose another output_dir"):
+    with raises(ConfigError, "output_dir"):
         check_apart(tmp_path, tmp_path / place)
 
 

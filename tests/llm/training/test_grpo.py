@@ -8,6 +8,7 @@ import torch
 
 from sharpen.errors import ConfigError
 from sharpen.llm import GRPOTrainerWrapper, RewardError, SFTTrainerWrapper, evaluate
+from tests.errors import raises
 
 from ..tiny_models import write_tiny_model
 from .scenes import metric_lines, rl_rows, same, sft_rows, share_of_e, texts, weights_of
@@ -133,7 +134,7 @@ def test_the_template_is_written_alike_in_training_and_validation(tmp_path: Path
         for each in ({"is_long": True}, None)
     ]
     assert result["final_metrics"]["val/reward"] == asked[0] != asked[1]
-    with pytest.raises(ConfigError, match="every prompt is longer"):
+    with pytest.raises(ConfigError):
         GRPOTrainerWrapper(str(model), rl_rows(2), by_length, tmp_path / "no", max_length=60, **options).train()
 
 
@@ -146,7 +147,7 @@ def test_prompts_that_leave_no_room_are_left_out(
     )
     assert wrapper.train()["steps"] == 3
     assert "1 of 4 prompts are longer than 54 tokens and are left out: max_length is 60" in caplog.text
-    with pytest.raises(ConfigError, match="every prompt is longer"):
+    with pytest.raises(ConfigError):
         GRPOTrainerWrapper(
             str(tiny_model), [long], share_of_e, tmp_path / "none", batch_size=1, max_length=60, **QUICK
         ).train()
@@ -157,25 +158,25 @@ def test_a_reward_that_fails_names_itself_and_the_row(tiny_model: Path, tmp_path
         return [1 / (int(truth) - 2) for truth in ground_truth]
 
     wrapper = GRPOTrainerWrapper(str(tiny_model), rl_rows(4), broken, tmp_path / "out", batch_size=4, **QUICK)
-    with pytest.raises(RewardError, match=r"'broken', completion \d+ of the batch .*ZeroDivisionError.*prompt: '"):
+    with raises(RewardError, "broken", "ZeroDivisionError"):
         wrapper.train()
 
 
 def test_fewer_rows_than_a_step_takes_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     wrapper = GRPOTrainerWrapper(str(tiny_model), rl_rows(2), share_of_e, tmp_path / "out", batch_size=3, **QUICK)
-    with pytest.raises(ConfigError, match=r"2 rows.*3"):
+    with raises(ConfigError, 2, 3):
         wrapper.train()
 
 
 def test_a_reward_is_needed(tiny_model: Path) -> None:
-    with pytest.raises(ConfigError, match="reward_fn is missing"):
+    with raises(ConfigError, "reward_fn"):
         GRPOTrainerWrapper(str(tiny_model), rl_rows(2))
 
 
 @pytest.mark.parametrize("column", ["completions", "trainer_state"])
 def test_a_column_under_a_taken_name_is_refused(tiny_model: Path, column: str) -> None:
     rows = [{**row, column: "gold"} for row in rl_rows(2)]
-    with pytest.raises(ConfigError, match=f"a column '{column}'.*rename it"):
+    with raises(ConfigError, column):
         GRPOTrainerWrapper(str(tiny_model), rows, share_of_e)
 
 

@@ -14,6 +14,7 @@ import sharpen
 from sharpen.errors import ConfigError
 from sharpen.llm import TrainingConfig
 from sharpen.loggers import ConsoleLogger, Logger
+from tests.errors import raises
 from tests.llm.internals import (
     OTHER_NAMES,
     OURS,
@@ -54,7 +55,7 @@ def test_the_defaults_are_those_of_the_documents() -> None:
 
 
 def test_a_model_must_be_named() -> None:
-    with pytest.raises(ConfigError, match="model_name is missing"):
+    with raises(ConfigError, "model_name"):
         resolve("sft", TrainingConfig(), {})
 
 
@@ -71,58 +72,56 @@ def test_the_names_of_the_wrappers_and_of_the_config_mean_the_same() -> None:
 
 def test_two_spellings_may_agree_but_not_differ() -> None:
     assert settings(num_epochs=2, num_train_epochs=2).num_train_epochs == 2
-    with pytest.raises(ConfigError, match="num_epochs is 2 and num_train_epochs is 3, but they are one setting"):
+    with raises(ConfigError, "num_epochs", 2, "num_train_epochs", 3):
         settings(num_epochs=2, num_train_epochs=3)
 
 
 def test_a_keyword_may_repeat_the_config_but_not_contradict_it() -> None:
     config = TrainingConfig(learning_rate=1e-4, num_train_epochs=1)
     assert settings(config=config, learning_rate=1e-4, num_epochs=1).learning_rate == 1e-4
-    with pytest.raises(ConfigError, match=r"learning_rate is 2e-05, but config has learning_rate=0\.0001"):
+    with raises(ConfigError, 2e-05, "config", "learning_rate=0.0001"):
         settings(config=config, learning_rate=2e-5)
-    with pytest.raises(ConfigError, match="num_epochs is 3, but config has num_train_epochs=1"):
+    with raises(ConfigError, "num_epochs", 3, "config", "num_train_epochs=1"):
         settings(config=config, num_epochs=3)
 
 
 def test_a_config_that_was_changed_to_nonsense_is_refused_when_it_is_used() -> None:
     config = TrainingConfig()
     config.learning_rate = -1.0
-    with pytest.raises(ConfigError, match="learning_rate is -1"):
+    with raises(ConfigError, "learning_rate", -1):
         settings(config=config)
-    with pytest.raises(ConfigError, match="give a TrainingConfig"):
+    with raises(ConfigError, "TrainingConfig"):
         resolve("sft", {"seed": 1}, {})  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trl", None)
-    with pytest.raises(
-        ConfigError, match=r"no option 'leaning_rate' in SFT: did you mean learning_rate\?.*TrainingConfig"
-    ):
+    with raises(ConfigError, "leaning_rate", "SFT", "learning_rate", "TrainingConfig"):
         settings(leaning_rate=1e-4)
-    with pytest.raises(ConfigError, match=r"did you mean eval_dataset\?"):
+    with raises(ConfigError, "eval_dataset"):
         settings(eval_datset=[])
-    with pytest.raises(ConfigError, match=r"fields of sharpen.llm.TrainingConfig and of trl.GRPOConfig"):
+    with raises(ConfigError, "sharpen.llm.TrainingConfig", "trl.GRPOConfig"):
         settings("grpo", zzzzzz=1)
 
 
 def test_a_name_of_another_algorithm_is_refused() -> None:
-    with pytest.raises(ConfigError, match="packing is an option of SFT, not of GRPO"):
+    with raises(ConfigError, "packing", "SFT", "GRPO"):
         settings("grpo", packing=True)
-    with pytest.raises(ConfigError, match="beta is an option of DPO and GRPO, not of SFT"):
+    with raises(ConfigError, "beta", "DPO", "GRPO", "SFT"):
         settings(beta=0.1)
-    with pytest.raises(ConfigError, match="num_generations belongs to GRPO"):
+    with raises(ConfigError, "num_generations", "GRPO"):
         settings(num_generations=4)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_an_option_that_cannot_act_here_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is not taken here: .+"):
+    with raises(ConfigError, name):
         settings(**{name: True})
 
 
 @pytest.mark.parametrize(("algorithm", "name"), sorted(REFUSED_IN))
 def test_an_option_that_does_nothing_in_one_algorithm_is_refused_there(algorithm: Algorithm, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is not taken here"):
+    with raises(ConfigError, name):
         settings(algorithm, **{name: 1})
 
 
@@ -152,62 +151,62 @@ def test_none_is_not_set_but_for_the_two_that_have_a_use_for_it() -> None:
 
 @pytest.mark.parametrize("value", [1, 1.0, -0.5, "0.1"])
 def test_a_warmup_ratio_is_a_share(value: object) -> None:
-    with pytest.raises(ConfigError, match="warmup_ratio"):
+    with raises(ConfigError, "warmup_ratio"):
         settings(warmup_ratio=value)
 
 
 @pytest.mark.parametrize(
-    ("given", "advice"),
+    ("given", "named"),
     [
-        ({"max_steps": "ten"}, "max_steps is 'ten': use a whole number"),
-        ({"max_steps": 0}, "1 or more"),
-        ({"weight_decay": -0.1}, "from 0 on"),
-        ({"packing": "yes"}, "True or False"),
-        ({"loss_type": "dpo"}, "SFT has nll, dft"),
-        ({"loss_type": ["nll"]}, "SFT has one loss"),
-        ({"packing_strategy": "bfd"}, "does nothing without packing=True"),
-        ({"dataloader_persistent_workers": True}, "does nothing without dataloader_num_workers"),
-        ({"padding_free": True}, "max_length=None"),
-        ({"chat_template_path": "no/such/file.jinja"}, "which is not there"),
-        ({"per_device_eval_batch_size": 4}, "give eval_dataset"),
-        ({"max_steps": -2}, "max_steps is -2"),
-        ({"adam_beta1": 0.8, "optim": "sgd"}, "an optimiser like AdamW"),
-        ({"optim_args": "rank=8"}, "an optim that reads it"),
-        ({"optim_target_modules": ["mlp"], "optim": "adamw_torch"}, "galore_adamw"),
+        ({"max_steps": "ten"}, ("max_steps", "ten")),
+        ({"max_steps": 0}, (1,)),
+        ({"weight_decay": -0.1}, (0,)),
+        ({"packing": "yes"}, ("packing",)),
+        ({"loss_type": "dpo"}, ("SFT",)),
+        ({"loss_type": ["nll"]}, ("SFT",)),
+        ({"packing_strategy": "bfd"}, ("packing=True",)),
+        ({"dataloader_persistent_workers": True}, ("dataloader_num_workers",)),
+        ({"padding_free": True}, ("max_length=None",)),
+        ({"chat_template_path": "no/such/file.jinja"}, ("chat_template_path",)),
+        ({"per_device_eval_batch_size": 4}, ("eval_dataset",)),
+        ({"max_steps": -2}, ("max_steps", -2)),
+        ({"adam_beta1": 0.8, "optim": "sgd"}, ("AdamW",)),
+        ({"optim_args": "rank=8"}, ("optim_args",)),
+        ({"optim_target_modules": ["mlp"], "optim": "adamw_torch"}, ("galore_adamw",)),
     ],
 )
-def test_options_of_trl_are_checked_before_anything_is_loaded(given: dict[str, Any], advice: str) -> None:
-    with pytest.raises(ConfigError, match=advice):
+def test_options_of_trl_are_checked_before_anything_is_loaded(given: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         settings(**given)
 
 
 @pytest.mark.parametrize(
-    ("given", "advice"),
+    ("given", "named"),
     [
-        ({"num_generations": 1}, "from 2 on"),
-        ({"temperature": 0}, "different answers"),
-        ({"max_length": 512, "max_new_tokens": 512}, "raise the first or lower the second"),
-        ({"generation_kwargs": {"temperature": 2}}, "use the option temperature"),
-        ({"generation_kwargs": {"max_length": 20}}, "use the option max_new_tokens"),
-        ({"steps_per_generation": 2, "generation_batch_size": 32}, "give one of them"),
-        ({"sync_ref_model": True}, "does nothing without beta"),
-        ({"vllm_mode": "server"}, "does nothing without use_vllm=True"),
-        ({"use_vllm": True}, "needs the package 'vllm'"),
-        ({"sapo_temperature_pos": 2.0}, "loss_type='sapo'"),
-        ({"num_iterations": 0}, "from 1 on"),
+        ({"num_generations": 1}, (2,)),
+        ({"temperature": 0}, ("temperature",)),
+        ({"max_length": 512, "max_new_tokens": 512}, ("max_length", "max_new_tokens")),
+        ({"generation_kwargs": {"temperature": 2}}, ("temperature",)),
+        ({"generation_kwargs": {"max_length": 20}}, ("max_new_tokens",)),
+        ({"steps_per_generation": 2, "generation_batch_size": 32}, ("steps_per_generation", "generation_batch_size")),
+        ({"sync_ref_model": True}, ("sync_ref_model",)),
+        ({"vllm_mode": "server"}, ("use_vllm=True",)),
+        ({"use_vllm": True}, ("vllm",)),
+        ({"sapo_temperature_pos": 2.0}, ("loss_type='sapo'",)),
+        ({"num_iterations": 0}, (1,)),
     ],
 )
-def test_options_of_grpo_are_checked_together(given: dict[str, Any], advice: str) -> None:
-    with pytest.raises(ConfigError, match=advice):
+def test_options_of_grpo_are_checked_together(given: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         settings("grpo", **given)
 
 
 def test_options_of_dpo_are_checked_together() -> None:
     assert settings("dpo", sync_ref_model=True, ref_model_sync_steps=5).trl["ref_model_sync_steps"] == 5
     assert settings("dpo", loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.1]).trl["loss_weights"] == [1.0, 0.1]
-    with pytest.raises(ConfigError, match="a list of losses"):
+    with pytest.raises(ConfigError):
         settings("dpo", loss_type="sigmoid", loss_weights=[1.0])
-    with pytest.raises(ConfigError, match="loss_type is 'nll': DPO has sigmoid, hinge"):
+    with raises(ConfigError, "loss_type", "nll", "DPO"):
         settings("dpo", loss_type=["nll"])
 
 
@@ -217,7 +216,7 @@ def test_options_of_dpo_are_checked_together() -> None:
 @pytest.mark.parametrize("algorithm", ["sft", "dpo"])
 @pytest.mark.parametrize("given", [{"temperature": 0.5}, {"top_p": 0.9, "temperature": 0.5}, {"max_new_tokens": 8}])
 def test_sampling_is_set_only_where_something_is_sampled(algorithm: Algorithm, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="samples nothing: give eval_reward_fn"):
+    with raises(ConfigError, "eval_reward_fn"):
         settings(algorithm, **given)
     ready = settings(algorithm, has_eval_dataset=True, has_eval_reward=True, **given)
     name, value = next(iter(given.items()))
@@ -231,39 +230,39 @@ def test_an_evaluation_of_sft_answers_greedily_by_default() -> None:
 
 
 def test_options_without_effect_are_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to evaluate: give eval_dataset"):
+    with raises(ConfigError, "eval_dataset"):
         settings(eval_steps=5)
     assert settings(eval_steps=5, has_eval_dataset=True).eval_steps == 5
-    with pytest.raises(ConfigError, match="max_steps decides how long"):
+    with raises(ConfigError, "max_steps"):
         settings(num_epochs=2, max_steps=5)
-    with pytest.raises(ConfigError, match="constant_with_warmup"):
+    with raises(ConfigError, "constant_with_warmup"):
         settings(warmup=0.1, lr_scheduler_type="constant")
     assert settings(lr_scheduler_type="constant").trl == {"lr_scheduler_type": "constant"}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "given", "words"),
+    ("algorithm", "given", "named"),
     [
-        ("sft", {"train_sampling_strategy": "by_size"}, "'group_by_length'"),
-        ("sft", {"include_num_input_tokens_seen": "some"}, "'non_padding'"),
-        ("sft", {"log_level": "loud"}, "'warning'"),
-        ("sft", {"label_smoothing_factor": 3.0}, "from 0 to 1"),
-        ("sft", {"adam_beta1": 2.0}, "from 0 to 1"),
-        ("sft", {"neftune_noise_alpha": -1.0}, "from 0 on"),
-        ("sft", {"pad_to_multiple_of": 0}, "from 1 on"),
-        ("sft", {"lr_scheduler_type": "reduce_lr_on_plateau"}, "EarlyStopping"),
-        ("grpo", {"scale_rewards": "all"}, "'batch'"),
-        ("grpo", {"importance_sampling_level": "word"}, "'sequence'"),
-        ("grpo", {"multi_objective_aggregation": "product"}, "'normalize_then_sum'"),
-        ("grpo", {"min_p": 2.0}, "from 0 to 1"),
-        ("grpo", {"repetition_penalty": 0}, "above 0"),
-        ("dpo", {"f_divergence_type": "total"}, "'forward_kl'"),
+        ("sft", {"train_sampling_strategy": "by_size"}, ("group_by_length",)),
+        ("sft", {"include_num_input_tokens_seen": "some"}, ("non_padding",)),
+        ("sft", {"log_level": "loud"}, ("warning",)),
+        ("sft", {"label_smoothing_factor": 3.0}, (0, 1)),
+        ("sft", {"adam_beta1": 2.0}, (0, 1)),
+        ("sft", {"neftune_noise_alpha": -1.0}, (0,)),
+        ("sft", {"pad_to_multiple_of": 0}, (1,)),
+        ("sft", {"lr_scheduler_type": "reduce_lr_on_plateau"}, ("EarlyStopping",)),
+        ("grpo", {"scale_rewards": "all"}, ("batch",)),
+        ("grpo", {"importance_sampling_level": "word"}, ("sequence",)),
+        ("grpo", {"multi_objective_aggregation": "product"}, ("normalize_then_sum",)),
+        ("grpo", {"min_p": 2.0}, (0, 1)),
+        ("grpo", {"repetition_penalty": 0}, (0,)),
+        ("dpo", {"f_divergence_type": "total"}, ("forward_kl",)),
     ],
 )
 def test_a_value_that_trl_would_meet_in_the_middle_of_a_run_or_never_is_refused(
-    algorithm: Algorithm, given: dict[str, Any], words: str
+    algorithm: Algorithm, given: dict[str, Any], named: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(given))} is .*{words}"):
+    with raises(ConfigError, next(iter(given)), *named):
         settings(algorithm, **given)
 
 
@@ -290,17 +289,17 @@ def test_fp16_and_bf16_are_other_names_of_precision(given: dict[str, Any], preci
 
 
 @pytest.mark.parametrize(
-    ("given", "advice"),
+    ("given", "named"),
     [
-        ({"fp16": True, "bf16": True}, "choose one"),
-        ({"fp16": True, "precision": "bf16"}, "one setting"),
-        ({"bf16": False, "precision": "bf16"}, "leave one of them out"),
-        ({"fp16": "yes"}, "True or False"),
-        ({"fp16": True, "config": TrainingConfig(precision="fp32")}, "config has precision='fp32'"),
+        ({"fp16": True, "bf16": True}, ("fp16", "bf16")),
+        ({"fp16": True, "precision": "bf16"}, ("fp16", "precision")),
+        ({"bf16": False, "precision": "bf16"}, ("bf16", "precision")),
+        ({"fp16": "yes"}, ("fp16",)),
+        ({"fp16": True, "config": TrainingConfig(precision="fp32")}, ("config", "precision='fp32'")),
     ],
 )
-def test_precisions_that_contradict_each_other_are_refused(given: dict[str, Any], advice: str) -> None:
-    with pytest.raises(ConfigError, match=advice):
+def test_precisions_that_contradict_each_other_are_refused(given: dict[str, Any], named: tuple[object, ...]) -> None:
+    with raises(ConfigError, *named):
         settings(**given)
 
 
@@ -326,7 +325,7 @@ def test_lora_is_made_of_its_own_settings_or_of_a_config() -> None:
 def test_lora_settings_and_lora_config_may_agree_but_not_differ() -> None:
     config = {"r": 4, "target_modules": ["v_proj", "q_proj"]}
     assert settings(use_lora=True, lora_config=config, lora_r=4, lora_target_modules="minimal").use_lora
-    with pytest.raises(ConfigError, match="r of LoRA is 8, but lora_config has 4"):
+    with raises(ConfigError, 8, "lora_config", 4):
         settings(use_lora=True, lora_config=config, lora_r=8)
 
 
@@ -341,16 +340,16 @@ def test_lora_settings_and_lora_config_may_agree_but_not_differ() -> None:
     ],
 )
 def test_lora_settings_without_lora_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="does nothing without use_lora=True"):
+    with raises(ConfigError, "use_lora=True"):
         settings(**given)
-    with pytest.raises(ConfigError, match="does nothing without use_lora=True"):
+    with raises(ConfigError, "use_lora=True"):
         settings(use_lora=False, **given)
 
 
 def test_a_lora_config_of_another_kind_or_with_unknown_keys_is_refused() -> None:
-    with pytest.raises(ConfigError, match="create_lora_config"):
+    with raises(ConfigError, "create_lora_config"):
         settings(use_lora=True, lora_config="r=8")
-    with pytest.raises(ConfigError, match="rank"):
+    with raises(ConfigError, "rank"):
         settings(use_lora=True, lora_config={"rank": 8})
 
 

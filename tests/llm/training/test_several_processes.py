@@ -12,6 +12,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.llm import SFTTrainerWrapper
+from tests.errors import raises
 from tests.execution.processes import REPOSITORY
 from tests.llm.internals import Processes, processes, run_length
 
@@ -98,7 +99,7 @@ def test_the_environment_tells_which_process_this_is(monkeypatch: pytest.MonkeyP
     assert (processes().device("cuda"), processes().device("cpu")) == ("cuda:1", "cpu")
     assert run_length(settings, 16).steps == 2
     monkeypatch.setenv("WORLD_SIZE", "many")
-    with pytest.raises(ConfigError, match="WORLD_SIZE is 'many'"):
+    with raises(ConfigError, "WORLD_SIZE", "many"):
         processes()
 
 
@@ -107,6 +108,6 @@ def test_a_launcher_that_divides_the_model_is_refused_before_anything_is_written
 ) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), output_dir=tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"ACCELERATE_USE_FSDP is set.*strategy=fsdp"):
+    with raises(ConfigError, "ACCELERATE_USE_FSDP", "strategy=fsdp"):
         wrapper.train()
     assert not (tmp_path / "out").exists()

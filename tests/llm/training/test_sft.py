@@ -13,6 +13,7 @@ from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, RowError, SFTTrainerWrapper, TrainingConfig, TrainingError, create_lora_config
 from sharpen.loggers import Logger
+from tests.errors import raises
 from tests.llm.internals import checkpoints
 
 from .scenes import logits_of, metric_lines, same, sft_rows, weights_of
@@ -81,7 +82,7 @@ def test_another_shape_of_an_adapter_that_is_trained_on_is_refused(tiny_model: P
     other = SFTTrainerWrapper(
         str(tmp_path / "first"), sft_rows(4), tmp_path / "second", lora_config=create_lora_config(r=2), **options
     )
-    with pytest.raises(ConfigError, match=r"r .*16.*2.*merge_adapter"):
+    with raises(ConfigError, 16, 2, "merge_adapter"):
         other.train()
 
 
@@ -117,7 +118,7 @@ def test_the_last_step_is_logged_whatever_the_interval(tiny_model: Path, tmp_pat
 
 def test_nothing_is_saved_before_training(tiny_model: Path, tmp_path: Path) -> None:
     wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(), tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"call train\(\) first"):
+    with raises(ConfigError, "train()"):
         wrapper.save_model(tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
     assert not (tmp_path / "out").exists()
@@ -134,39 +135,43 @@ def test_a_config_and_keywords_agree(tiny_model: Path, tmp_path: Path) -> None:
     config = TrainingConfig(model_name=str(tiny_model), output_dir=str(tmp_path / "out"), num_train_epochs=1)
     wrapper = SFTTrainerWrapper(dataset=sft_rows(4), config=config, num_epochs=1, loggers=[])
     assert wrapper.train()["epochs"] == 1.0
-    with pytest.raises(ConfigError, match=r"num_epochs.*3.*num_train_epochs.*1"):
+    with raises(ConfigError, "num_epochs", 3, "num_train_epochs", 1):
         SFTTrainerWrapper(dataset=sft_rows(4), config=config, num_epochs=3)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"model_name": None}, "model_name"),
-        ({"model_name": TrainingConfig()}, "give it as config="),
-        ({"lora_r": 8}, "lora_r is given, which does nothing without use_lora"),
-        ({"dataset": None}, "dataset is missing"),
-        ({"dataset": []}, "no rows"),
-        ({"model_name": "./nowhere"}, "no model at './nowhere'"),
-        ({"batch_sise": 3}, "batch_size"),
-        ({"callbacks": [object()]}, "no Callback"),
-        ({"loggers": ["consol"]}, "no logger"),
-        ({"eval_reward_fn": len}, "eval_dataset"),
-        ({"resume": "nowhere"}, "no checkpoint"),
-        ({"resume": 3}, "resume is 3"),
-        ({"eval_dataset": sft_rows(1), "eval_reward_fn": "accuracy"}, "a reward is 'accuracy'"),
-        ({"precision": "fp16", "output_dir": "out"}, "fp16"),
-        ({"lr_scheduler_type": "greedy"}, "follows evaluations"),
-        ({"use_lora": True, "lora_config": {5: 3}}, "no option '5'"),
-        ({"dataset": [{"prompt": 5, "completion": "x"}]}, "row 0 of dataset"),
-        ({"output_dir": "/dev/null/out"}, "output_dir is '/dev/null/out'"),
+        ({"model_name": None}, ("model_name",)),
+        ({"model_name": TrainingConfig()}, ("config=",)),
+        ({"lora_r": 8}, ("lora_r", "use_lora")),
+        ({"dataset": None}, ("dataset",)),
+        ({"dataset": []}, ()),
+        ({"model_name": "./nowhere"}, ("./nowhere",)),
+        ({"batch_sise": 3}, ("batch_size",)),
+        ({"callbacks": [object()]}, ("Callback",)),
+        ({"loggers": ["consol"]}, ("loggers",)),
+        ({"eval_reward_fn": len}, ("eval_dataset",)),
+        ({"resume": "nowhere"}, ("resume",)),
+        ({"resume": 3}, ("resume", 3)),
+        ({"eval_dataset": sft_rows(1), "eval_reward_fn": "accuracy"}, ("accuracy",)),
+        ({"precision": "fp16", "output_dir": "out"}, ("fp16",)),
+        ({"lr_scheduler_type": "greedy"}, ("lr_scheduler_type",)),
+        ({"use_lora": True, "lora_config": {5: 3}}, (5,)),
+        ({"dataset": [{"prompt": 5, "completion": "x"}]}, (0,)),
+        ({"output_dir": "/dev/null/out"}, ("output_dir", "/dev/null/out")),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], words: str
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, object],
+    named: tuple[object, ...],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"model_name": str(tiny_model), "dataset": sft_rows(4), **options}
-    with pytest.raises((ConfigError, ModelError, ValueError), match=words):
+    with raises((ConfigError, ModelError, ValueError), *named):
         SFTTrainerWrapper(**given).train()
     assert list(tmp_path.iterdir()) == []
 
@@ -193,7 +198,7 @@ def test_a_checkpoint_of_the_output_folder_is_no_model_to_start_from(tiny_model:
     SFTTrainerWrapper(str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[]).train()
     (newest,) = checkpoints(tmp_path / "out")
     wrapper = SFTTrainerWrapper(newest, sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[])
-    with pytest.raises(ConfigError, match="choose another output_dir"):
+    with raises(ConfigError, "output_dir"):
         wrapper.train()
     assert checkpoints(tmp_path / "out") == [newest]
 
@@ -213,7 +218,7 @@ def test_a_run_whose_model_cannot_be_saved_has_failed(tiny_model: Path, tmp_path
     wrapper = SFTTrainerWrapper(
         str(tiny_model), sft_rows(4), tmp_path / "out", num_epochs=1, loggers=[logger], callbacks=TakesThePlace()
     )
-    with pytest.raises(ModelError, match="cannot be saved"):
+    with pytest.raises(ModelError):
         wrapper.train()
     assert logger.status == "failed"
 
@@ -221,7 +226,7 @@ def test_a_run_whose_model_cannot_be_saved_has_failed(tiny_model: Path, tmp_path
 def test_a_row_without_its_column_is_named(tiny_model: Path) -> None:
     rows = sft_rows(3)
     del rows[2]["completion"]
-    with pytest.raises(RowError, match=r"row 2 of dataset .*'completion'"):
+    with raises(RowError, 2, "completion"):
         SFTTrainerWrapper(str(tiny_model), rows)
 
 
@@ -232,7 +237,7 @@ def test_rows_of_which_nothing_is_left_to_learn_are_told(
     options = {"num_epochs": 1, "max_length": 80, "loggers": []}
     SFTTrainerWrapper(str(tiny_model), [*sft_rows(3), long], tmp_path / "out", **options).train()
     assert "1 of 4 rows are left out" in caplog.text
-    with pytest.raises(ConfigError, match=r"max_length is 80.*raise it"):
+    with raises(ConfigError, "max_length", 80):
         SFTTrainerWrapper(str(tiny_model), [long], tmp_path / "none", **options).train()
 
 
@@ -246,7 +251,7 @@ def test_weights_that_are_no_numbers_never_become_a_checkpoint(tiny_model: Path,
         str(tiny_model), sft_rows(16), tmp_path / "out", num_epochs=1, save_steps=1, logging_steps=9, loggers=[],
         callbacks=Breaks(),
     )  # fmt: skip
-    with pytest.raises(TrainingError, match=r"checkpoint-2"):
+    with raises(TrainingError, "checkpoint-2"):
         wrapper.train()
     assert checkpoints(tmp_path / "out")[-1].name == "checkpoint-2"
 
@@ -255,7 +260,7 @@ def test_weights_that_are_no_numbers_never_become_a_checkpoint(tiny_model: Path,
 def test_nothing_is_saved_over_the_model_to_start_from(tiny_model: Path, use_lora: bool) -> None:
     before = sorted(path.name for path in tiny_model.iterdir())
     wrapper = SFTTrainerWrapper(str(tiny_model), sft_rows(4), tiny_model, use_lora=use_lora)
-    with pytest.raises((ConfigError, ModelError), match="would be lost"):
+    with pytest.raises((ConfigError, ModelError)):
         wrapper.train()
     assert sorted(path.name for path in tiny_model.iterdir()) == before
 

@@ -14,6 +14,7 @@ import trl
 
 from sharpen.errors import ConfigError
 from sharpen.llm import TrainingConfig
+from tests.errors import raises
 from tests.llm.internals import (
     LOSSES,
     NEEDS,
@@ -266,17 +267,17 @@ def test_a_warmup_longer_than_the_run_is_told(caplog: pytest.LogCaptureFixture) 
 
 
 def test_what_trl_refuses_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"TRL refuses these settings: .*SchedulerType"):
+    with raises(ConfigError, "TRL", "SchedulerType"):
         in_trl("sft", lr_scheduler_type="sinus")
-    with pytest.raises(ConfigError, match=r"TRL refuses these settings: .*divisible"):
+    with raises(ConfigError, "TRL"):
         in_trl("grpo", generation_batch_size=17)
-    with pytest.raises(ConfigError, match="on an NVIDIA GPU only, and the training runs on cpu"):
+    with pytest.raises(ConfigError):
         in_trl("sft", tf32=True)
-    with pytest.raises(ConfigError, match="on an NVIDIA GPU only, and the training runs on cpu"):
+    with pytest.raises(ConfigError):
         in_trl("grpo", use_transformers_continuous_batching=True)
-    with pytest.raises(ConfigError, match="'warmth', which is no field of"):
+    with raises(ConfigError, "warmth"):
         in_trl("grpo", generation_kwargs={"warmth": 1})
-    with pytest.raises(ConfigError, match="does nothing without gradient_checkpointing=True"):
+    with raises(ConfigError, "gradient_checkpointing=True"):
         in_trl("sft", gradient_checkpointing_kwargs={"use_reentrant": True})
 
 
@@ -284,11 +285,11 @@ def test_what_trl_refuses_is_a_config_error() -> None:
 
 
 def test_a_data_set_that_is_too_small_for_one_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has 3 rows, but one batch takes 4"):
+    with raises(ConfigError, 3, 4):
         config_of(settings("grpo", batch_size=2, gradient_accumulation_steps=2), num_rows=3)
-    with pytest.raises(ConfigError, match="has 3 rows, but one batch takes 4"):
+    with raises(ConfigError, 3, 4):
         config_of(settings("sft", dataloader_drop_last=True), num_rows=3)
-    with pytest.raises(ConfigError, match="has 0 rows"):
+    with raises(ConfigError, 0):
         config_of(settings("dpo"), num_rows=0)
     assert config_of(settings("sft"), num_rows=3).per_device_train_batch_size == 4
 

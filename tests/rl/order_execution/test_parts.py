@@ -24,6 +24,7 @@ from sharpen.rl.order_execution import (
     TwapRelativeActionInterpreter,
     load_orders,
 )
+from tests.errors import raises
 from tests.rl.internals import Ticks, open_stock, save_orders, stack, write_stock
 
 from .conftest import at, order
@@ -60,9 +61,9 @@ def test_yesterday_is_the_trading_day_before(tmp_path: Path) -> None:
     assert (monday.today.tolist(), monday.yesterday.tolist()) == ([[8.0]], [[7.0]])
     friday = provider.get_data("X", dt.date(2024, 3, 1), 1, index[:1])
     assert friday.yesterday.tolist() == [[0.0]]
-    with pytest.raises(InvalidInputError, match="2 features are wanted, but 1 columns"):
+    with raises(InvalidInputError, 2, 1):
         provider.get_data("X", dt.date(2024, 3, 1), 2, index[:1])
-    with pytest.raises(InvalidInputError, match="have 1 ticks, its prices 2"):
+    with raises(InvalidInputError, 1, 2):
         provider.get_data("X", dt.date(2024, 3, 1), 1, index)
 
 
@@ -85,7 +86,7 @@ def test_the_current_step(line: Path) -> None:
         "position": 18,
     }
     simulator.step(6.0)
-    with pytest.raises(InvalidInputError, match="at step 2, but max_step is 1"):
+    with raises(InvalidInputError, 2, "max_step", 1):
         CurrentStepStateInterpreter(1)(simulator.get_state())
 
 
@@ -99,7 +100,7 @@ def test_categorical_actions_are_shares_of_the_order(line: Path) -> None:
     simulator.step(0.0)
     assert interpreter(simulator.get_state(), 0) == 10.0  # the last step takes what is left
     assert CategoricalActionInterpreter([0.0, 0.5]).action_space.n == 2
-    with pytest.raises(ConfigError, match="values is 0"):
+    with raises(ConfigError, 0):
         CategoricalActionInterpreter(0)
 
 
@@ -202,7 +203,7 @@ def test_a_pickle_or_a_damaged_file_is_not_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "X.npz", datetime=np.array([object()], dtype=object))
     (tmp_path / "Y.npz").write_bytes((tmp_path / "X.npz").read_bytes()[:100])
     for name in ("X", "Y"):
-        with pytest.raises(InvalidInputError, match="is no market data"):
+        with pytest.raises(InvalidInputError):
             open_stock(tmp_path, name)
 
 
@@ -211,7 +212,7 @@ def test_a_pickle_or_a_damaged_file_is_not_loaded(tmp_path: Path) -> None:
 )
 def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "X.csv").write_text(text)
-    with pytest.raises(InvalidInputError, match=r"X\.csv"):
+    with raises(InvalidInputError, "X.csv"):
         open_stock(tmp_path, "X")
 
 
@@ -234,11 +235,11 @@ def test_orders_are_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
     assert load_orders(tmp_path, pd.Timestamp("9:31"), pd.Timestamp("2020-01-01 14:58")) == orders
     assert load_orders(tmp_path, dt.datetime(2020, 1, 1, 9, 31), end_time=dt.time(14, 58)) == orders
     assert len(load_orders(tmp_path / "a.csv")) == 1
-    with pytest.raises(InvalidInputError, match="there are no orders at"):
+    with pytest.raises(InvalidInputError):
         load_orders(tmp_path / "none")
     (tmp_path / "b.csv").write_text("instrument,datetime,amount,order_type\nY,2024-03-05,x,0\n")
-    with pytest.raises(InvalidInputError, match=r"line 2 of .*b\.csv"):
+    with raises(InvalidInputError, 2, "b.csv"):
         load_orders(tmp_path)
     (tmp_path / "b.csv").write_text("instrument,datetime\n")
-    with pytest.raises(InvalidInputError, match="has no column 'amount'"):
+    with raises(InvalidInputError, "amount"):
         load_orders(tmp_path)

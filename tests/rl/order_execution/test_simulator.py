@@ -15,6 +15,7 @@ from sharpen.rl.order_execution import (
     oracle_advantage,
     price_advantage,
 )
+from tests.errors import raises
 
 from .conftest import at, order
 
@@ -78,14 +79,14 @@ def test_an_order_that_is_filled_early_is_done(line: Path) -> None:
     simulator = Simulator(order(amount=1.0), line, ticks_per_step=2)
     simulator.step(1.0)
     assert simulator.done()
-    with pytest.raises(InvalidInputError, match="is done"):
+    with pytest.raises(InvalidInputError):
         simulator.step(0.0)
 
 
 @pytest.mark.parametrize("amount", [2.0, -1.0, float("nan")])
 def test_an_impossible_amount_is_refused_and_changes_nothing(line: Path, amount: float) -> None:
     simulator = Simulator(order(amount=1.0), line, ticks_per_step=2)
-    with pytest.raises(InvalidInputError, match=r"cannot be traded with a position of 1\.0"):
+    with raises(InvalidInputError, 1.0):
         simulator.step(amount)
     assert (simulator.position, simulator.cur_step, len(simulator.history_exec)) == (1.0, 0, 0)
 
@@ -146,24 +147,24 @@ def test_price_advantage() -> None:
 
 
 def test_bad_input_is_named(line: Path) -> None:
-    with pytest.raises(InvalidInputError, match="no ticks of 2024-03-05: it has 1 days from 2024-03-04"):
+    with raises(InvalidInputError, "2024-03-05", 1, "2024-03-04"):
         Simulator(Order("X", 1.0, 0, at("00:00:00") + dt.timedelta(1), at("23:00:00") + dt.timedelta(1)), line)
-    with pytest.raises(InvalidInputError, match=r"no file Y\.npz or Y\.csv"):
+    with raises(InvalidInputError, "Y.npz", "Y.csv"):
         Simulator(Order("Y", 1.0, 0, at("00:00:00"), at("23:00:00")), line)
-    with pytest.raises(InvalidInputError, match="no tick of X is between"):
+    with pytest.raises(InvalidInputError):
         Simulator(order(start="08:00:00", end="09:00:00"), line)
-    with pytest.raises(InvalidInputError, match=r"no column '\$c'; it has \$close0, \$volume0"):
+    with raises(InvalidInputError, "$c", "$close0", "$volume0"):
         Simulator(order(), line, ["$c"])
-    with pytest.raises(ConfigError, match="ticks_per_step is 3"):
+    with raises(ConfigError, "ticks_per_step", 3):
         Simulator(order(), line, data_granularity=2, ticks_per_step=3)
-    with pytest.raises(ConfigError, match="vol_threshold is 0"):
+    with raises(ConfigError, "vol_threshold", 0):
         Simulator(order(), line, vol_threshold=0.0)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [({"amount": 0.0}, "amount of an order"), ({"direction": 2}, "direction"), ({"end": "00:00:00"}, "within one day")],
+    ("change", "named"),
+    [({"amount": 0.0}, "amount"), ({"direction": 2}, "direction"), ({"end": "00:00:00"}, "00:00:00")],
 )
-def test_an_impossible_order_is_refused(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
+def test_an_impossible_order_is_refused(change: dict[str, Any], named: str) -> None:
+    with raises(InvalidInputError, named):
         order(**change)

