@@ -108,15 +108,12 @@ def test_the_attribute_of_an_agent_is_named():
         pack(Bundle(Agent()))
 
 
-INNERMOST = r"the attribute '_work_queue' of ThreadPoolExecutor is a _?SimpleQueue: TypeError: cannot pickle"
-
-
 @pytest.mark.parametrize(
     ("agent", "named"),
     [
-        (uses_pool, ("POOL", "uses_pool", "ThreadPoolExecutor", INNERMOST)),
-        (uses_pools, ("POOLS", "uses_pools", INNERMOST)),
-        (uses_default, ("pool", "uses_default", "ThreadPoolExecutor", INNERMOST)),
+        (uses_pool, ("POOL", "uses_pool", "ThreadPoolExecutor", "_work_queue", "SimpleQueue")),
+        (uses_pools, ("POOLS", "uses_pools", "_work_queue", "SimpleQueue")),
+        (uses_default, ("pool", "uses_default", "ThreadPoolExecutor", "_work_queue", "SimpleQueue")),
     ],
 )
 def test_the_outermost_thing_that_the_user_wrote_is_named_with_the_innermost_reason(agent, named):
