@@ -21,6 +21,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 FLOORS = [
     {"errors", "semconv", "_version", "files", "secrets"},
     {"types", "logging", "http"},
+    {"process"},
     {"components", "stats", "chat"},
     {"callbacks", "loggers"},
     {"store", "runs", "rl", "llm"},

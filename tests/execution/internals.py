@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.execution import apart, jobs, process, runner_process, serving
+    from sharpen.execution import apart, runner_process, serving
     from sharpen.execution.checked_store import CheckedStore
-    from sharpen.execution.child import Parent
     from sharpen.execution.events import Reach
-    from sharpen.execution.jobs import STOP
-    from sharpen.execution.lives import End, exit_in_words
+    from sharpen.execution.lives import End
     from sharpen.execution.lost_attempts import lose_those_of_the_dead
     from sharpen.execution.mounts import Mount, announce
-    from sharpen.execution.pool import pool
+    from sharpen.execution.pool import ORPHAN_RULES, pool
     from sharpen.execution.ray import luggage as ray_luggage, waiting as ray_waiting
     from sharpen.execution.ray.algorithm_actor import AlgorithmActor
     from sharpen.execution.ray.arrival import Surroundings

@@ -5,8 +5,6 @@ import ctypes
 import functools
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -22,7 +20,6 @@ from .bundles import Enqueue
 from .processes import eventually, is_running, notes, program, wait_for_note
 
 pytestmark = pytest.mark.usefixtures("no_spares")
-PTRACE_SEIZE = 0x4206
 
 
 def rule(**settings):
@@ -156,39 +153,6 @@ def test_a_runner_in_a_python_debugger_is_left_alone(store, hung_after):
     algorithm = Enqueue("debug", 3.0, config=rule())
     execute(algorithm, store)
     assert [each.status for each in attempts(store, algorithm, 1)] == ["succeeded"]
-
-
-class Trace(threading.Thread):
-    """Has a process as gdb would, without stopping it, until the block ends."""
-
-    def __init__(self, pid):
-        super().__init__()
-        self._pid, self._is_over, self.error = pid, threading.Event(), None
-
-    def run(self):
-        libc = ctypes.CDLL(None, use_errno=True)
-        arguments = map(ctypes.c_long, (PTRACE_SEIZE, self._pid, 0, 0))
-        self.error = ctypes.get_errno() if libc.ptrace(*arguments) else 0
-        self._is_over.wait()
-
-    def __enter__(self):
-        self.start()
-        eventually(lambda: self.error is not None)
-        if self.error:
-            self.__exit__()
-            pytest.skip("this machine allows no ptrace")
-
-    def __exit__(self, *error):
-        self._is_over.set()
-        self.join()
-
-
-def test_a_process_in_a_debugger_counts_as_traced_until_it_is_let_go():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as run:
-        assert not runner_process._is_traced(run.pid)
-        with Trace(run.pid):
-            assert runner_process._is_traced(run.pid)
-        eventually(lambda: not runner_process._is_traced(run.pid))
 
 
 def test_a_supervisor_that_was_paused_kills_nobody(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from sharpen.errors import RunError, RunnerStartError
 from tests.errors import raises
-from tests.execution.internals import End, Restarts, exit_in_words
+from tests.execution.internals import End, Restarts
 
 
 def end(how="died", *, finished=0, is_ready=True, traceback="") -> End:
@@ -57,10 +57,3 @@ def test_the_eleventh_death_in_a_row_is_an_error_with_the_last_reasons():
         restarts.after(end())
     with raises(RunError, 11, "SIGKILL"):
         restarts.after(end())
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(3, "exit code 3"), (-9, "killed by SIGKILL"), (-250, "killed by signal 250")]
-)
-def test_an_exit_code_is_told_in_words(code, words):
-    assert exit_in_words(code) == words

@@ -89,7 +89,7 @@ class RunnerEvent(ThreadingEvent):
         self,
         finished_before: int,
         *,
-        stop: ThreadingEvent | None = None,
+        stop: ExecutionEvent | None = None,
         tell: Callable[[int], None] = lambda _: None,
         is_told_off: Callable[[], bool] = lambda: False,
         alive: Callable[[float | None], None] = lambda _: None,

@@ -1,7 +1,6 @@
 """The lives of a runner: each goes from a start to an end, in a process or in a thread, and the supervisor decides
 what follows."""
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -53,13 +52,3 @@ class Begin(Protocol):
     """Begins a life of one worker; `on_ready` is called when it is about to work."""
 
     def __call__(self, worker_id: int, finished_before: int, on_ready: OnReady) -> Life: ...
-
-
-def exit_in_words(code: int) -> str:
-    """An exit code as people know it."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

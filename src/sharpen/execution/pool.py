@@ -1,4 +1,4 @@
-"""Children that are started ahead, so that the next run of this process begins at once.
+"""The processes of a run, and those that are started ahead, so that the next run of this process begins at once.
 
 A spare has imported what its role needs and waits for a job; nothing of the user's is in it. It ends when its parent
 ends, however that happens, and by itself after some minutes.
@@ -7,14 +7,33 @@ ends, however that happens, and by itself after some minutes.
 import atexit
 import logging
 import os
+import subprocess
 import threading
 from collections import deque
+from typing import Literal
 
-from .jobs import Role
-from .process import ChildProcess
+from ..process.child import OrphanRule, PythonProcess
 
 log = logging.getLogger(__name__)
 VARIABLE = "SHARPEN_WARM"
+Role = Literal["runner", "store"]
+# Runners report to the store, so it outlives them.
+ORPHAN_RULES: dict[Role, OrphanRule] = {"runner": OrphanRule(5.0, 10.0), "store": OrphanRule(0.0, 10.0, stage=1)}
+
+
+class RoleProcess(PythonProcess):
+    """A process of a run, which waits for its job (`child.py`). It writes nothing before it has one."""
+
+    def __init__(self, role: Role, *, is_spare: bool = False) -> None:
+        super().__init__(
+            "sharpen.execution.child", role, name=role, stdout=subprocess.DEVNULL, orphan=ORPHAN_RULES[role]
+        )
+        self.is_spare = is_spare
+
+    @property
+    def was_lost_early(self) -> bool:
+        """Whether it was a spare that died before it took its job, which is nobody's failure."""
+        return self.is_spare and not self.has_taken_job
 
 
 class Pool:
@@ -22,10 +41,10 @@ class Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spares: dict[Role, deque[ChildProcess]] = {"runner": deque(), "store": deque()}
+        self._spares: dict[Role, deque[RoleProcess]] = {"runner": deque(), "store": deque()}
         os.register_at_fork(after_in_child=self._forget)
 
-    def take(self, role: Role) -> ChildProcess:
+    def take(self, role: Role) -> RoleProcess:
         """A spare that lives, or a new child."""
         with self._lock:
             spares = self._spares[role]
@@ -34,7 +53,7 @@ class Pool:
                 if spare.is_alive:
                     return spare
                 spare.discard()
-        return ChildProcess(role)
+        return RoleProcess(role)
 
     def start_ahead(self, *, runners: int, stores: int) -> None:
         """Have this many spares, for a run like the one under way."""
@@ -53,7 +72,7 @@ class Pool:
                 spares.remove(spare)
                 spare.discard()
             while len(spares) < count:
-                spares.append(_spare(role))
+                spares.append(RoleProcess(role, is_spare=True))
 
     @property
     def pids(self) -> set[int]:
@@ -72,12 +91,6 @@ class Pool:
         """In a fork of this process: the spares belong to the other one."""
         self._lock = threading.Lock()
         self._spares = {"runner": deque(), "store": deque()}
-
-
-def _spare(role: Role) -> ChildProcess:
-    child = ChildProcess(role)
-    child.was_spare = True
-    return child
 
 
 pool = Pool()

@@ -1,11 +1,12 @@
 """What a child does as a runner: it unpacks the bundle and runs it against the store."""
 
 import asyncio
+import json
 import signal
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..process.parent import Job, Parent
 from ..runner import RunnerWornOut, worker_name
 from ..runner.bundle import unpack
 from ..store.client import connected
@@ -16,35 +17,34 @@ from .lives import EXIT_WORN_OUT
 from .loops import run_to_end
 from .runner_environment import prepare_for_agents
 
-if TYPE_CHECKING:
-    from .child import Parent
 
-
-def run(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[int]) -> int:
-    """Run the bundle to its end; the exit code."""
-    job = RunnerJob(**header)
+def run(parent: Parent, job: Job) -> int:
+    """Run the bundle to its end, and return the exit code."""
+    options = RunnerJob(**job.options)
+    job.context.apply(f"runner {options.worker_id}")
     prepare_for_agents()
-    bundle = unpack(payload)
-    parent.tell(ready=worker_name(job.worker_id))
+    bundle = unpack(job.payload)
+    _send(parent, ready=worker_name(options.worker_id))
     event = RunnerEvent(
-        job.finished_before,
-        stop=parent.stop,
-        tell=lambda count: parent.tell(finished=count, surely=False),
-        is_told_off=parent.is_telling_to_stop,
-        alive=lambda lease: parent.tell(lease=lease, surely=False),
+        options.finished_before,
+        stop=parent.stop_requested,
+        tell=lambda count: _send(parent, finished=count, lossy=True),
+        is_told_off=parent.is_stopping,
+        alive=lambda lease: _send(parent, lease=lease, lossy=True),
     )
     signals = _Signals()
     try:
-        run_to_end(_work(parent, bundle, job, event, signals))
+        run_to_end(_work(parent, bundle, options, event, signals))
     except RunnerWornOut:
         return EXIT_WORN_OUT
     except asyncio.CancelledError:
         return 0 if event.is_set() or not signals.received else 128 + signals.received
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent shows it
-        parent.tell(error=traceback.format_exc(), kind=type(error).__name__)
-        return 1
-    parent.tell(done=True)
+    _send(parent, done=True)
     return 0
+
+
+def _send(parent: Parent, *, lossy: bool = False, **message: Any) -> None:
+    parent.send(json.dumps(message).encode(), lossy=lossy)
 
 
 class _Signals:
@@ -64,7 +64,7 @@ class _Signals:
         task.cancel()
 
 
-async def _work(parent: "Parent", bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signals) -> None:
+async def _work(parent: Parent, bundle: Any, job: RunnerJob, event: RunnerEvent, signals: _Signals) -> None:
     task = asyncio.current_task()
     assert task is not None
     signals.cancel(task)

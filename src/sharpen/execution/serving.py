@@ -14,8 +14,8 @@ from ..errors import ConfigError
 from ..http.listening import address, listen
 from ..store import LightningStore
 from ..store.client import connected
-from . import jobs
 from .checked_store import CheckedStore
+from .jobs import StoreJob
 from .mounts import Mount
 from .store_process import StoreProcess
 
@@ -53,7 +53,7 @@ class ServedByProcess:
     def __init__(self, store: Any, host: str, port: int | None, token: str, mounts: Sequence[Mount] = ()) -> None:
         self._listening = listen(host, port or 0)
         self.url, self.token = address(host, self._listening.getsockname()[1]), token
-        job = jobs.StoreJob(
+        job = StoreJob(
             database=str(store.path.absolute()),
             synchronous=store._synchronous,
             busy_seconds=store._busy_seconds,

@@ -9,34 +9,32 @@ import contextlib
 import gc
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
 
 import httptools  # noqa: F401 - imported ahead, as uvicorn needs it to serve
 import uvicorn.protocols.http.httptools_impl  # noqa: F401
 
+from ..process.parent import Job, Parent
 from ..store.server import LightningStoreServer
 from ..store.sqlite import SQLiteStore
 from .jobs import StoreJob
 from .mounts import Mount
 
-if TYPE_CHECKING:
-    from .child import Parent
 
-
-def serve(parent: "Parent", header: dict[str, Any], payload: bytes, files: list[int]) -> int:
-    """Serve until the parent says stop; the exit code."""
+def serve(parent: Parent, job: Job) -> int:
+    """Serve until the parent asks for the end, and return the exit code."""
+    job.context.apply("store")
     # Requests make many short-lived objects: looking through all of them after every 700 doubles the decoding.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    asyncio.run(_serve(parent, StoreJob(**header), socket.socket(fileno=files[0])))
+    asyncio.run(_serve(parent, StoreJob(**job.options), socket.socket(fileno=job.files[0])))
     return 0
 
 
-async def _serve(parent: "Parent", job: StoreJob, listening: socket.socket) -> None:
+async def _serve(parent: Parent, job: StoreJob, listening: socket.socket) -> None:
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     parent.on_stop = lambda: _ask(loop, asked)
-    if parent.stop.is_set():
+    if parent.stop_requested.is_set():
         asked.set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
@@ -50,12 +48,11 @@ async def _serve(parent: "Parent", job: StoreJob, listening: socket.socket) -> N
         mounts = [(mount.prefix, mount.app(store, job.token)) for mount in (Mount(**given) for given in job.mounts)]
         server = LightningStoreServer(store, host=job.host, token=job.token, socket=listening, mounts=mounts)
         await server.start()
-        parent.tell(ready=server.endpoint)
+        parent.send_ready()
         await asked.wait()
         await server.stop()
     finally:
         await store.close()
-    parent.tell(done=True)
 
 
 def _ask(loop: asyncio.AbstractEventLoop, asked: asyncio.Event) -> None:

@@ -89,7 +89,7 @@ class GatewayReadiness:
         return {} if worker is None else worker.heartbeat_stats or {}
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes | bytearray) -> Any:
     """Return what `execution.transport.pack` has packed, in a process of the same run."""
     return pickle.loads(data)
 

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from tests.execution.bundles import RETRY
-from tests.execution.internals import process, runner_process
+from tests.execution.internals import ORPHAN_RULES, runner_process
+from tests.process.internals import OrphanRule
 
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.runner import Runner
@@ -23,7 +24,7 @@ FOLDER, TASK = Path(sys.argv[1]), json.loads(sys.argv[3])
 STORE = sys.argv[4] if len(sys.argv) > 4 else "sqlite"
 runner_process.HUNG_SECONDS = float(sys.argv[2])
 if TASK == "hang":
-    process.ORPHAN_TERM_SECONDS, process.ORPHAN_KILL_SECONDS = 0.5, 1.0
+    ORPHAN_RULES["runner"] = OrphanRule(0.5, 1.0)
 
 
 def agent(task):

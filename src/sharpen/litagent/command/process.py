@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import AgentError, ConfigError
+from ...process import launcher
 from .output import Output
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
 OVERTIME_SECONDS = 15.0  # for the launcher to end a program, beyond the grace
 LAST_OUTPUT_SECONDS = 2.0  # for what is still in the pipes when everybody has ended
 LOOK_SECONDS = 0.005
@@ -60,7 +60,7 @@ class Process:
     ) -> "subprocess.Popen[bytes]":
         settings = [str(link.fileno()), str(self._grace_seconds), str(folder)]
         return subprocess.Popen(
-            [_interpreter(), "-I", "-S", str(LAUNCHER), *settings, *self._command],
+            [_interpreter(), "-I", "-S", launcher.__file__, *settings, *self._command],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,11 +1,13 @@
-"""The program between a runner and an agent's program: `python -I -S launcher.py LINK GRACE FOLDER COMMAND…`.
+"""Runs a command and leaves nothing of it behind: `python -I -S launcher.py LINK GRACE FOLDER COMMAND…`.
 
-It starts the program in a process group of its own, tells over the link how it began and ended, and leaves nobody
-behind. When the other end of the link is shut, because the rollout is over or because the runner has died, the program
-and everything that it has started are told to end (SIGTERM), and after GRACE seconds they are killed. Descendants that
-have left the group are found too: where the system can do it (Linux), those that lose their parent become ours.
+It starts the command in a process group of its own, and reports over the link: `started PID`, then `ended CODE`, or
+`unstarted ERRNO`. A number that comes back is a signal for the group. When the other end of the link is shut, because
+the command is no longer wanted or because the process that wanted it has died, the command and everything that it has
+started get SIGTERM, and after GRACE seconds SIGKILL. Descendants that have left the group are found too: where the
+system can do it (Linux), those that lose their parent become children of the launcher. FOLDER (may be empty) holds
+temporary files, which are removed if the link was shut first.
 
-It is run as a file, once a rollout: it imports nothing that takes time.
+It is run as a file, once a command: it imports nothing that takes time.
 """
 
 import os
@@ -42,8 +44,12 @@ class Program:
         """Until it has ended, or the link is shut."""
         while self.code is None:
             ready, _, _ = select.select([link, self._woken], [], [])
-            if link in ready and not _hear(link):
-                return
+            if link in ready:
+                data = _hear(link)
+                if not data:
+                    return
+                for number in data.split():
+                    _signal(os.killpg, self.pid, int(number))
             if self._woken in ready:
                 os.read(self._woken, 4096)
             self._reap()
@@ -174,28 +180,28 @@ def _ask_system(option: int, value: int) -> None:
         return
 
 
-def _hear(link: int) -> bool:
+def _hear(link: int) -> bytes:
     try:
-        return bool(os.read(link, 1024))
+        return os.read(link, 1024)
     except OSError:
-        return False
+        return b""
 
 
 def _tell(link: int, line: str) -> None:
     try:
         os.write(link, line.encode() + b"\n")
     except OSError:
-        return  # the runner has gone
+        return  # nobody listens any more
 
 
 def _remove(folder: str) -> None:
-    """The files of the rollout, where the runner can no longer remove them."""
+    """The temporary files, where whoever made them can no longer remove them."""
     try:
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
     except OSError:
-        return  # the runner was faster
+        return  # somebody was faster
 
 
 def main() -> None:
@@ -208,10 +214,10 @@ def main() -> None:
         _tell(link, f"unstarted {error.errno}")
         return
     program.wait(link)
-    is_over = program.code is None
+    is_unwanted = program.code is None
     program.end_all(grace_seconds)
     _tell(link, f"ended {program.code}")
-    if is_over:
+    if is_unwanted:
         _remove(folder)
 
 

@@ -1,9 +1,10 @@
-"""Ends the children of a parent that was killed: `python -I -S watcher.py FD TERM_SECONDS KILL_SECONDS`.
+"""Ends the children of a process that was killed: `python -I -S watcher.py FD`.
 
-The parent writes a line to the pipe for each child that starts (`+PID ROLE`) and that has ended (`-PID`). When the pipe
-closes, the parent has gone. Its runners then finish what they have in hand. TERM_SECONDS later those that are left get
-SIGTERM and hand their rollouts back, and after KILL_SECONDS their process groups are killed: an agent that holds the
-interpreter lock keeps its process from noticing anything. The store ends last, as runners report to it.
+The parent writes a line to the pipe for each child that starts (`+PID STAGE TERM_SECONDS KILL_SECONDS`) and each that
+has ended (`-PID`). When the pipe closes, the parent has gone. Children of the first stage then finish what they are
+doing; those that are left get SIGTERM after TERM_SECONDS, and after KILL_SECONDS their process groups are killed: code
+that holds the interpreter lock keeps its process from noticing anything. Then it is the turn of the next stage, such
+as a server that the first ones report to.
 
 It is run as a file and imports nothing that takes time.
 """
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOOK_SECONDS = 0.1
+HUNG_SECONDS = 2.0
 LIVING = "RSDTtIWKP"  # states of processes that have not ended
 
 
 class Child:
     """A child of the parent, with the group that it leads."""
 
-    def __init__(self, pid: int, role: str) -> None:
-        self.pid, self.role = pid, role
+    def __init__(self, pid: int, stage: int, term_seconds: float, kill_seconds: float) -> None:
+        self.pid, self.stage = pid, stage
+        # Signal 0 does nothing: what does not die of SIGKILL in that time hangs in the kernel.
+        self._due = [(term_seconds, signal.SIGTERM), (kill_seconds, signal.SIGKILL), (kill_seconds + HUNG_SECONDS, 0)]
         self._start_time = _status(pid)[19:20]
 
     def is_there(self) -> bool:
@@ -40,14 +44,18 @@ class Child:
         processes = [_status(pid) for pid in _processes()]
         return not processes or any(each[2:3] == [str(self.pid)] and each[0] in LIVING for each in processes)
 
-    def send(self, number: int) -> None:
-        """A signal for the child alone; SIGKILL goes to its group."""
-        send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
-        if self.is_there():
+    def signal_after(self, seconds: float) -> bool:
+        """Send what is due so many seconds into its stage, and return whether something is left to do."""
+        if not self._due or not self.is_there():
+            return False
+        if seconds >= self._due[0][0]:
+            _, number = self._due.pop(0)
+            send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
             try:
                 send(self.pid, number)
             except (ProcessLookupError, PermissionError):
-                return  # it has ended meanwhile
+                return False  # it has ended meanwhile
+        return True
 
 
 def _status(pid: int) -> list[str]:
@@ -73,37 +81,23 @@ def listen(pipe: int) -> list[Child]:
     while data := os.read(pipe, 65536):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            pid, _, role = line[1:].decode().partition(" ")
+            pid, *numbers = line[1:].decode().split()
             if line.startswith(b"+"):
-                children[int(pid)] = Child(int(pid), role)
+                stage, term_seconds, kill_seconds = numbers
+                children[int(pid)] = Child(int(pid), int(stage), float(term_seconds), float(kill_seconds))
             else:
                 children.pop(int(pid), None)
     return list(children.values())
 
 
-def end(children: list[Child], term_seconds: float, kill_seconds: float) -> None:
-    """Nobody is left afterwards."""
-    runners = [child for child in children if child.role == "runner"]
-    others = [child for child in children if child.role != "runner"]
-    _wait(runners, term_seconds)
-    _send(runners, signal.SIGTERM)
-    _wait(runners, kill_seconds - term_seconds)
-    _send(runners, signal.SIGKILL)
-    _send(others, signal.SIGTERM)
-    _wait(others, kill_seconds)
-    _send(others, signal.SIGKILL)
-
-
-def _wait(children: list[Child], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while any(child.is_there() for child in children) and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
-
-
-def _send(children: list[Child], number: int) -> None:
-    for child in children:
-        child.send(number)
+def end(children: list[Child]) -> None:
+    """End all of them, stage after stage."""
+    for stage in sorted({child.stage for child in children}):
+        start = time.monotonic()
+        left = [child for child in children if child.stage == stage]
+        while left := [child for child in left if child.signal_after(time.monotonic() - start)]:
+            time.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":
-    end(listen(int(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3]))
+    end(listen(int(sys.argv[1])))

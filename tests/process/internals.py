@@ -1,0 +1,14 @@
+"""What the tests use of `sharpen.process`: when a module moves, this file alone changes."""
+
+from typing import TYPE_CHECKING
+
+from tests.lazy_imports import imports_on_use
+
+if TYPE_CHECKING:
+    from sharpen.process import child as kit
+    from sharpen.process.channel import MESSAGE, READY, STOP, Channel, ChannelClosed, ChannelError
+    from sharpen.process.child import ExitReport, OrphanRule, ProcessError, PythonProcess, is_traced
+    from sharpen.process.command import CommandProcess
+    from sharpen.process.parent import Failure, Job, Parent
+
+__getattr__ = imports_on_use(__file__)
