@@ -560,7 +560,7 @@ def test_the_port_goes_to_the_server() -> None:
 
 
 def test_a_port_that_contradicts_the_strategy_is_refused() -> None:
-    with raises(ConfigError, "port", 5123, "ClientServerExecutionStrategy", "server_port=1"):
+    with raises(ConfigError, "port", 5123, "ClientServerExecutionStrategy", "server_port=1234"):
         Trainer(port=5123, strategy=ClientServerExecutionStrategy(server_port=1234))
     with raises(ConfigError, "port", 5123, "SharedMemoryExecutionStrategy"):
         Trainer(port=5123, strategy="shm")
