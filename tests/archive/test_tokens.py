@@ -9,7 +9,9 @@ from sharpen import rollout
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, Span
 from tests.archive.internals import TokenStrip, read_transcript, token_strips
+from tests.llm_proxy.internals import exchange_attributes
 
+from ..llm_proxy.asked import call_of, exchange_of
 from ..llm_proxy.replies import Reply, logprob_of, token_ids_of, tokens_of
 from .rollout_scenes import ask, play, scene
 
@@ -94,3 +96,14 @@ def test_a_strip_belongs_to_the_call_and_not_to_what_holds_it() -> None:
     outer = Span("ro-1", "at-1", 2, "t" * 32, "o" * 16, name="step")
     found = token_strips([outer, msgspec.structs.replace(inner, parent_id="o" * 16, name="sharpen.llm_call")])
     assert list(found) == ["s" * 16]
+
+
+def test_texts_of_the_responses_api_are_read_from_its_exchange() -> None:
+    tokens = [{"token": token, "logprob": logprob_of(token), "top_logprobs": []} for token in tokens_of(SAID)]
+    entry = {"type": "output_text", "text": SAID, "annotations": [], "logprobs": tokens}
+    body = {"id": "resp_1", "status": "completed", "output": [{"type": "message", "content": [entry]}]}
+    asked = call_of({"model": "m", "input": "colour?"}, api="responses")
+    exchange = exchange_of(asked, [msgspec.json.encode(body)], content_type="application/json")
+    span = call(response_logprobs=[logprob_of(token) for token in tokens_of(SAID)])
+    span.attributes.update(exchange_attributes(exchange))
+    assert token_strips([span])["s" * 16].texts == tokens_of(SAID)

@@ -105,3 +105,10 @@ def test_arguments_that_are_cut_stay_the_text_that_they_are() -> None:
     cut = [event.replace(b'{\\"city\\":\\"Rome\\"}', b'{\\"city\\":') for event in events]
     assert cut != events
     assert join_events("messages", cut)["content"][-1]["input"] == '{"city":'
+
+
+def test_the_first_id_and_the_last_known_fields_count() -> None:
+    first = {"id": "a", "model": "small", "service_tier": "flex", "choices": []}
+    later = {"id": "b", "model": "other", "service_tier": None, "choices": []}
+    joined = join_events("chat", [msgspec.json.encode(event) for event in (first, later)])
+    assert joined == first
