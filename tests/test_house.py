@@ -22,7 +22,7 @@ FLOORS = [
     {"errors", "semconv", "_version", "files", "secrets"},
     {"types", "logging", "http"},
     {"process"},
-    {"components", "stats", "chat"},
+    {"components", "stats", "chat", "web"},
     {"callbacks", "loggers"},
     {"store", "runs", "rl", "llm"},
     {"tracer"},
@@ -186,13 +186,16 @@ def test_importing_the_package_loads_no_heavy_package() -> None:
 
 def test_a_local_store_loads_no_web_framework() -> None:
     loaded = loaded_by("from sharpen import InMemoryLightningStore, SQLiteStore, Span")
-    assert not [name for name in loaded if name.startswith(("uvicorn", "aiohttp", "opentelemetry.sdk", "torch"))]
+    assert not [
+        name for name in loaded if name.startswith(("uvicorn", "starlette", "aiohttp", "opentelemetry.sdk", "torch"))
+    ]
 
 
-@pytest.mark.parametrize("name", ["LightningStoreClient", "llm_proxy"])
+@pytest.mark.parametrize("name", ["LightningStoreClient", "llm_proxy", "LLMProxy", "CommandAgent", "Trainer"])
 def test_a_client_loads_no_web_server(name: str) -> None:
     loaded = loaded_by(f"from sharpen import {name}")
-    assert not [each for each in loaded if each.startswith(("uvicorn", "aiohttp", "urllib.request"))]
+    assert not [each for each in loaded if each.startswith(("uvicorn", "starlette", "anyio", "aiohttp"))]
+    assert name not in ("LightningStoreClient", "llm_proxy") or "urllib.request" not in loaded
 
 
 def test_public_names_are_exactly_the_documented_ones() -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-
-from tests.http.internals import App
+from starlette.types import ASGIApp as App
 
 HOST = "127.0.0.1:7777"
 

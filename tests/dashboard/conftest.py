@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from tests.dashboard.internals import RunsSource, make_app
-from tests.http.internals import App
 
 from .made_runs import HOSTILE, make_run
 

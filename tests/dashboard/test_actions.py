@@ -6,10 +6,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from tests.dashboard.internals import RunsSource, StoreSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import Answer, ask
 from .made_rollouts import add_group, add_rollout

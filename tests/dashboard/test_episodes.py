@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from tests.dashboard.internals import RunsSource, make_app, read_episodes
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import make_folder

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore
 from tests.dashboard.internals import RunsSource, StoreSource, make_app, metrics_csv
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import add_group, add_hostile

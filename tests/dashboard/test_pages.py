@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore
 from tests.dashboard.internals import RunSource, StoreSource, make_app, pages_runs
-from tests.http.internals import App
 
 from .asgi_client import ask, ask_htmx
 from .made_runs import fill

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.types import PromptTemplate
 from tests.algorithm.internals import Candidate, CandidateBook, Cost, Score, write_records
 from tests.dashboard.internals import RunsSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, make_folder

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import LLM, PromptTemplate
 from tests.dashboard.internals import StoreSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, KEY, add_group

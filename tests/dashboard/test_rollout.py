@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import RolloutConfig, Span
 from tests.dashboard.internals import StoreSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import START, add_group, add_hostile, add_rollout, call_attributes

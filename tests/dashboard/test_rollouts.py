@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp as App
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import RolloutPage
 from tests.dashboard.internals import StoreSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import ask
 from .made_rollouts import EVIL, add_group, add_hostile, add_rollout

@@ -8,9 +8,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp as App
 
 from tests.dashboard.internals import CSP, Guard, RunsSource, make_app
-from tests.http.internals import App
 
 from .asgi_client import HOST, Answer, ask, ask_htmx
 from .made_runs import HOSTILE

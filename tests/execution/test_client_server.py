@@ -15,7 +15,7 @@ from sharpen.store import InMemoryLightningStore, LightningStoreClient, Lightnin
 from sharpen.types import RolloutConfig
 from tests.errors import raises
 from tests.execution.internals import pool
-from tests.http.internals import listen
+from tests.web.internals import listen
 
 from .bundles import SIGKILL, Enqueue, Work
 from .processes import child_pids, eventually, is_running, notes, wait_for_note

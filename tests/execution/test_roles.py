@@ -12,8 +12,8 @@ import pytest
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.store import InMemoryLightningStore
 from tests.execution.internals import apart
-from tests.http.internals import listen
 from tests.store.internals import given_token, left_in_file, read_token, token_file
+from tests.web.internals import listen
 
 from .bundles import Enqueue, Work
 from .processes import eventually, notes, program, wait_for_note

@@ -10,7 +10,8 @@ import pytest
 
 from sharpen.errors import ConfigError
 from tests.errors import raises
-from tests.http.internals import HELD_BYTES, HttpClient, Unsent, connection, new_loop
+from tests.http.internals import HELD_BYTES, HttpClient, Unsent, connection
+from tests.web.internals import new_loop
 
 from .servers import OK, Cut, answering, client_tls, make_certificate, server_tls
 

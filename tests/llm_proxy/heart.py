@@ -10,7 +10,7 @@ from typing import Any
 from sharpen import Limits
 from sharpen.store import LightningStore
 from sharpen.types import AttemptedRollout, Span, StoredSpans
-from tests.http.internals import HttpClient, listen, serve_here
+from tests.http.internals import HttpClient
 from tests.llm_proxy.internals import (
     Attempts,
     Books,
@@ -24,6 +24,7 @@ from tests.llm_proxy.internals import (
     Upstreams,
     parse_model_list,
 )
+from tests.web.internals import listen, serving
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "How are you today, my friend?"}]}
 STREAM = {**CHAT, "stream": True}
@@ -122,18 +123,12 @@ async def served(
     kept = Books(Budget(limits, None, store), recorder, choice, **(books or {}))
     gateway = Gateway(choice=choice, books=kept, attempts=attempts, gate=gate, options=made)
     bound = listen("127.0.0.1", 0)
-    port, ready, stopping = bound.getsockname()[1], asyncio.Event(), asyncio.Event()
-    serving = asyncio.ensure_future(
-        serve_here(GatewayApplication(gateway), bound, ready.set, stopping, grace_seconds=1)
-    )
-    await ready.wait()
-    running = Served(gateway, port)
+    running = Served(gateway, bound.getsockname()[1])
     try:
-        yield running
+        async with serving(GatewayApplication(gateway), bound, grace_seconds=1):
+            yield running
+            running.client.close()
     finally:
-        running.client.close()
-        stopping.set()
-        await serving
         await gateway.aclose()
 
 

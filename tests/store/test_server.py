@@ -17,7 +17,7 @@ from sharpen.errors import ConfigError, PortTakenError, StoreError
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer, SQLiteStore
 from sharpen.types import PaginatedResult
 from tests.errors import raises
-from tests.http.internals import GRACE_SECONDS, listen
+from tests.web.internals import GRACE_SECONDS, listen
 
 from .scenes import claim_new, within_patience
 from .served import LONG, can_connect, curl_to, read_reply, serve, until

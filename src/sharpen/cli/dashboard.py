@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     out = Output.of(arguments)
     from ..dashboard import app  # noqa: F401 - a missing package is said before anything is opened
-    from ..http.serving import new_loop
+    from ..web.serving import new_loop
 
     bound = _listen(arguments.host, arguments.port, out)
     with contextlib.closing(bound), asyncio.Runner(loop_factory=new_loop) as runner:
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from ..http.listening import is_loopback
+    from ..http.proxies import is_loopback
 
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
         raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
@@ -89,7 +89,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _listen(host: str, port: int | None, out: Output) -> socket.socket:
     """A port that was asked for must be free; the usual one gives way."""
-    from ..http.listening import listen
+    from ..web.serving import listen
 
     if port is not None:
         return listen(host, port)
@@ -189,7 +189,7 @@ def _is_served(text: str | None) -> bool:
 
 
 def _url(host: str, bound: socket.socket, token: str | None) -> str:
-    from ..http.listening import address
+    from ..web.serving import address
 
     url = address(host, bound.getsockname()[1]) + "/"
     return url if token is None else f"{url}?token={token}"

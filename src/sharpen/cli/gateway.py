@@ -100,7 +100,7 @@ def _serve(gateway: "LLMProxy", stopping: threading.Event, out: Output) -> None:
 
 
 def _announce(gateway: "LLMProxy", out: Output) -> None:
-    from ..http.listening import address
+    from ..web.serving import address
 
     url, needs_token = address(gateway.host, gateway.port or 0), gateway.needs_token
     if out.is_json:
@@ -127,7 +127,7 @@ def _config(arguments: argparse.Namespace) -> "GatewayConfig":
 
 def _options(arguments: argparse.Namespace, config: "GatewayConfig") -> dict[str, Any]:
     """What options and the environment say, over the file."""
-    from ..http.listening import is_loopback
+    from ..http.proxies import is_loopback
     from ..llm_proxy.client import given_token
 
     found: dict[str, Any] = {"port": _port(arguments.port, config.values.get("port"))}

@@ -15,7 +15,8 @@ from .output import Output
 from .signals import ended_by_signals
 
 if TYPE_CHECKING:
-    from ..http.asgi import App
+    from starlette.types import ASGIApp as App
+
     from ..store import LightningStore
 
 DATABASE = "sharpen.db"
@@ -25,7 +26,7 @@ Place = Path | str
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
-    from ..http.listening import is_loopback
+    from ..http.proxies import is_loopback
 
     if not 0 <= arguments.port <= 65535:
         raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
@@ -125,12 +126,11 @@ def _new_token() -> str:
 
 
 def _mounts(store: "LightningStore", place: Place, token: str | None, out: Output) -> "list[tuple[str, App]]":
-    """The dashboard, where its packages are installed."""
+    """The dashboard, where jinja2 is installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("starlette", "jinja2") if find_spec(name) is None]
-    if missing:
-        out.note(f"without the dashboard, which needs {missing[0]}: pip install 'sharpen[dashboard]'")
+    if find_spec("jinja2") is None:
+        out.note("without the dashboard, which needs jinja2: pip install 'sharpen[dashboard]'")
         return []
     from ..dashboard.mounted import dashboard_app
 

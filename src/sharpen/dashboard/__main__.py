@@ -8,8 +8,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from ..http.listening import address, listen
-from ..http.serving import new_loop
+from ..web.serving import address, listen, new_loop
 from .serving import serve_dashboard, source_of
 
 

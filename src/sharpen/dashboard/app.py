@@ -5,19 +5,20 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp as App
+
 from ..errors import MissingExtraError, SharpenError
-from ..http.asgi import App
 
 try:
     import jinja2  # noqa: F401 - only whether it is there
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import BaseRoute, Mount
-    from starlette.staticfiles import StaticFiles
 except ImportError as error:
-    raise MissingExtraError.of(error.name or "starlette", extra="dashboard", feature="the dashboard") from error
+    raise MissingExtraError.of("jinja2", extra="dashboard", feature="the dashboard") from error
 
 from . import rendering
 from .live import Live

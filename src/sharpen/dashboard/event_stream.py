@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from ..http.asgi import Receive, Scope, Send
 from .live import Viewer, encoded
 from .security import STOPPING
 

@@ -7,16 +7,19 @@ them, as the loop of the store has others to answer.
 import asyncio
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ..errors import MissingExtraError
-from ..http.asgi import App, Receive, Scope, Send
 from ..store import LightningStore
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp as App, Receive, Scope, Send
 
 
 def dashboard_app(
     store: LightningStore, *, name: str, run_path: str | Path | None = None, edit_token: str | None = None
-) -> App:
+) -> "App":
     """Pages over an open store, and over the files of its run where `run_path` names them.
 
     `edit_token` opens them and allows changes; without one they are open and nothing can be changed.
@@ -30,7 +33,7 @@ class _Mounted:
         self._store, self._name, self._run_path, self._edit_token = store, name, run_path, edit_token
         self._app: App | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         try:
             if self._app is None:
                 await asyncio.to_thread(importlib.import_module, ".app", __package__)
@@ -42,7 +45,7 @@ class _Mounted:
             return await _say(send, 307, "", location=_with_slash(scope))
         return await app(scope, receive, send)
 
-    def _build(self) -> App:
+    def _build(self) -> "App":
         from .app import make_app
         from .sources import StoreSource
 
@@ -51,12 +54,12 @@ class _Mounted:
         return self._app
 
 
-def _with_slash(scope: Scope) -> str:
+def _with_slash(scope: "Scope") -> str:
     query = scope.get("query_string", b"").decode("latin-1")
     return quote(scope["path"]) + "/" + (f"?{query}" if query else "")
 
 
-async def _say(send: Send, status: int, text: str, *, location: str | None = None) -> None:
+async def _say(send: "Send", status: int, text: str, *, location: str | None = None) -> None:
     body = text.encode()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),

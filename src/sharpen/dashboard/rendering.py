@@ -19,10 +19,10 @@ import msgspec
 from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from .._version import __version__
 from ..archive.side_work import aside
-from ..http.asgi import Receive, Scope, Send
 from . import formats
 from .views.shown_text import visible
 

@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp as App, Receive, Scope, Send
 
-from ..http.asgi import App, Receive, Scope, Send, serve_other
+from ..web.app import serve_other
 from . import rendering
 
 log = logging.getLogger(__name__)

@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from ..archive.catalog import RunEntry
 from ..errors import UnknownIdError
-from ..http.listening import allowed_hosts
-from ..http.serving import serve_here
+from ..web.serving import allowed_hosts, serving, stop_at_signals
 from .sources import RunSource, RunsSource, Source
 
 
@@ -38,17 +36,12 @@ async def serve_dashboard(
     """Serve on a listening socket until `stopping` is set or a signal ends the process; then close the source."""
     from .app import make_app
 
-    stop = stopping or _stop_at_signals()
+    stop = stopping or stop_at_signals()
     hosts = allowed_hosts(bound.getsockname()[0])
     app = make_app(source, view_token=view_token, edit_token=edit_token, hosts=hosts, stopping=stop)
     try:
-        await serve_here(app, bound, ready, stop)
+        async with serving(app, bound):
+            ready()
+            await stop.wait()
     finally:
         await source.close()
-
-
-def _stop_at_signals() -> asyncio.Event:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop

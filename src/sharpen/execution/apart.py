@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from ..errors import AccessDeniedError, StoreUnavailableError
-from ..http.listening import address
 from ..store import LightningStore
 from ..store.client import LightningStoreClient, connected
 from ..store.tokens import given_token, read_token, token_file
+from ..web.serving import address
 from .lives import End
 
 log = logging.getLogger(__name__)

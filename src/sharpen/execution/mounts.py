@@ -18,7 +18,7 @@ from ..runs.screen import is_terminal, say
 from ..store import LightningStore
 
 if TYPE_CHECKING:
-    from ..http.asgi import App, Receive, Scope, Send
+    from starlette.types import ASGIApp as App, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ..errors import ConfigError
-from ..http.listening import address, listen
 from ..store import LightningStore
 from ..store.client import connected
+from ..web.serving import address, listen
 from .checked_store import CheckedStore
 from .jobs import StoreJob
 from .mounts import Mount

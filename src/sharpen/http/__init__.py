@@ -1,1 +1,1 @@
-"""HTTP for every room: a client with kept connections, a socket to listen on, and an ASGI server in a thread."""
+"""Our HTTP client: kept connections, proxies, and bodies that are read as they arrive."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import base64
+import ipaddress
 import os
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..errors import ConfigError
-from .listening import is_loopback
 
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -32,6 +32,16 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
     if not url or proxy_bypass_environment(f"{host}:{port}", named):
         return None
     return _parse(url)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that is bound to this host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse(url: str) -> Proxy:

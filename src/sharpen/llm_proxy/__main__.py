@@ -20,12 +20,12 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 
 from sharpen.errors import ConfigError, SharpenError
-from sharpen.http.serving import new_loop
 from sharpen.llm_proxy.serving import wire
 from sharpen.llm_proxy.serving.assembly import Service, assembled
 from sharpen.llm_proxy.serving.orders import Stop
 from sharpen.logging import apply_settings
 from sharpen.store import LightningStore
+from sharpen.web.serving import new_loop
 
 log = logging.getLogger("sharpen.llm_proxy")
 

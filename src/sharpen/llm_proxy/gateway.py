@@ -12,9 +12,9 @@ import asyncio
 import logging
 
 import msgspec
+from starlette.types import Receive, Send
 
 from ..errors import in_words
-from ..http.asgi import Receive, Send
 from ..http.client import Unsent
 from .attribution import Attempts
 from .bookkeeping import Books, Passage

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, RunError
-from ..http.listening import address
 from ..secrets import shown
 from ..store import LightningStore
 from ..types import LLM, ProxyLLM
+from ..web.serving import address
 from .budgets.budget import Limits, Totals
 from .models.model_choice import choose_model, names_of
 from .models.model_list import parse_model_list

@@ -7,7 +7,8 @@ upstream down, since the next piece is asked for when the last one was taken.
 import math
 from collections.abc import AsyncIterator, Sequence
 
-from ..http.asgi import Send
+from starlette.types import Send
+
 from .bookkeeping import Books, Passage
 from .calls import Upstream, UpstreamAnswer
 from .dialects import RawHeaders

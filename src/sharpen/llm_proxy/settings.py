@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import ConfigError, InvalidInputError, SharpenError
-from ..http.listening import is_loopback
+from ..http.proxies import is_loopback
 from ..secrets import shown
 from ..store.checks import check_id
 from .budgets.budget import Limits

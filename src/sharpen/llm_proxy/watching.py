@@ -10,7 +10,7 @@ import math
 from types import TracebackType
 from typing import Self
 
-from ..http.asgi import Receive
+from starlette.types import Receive
 
 LISTEN_AFTER_SECONDS = 0.1
 

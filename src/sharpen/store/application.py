@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
+from starlette.types import ASGIApp as App, Receive, Scope, Send
 
 from .._version import __version__
 from ..errors import (
@@ -26,8 +27,8 @@ from ..errors import (
     TooLargeError,
     http_status,
 )
-from ..http.asgi import App, Receive, Scope, Send, serve_other
 from ..types import PaginatedResult, Rollout, StoredSpans, check_no_secrets
+from ..web.app import serve_other
 from . import openapi, otlp
 from .base import LightningStore
 from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method, change_rollouts

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
-from ..http.listening import is_loopback
+from ..http.proxies import is_loopback
 from ..types import (
     Attempt,
     AttemptedRollout,

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from starlette.types import ASGIApp as App
+
 from ..errors import ConfigError, StoreError
-from ..http.asgi import App
-from ..http.listening import address, allowed_hosts, is_loopback, listen
-from ..http.serving import AppServer
+from ..http.proxies import is_loopback
 from ..types import Span
+from ..web.serving import ServerThread, address, allowed_hosts, listen
 from .application import MAX_WAIT_SECONDS, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, call_method, forward_methods
@@ -71,7 +72,7 @@ class LightningStoreServer(LightningStore):
             "max_wait_seconds": max_wait_seconds,
             "cors_allow_origins": [origins] if isinstance(origins, str) else origins,
         }
-        self._server: AppServer | None = None
+        self._server: ServerThread | None = None
         self._application: StoreApplication | None = None
 
     async def add_otel_span(
@@ -108,9 +109,9 @@ class LightningStoreServer(LightningStore):
         self._pid = os.getpid()
         bound = listen(self.host, self.port or 0) if self._socket is None else self._socket.dup()
         self.port = bound.getsockname()[1]
-        self._server = AppServer(self._make_application, bound, name="sharpen-store")
+        self._server = ServerThread(self._make_application, bound, name="sharpen-store")
         try:
-            await self._server.start()
+            await asyncio.to_thread(self._server.start)
         except Exception:
             self._server = None
             raise
@@ -124,7 +125,7 @@ class LightningStoreServer(LightningStore):
         """Answer what is under way, end long polls, release the port. The store itself stays open."""
         server = self._server
         if server is not None:
-            await server.stop()
+            await asyncio.to_thread(server.stop)
             if self._server is server:
                 self._server = None
 

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 PREFIX = "/dashboard"
 FACTORY = "sharpen.dashboard.mounted:dashboard_app"
-_PACKAGES = ("starlette", "jinja2")
 
 
 def mount_dashboard(trainer: "Trainer", folder: RunFolder | None) -> None:
-    """Have the strategy serve the dashboard beside the store, where it serves one and the packages are there."""
+    """Have the strategy serve the dashboard beside the store, where it serves one and jinja2 is installed."""
     strategy, wanted = trainer.strategy, trainer.dashboard
     others = [mount for mount in getattr(strategy, "mounts", ()) if mount.prefix != PREFIX]
     if not hasattr(strategy, "mounts"):
@@ -25,10 +24,10 @@ def mount_dashboard(trainer: "Trainer", folder: RunFolder | None) -> None:
                 f"dashboard=True, but {type(strategy).__name__} serves no store: leave it out, or use strategy='cs'"
             )
         return
-    missing = [package for package in _PACKAGES if find_spec(package) is None]
-    if wanted and missing:
-        raise MissingExtraError.of(missing[0], extra="dashboard", feature="the dashboard")
-    if wanted is False or missing:
+    is_missing = find_spec("jinja2") is None
+    if wanted and is_missing:
+        raise MissingExtraError.of("jinja2", extra="dashboard", feature="the dashboard")
+    if wanted is False or is_missing:
         strategy.mounts = others
         return
     options = {"name": "store"} if folder is None else {"name": folder.path.name, "run_path": str(folder.path)}

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 from ..algorithm.base import Gateway
 from ..errors import ConfigError, PortTakenError, RunError
 from ..execution.events import ExecutionEvent, RunEvent
-from ..http.listening import address, is_loopback
+from ..http.proxies import is_loopback
 from ..runner.bundle import GatewayReadiness
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from ..types.resources import ENV_PREFIX
+from ..web.serving import address
 from .gateway_watch import GatewayWatch
 from .moving import move_endpoint
 

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.dashboard.internals import RunsSource, Source, make_app
-from tests.http.internals import AppServer, address, listen
+from tests.web.internals import ServerThread, address, listen
 
 from .watching import Serve, Watch
 
@@ -75,13 +75,13 @@ def served(source: Source, **tokens: str | None) -> Iterator[str]:
     bound = listen("127.0.0.1", 0)
     url = address("127.0.0.1", bound.getsockname()[1])
     options = {"view_token": None, "edit_token": None} | tokens
-    server = AppServer(lambda stopping: make_app(source, stopping=stopping, **options), bound)
+    server = ServerThread(lambda stopping: make_app(source, stopping=stopping, **options), bound)
     runner = asyncio.Runner()
-    apart(lambda: runner.run(server.start()))
+    server.start()
     try:
         yield url
     finally:
-        apart(lambda: runner.run(server.stop()))
+        server.stop()
         apart(lambda: runner.run(source.close()))
         apart(runner.close)
 

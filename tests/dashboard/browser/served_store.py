@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from tests.dashboard.internals import StoreSource, serve_dashboard
-from tests.http.internals import address, listen
+from tests.web.internals import address, listen
 
 T = TypeVar("T")
 EDIT_TOKEN = "edit-for-tests"

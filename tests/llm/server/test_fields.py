@@ -43,7 +43,7 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"seed": 2**70}, "seed", "seed"),
         ({"stop": [""]}, "stop", "at least one character"),
         ({"stop": ["a"] * 65}, "stop", "at most 64"),
-        ({"stop": 7}, "stop", "wrong kind"),
+        ({"stop": 7}, "stop", "wrong type"),
         ({"stop_token_ids": [-1]}, "stop_token_ids", "stop_token_ids is -1"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "0 to 20"),
         ({"top_logprobs": 2}, "top_logprobs", "set both"),
@@ -106,7 +106,7 @@ def test_more_samples_than_are_allowed_together_are_refused(server: EngineServer
     [
         (b"{", "malformed_json"),
         (b"[]", "malformed_request"),
-        (b"{}", "invalid_request"),
+        (b"{}", "malformed_request"),
         (b"\xff", "malformed_json"),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', "malformed_json"),
         (b'{"messages": [{"role": "user", "content": "\xff"}]}', "malformed_json"),

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tests.errors import raises
-from tests.llm.internals import ChatFields, CompletionFields, Prompt, PromptWriter, Refusal, server_prompts as prompts
+from tests.llm.internals import ChatFields, CompletionFields, Prompt, PromptWriter, server_prompts as prompts
+from tests.web.internals import HttpError
 
 from ..tiny_models import tiny_tokenizer
 from .models import TOOLS
@@ -78,11 +79,11 @@ def test_what_is_kept_is_bounded(writer: PromptWriter, monkeypatch: pytest.Monke
 def test_what_the_template_refuses_is_a_refusal_in_its_words(tokenizer: Any) -> None:
     strict = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>")
     strict.chat_template = "{{ raise_exception('only one message please') }}"
-    with raises(Refusal, "only one message please") as caught:
+    with raises(HttpError, "only one message please") as caught:
         PromptWriter(strict, vocab_size=len(strict)).of_chat(fields([USER]))
     assert (caught.value.status, caught.value.param) == (400, "messages")
     strict.chat_template = None
-    with pytest.raises(Refusal):
+    with pytest.raises(HttpError):
         PromptWriter(strict, vocab_size=len(strict)).of_chat(fields([USER]))
 
 
@@ -96,7 +97,7 @@ def test_tools_that_the_template_leaves_out_are_told_once(caplog: pytest.LogCapt
 
 def test_calls_in_the_history_must_be_calls(writer: PromptWriter) -> None:
     for calls in ("add", [5], [{"function": {"arguments": "{}"}}]):
-        with raises(Refusal, "messages[0].tool_calls"):
+        with raises(HttpError, "messages[0].tool_calls"):
             writer.of_chat(fields([{"role": "assistant", "content": None, "tool_calls": calls}]))
     odd = [{"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "{not json"}}]}, USER]
     assert writer.of_chat(fields(odd)).ids

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError, MissingExtraError
-from ...http.listening import is_loopback
+from ...http.proxies import is_loopback
 
 log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"

@@ -20,7 +20,6 @@ from ...tracer.base import active_tracer
 from ...types import NamedResources, Rollout, RolloutRawResult
 from ..base import LitAgent
 from .environment import TASK_FILE, Environment, Inherited
-from .listener import listening
 from .output import Output, check_max_bytes
 from .process import Process
 from .program import check_command, check_program
@@ -89,6 +88,9 @@ class CommandAgent(LitAgent[Any]):
         check_program(self.command[0], self.cwd, self._environment.base())
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
+        # Loaded with the first rollout: a web framework is needed where programs run, and nowhere else.
+        from .listener import listening
+
         with (
             tempfile.TemporaryDirectory(prefix="sharpen-", ignore_cleanup_errors=True) as folder,
             operation(name=Path(self.command[0]).name) as step,  # without its arguments, which may hold a key

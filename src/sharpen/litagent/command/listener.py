@@ -3,17 +3,16 @@
 The URL holds a secret of the rollout, so that nobody else on the machine can reward it.
 """
 
-import asyncio
 import hmac
-import json
 import secrets
-import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from ...errors import InvalidInputError, SharpenError, TooLargeError, UnknownIdError, http_status
-from ...http.asgi import Receive, Scope, Send, serve_other
-from ...http.listening import address, listen
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ...web.app import HttpError, WebApp, read_body
+from ...web.serving import address, listen, serving
 from .reports import JSON, Reports
 
 HOST = "127.0.0.1"
@@ -24,82 +23,32 @@ LAST_SECONDS = 1.0  # for reports that are being read when the program has ended
 @asynccontextmanager
 async def listening(reports: Reports) -> AsyncIterator[str]:
     """Take reports inside the block; gives the URL below which they are sent."""
-    # The parts of a server without its own loop of checks, which would make every rollout wait for the next one.
-    import uvicorn
-
-    from ...http.serving import BoundedProtocol, Connections
-
-    secret, state = secrets.token_urlsafe(16), Connections()
-    app = _Application(secret, reports)
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False)
-    bound = listen(HOST, 0)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: BoundedProtocol(config=config, server_state=state, app_state={}), sock=bound
-    )
-    try:
-        yield f"{address(HOST, bound.getsockname()[1])}/{secret}"
-    finally:
-        server.close()
-        if state.tasks:
-            await asyncio.wait(set(state.tasks), timeout=LAST_SECONDS)
-        for connection in list(state.connections):
-            connection.shutdown()
+    secret, bound = secrets.token_urlsafe(16), listen(HOST, 0)
+    url = f"{address(HOST, bound.getsockname()[1])}/{secret}"
+    async with serving(_ReportApp(secret, reports), bound, grace_seconds=LAST_SECONDS):
+        yield url
 
 
-class _Application:
-    """Checks a request, and answers with what the reports say of it."""
+class _ReportApp(WebApp):
+    """Hands to the reports what is sent below the secret."""
 
     def __init__(self, secret: str, reports: Reports) -> None:
-        self._secret, self._reports = secret.encode(), reports
+        super().__init__(self._take, max_body_bytes=MAX_BODY_BYTES, error_names="class")
+        self._root, self._reports = f"/{secret}", reports
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await serve_other(scope, receive, send)
-        try:
-            status, (body, content_type) = 200, await self._respond(scope, receive)
-        except SharpenError as error:
-            status, content_type = http_status(error), JSON
-            body = json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}).encode() + b"\n"
-        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        return await send({"type": "http.response.body", "body": body})
+    def authorize(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        root = "/" + scope["path"][1:].partition("/")[0]
+        if not hmac.compare_digest(root.encode(), self._root.encode()):
+            message = "no rollout reports here: use the address in SHARPEN_REWARD_URL as it is"
+            raise HttpError(404, message, code="not_found")
+        scope["root_path"] = root
 
-    async def _respond(self, scope: Scope, receive: Receive) -> tuple[bytes, str]:
-        _, secret, path = scope["path"].split("/", 2) if scope["path"].count("/") > 1 else ("", "", "")
-        if not hmac.compare_digest(secret.encode(), self._secret):
-            raise UnknownIdError("no rollout reports here: use the address in SHARPEN_REWARD_URL as it is")
+    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("POST", "PUT"):
-            raise InvalidInputError(f"a report is sent by POST, not by {scope['method']}")
-        headers = dict(scope["headers"])
-        body = _unpacked(await _read(receive), headers.get(b"content-encoding", b"").decode("latin-1"))
-        content_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip()
-        return self._reports.take(f"/{path}", body, content_type or JSON)
-
-
-async def _read(receive: Receive) -> bytes:
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise TooLargeError(f"a report has at most {MAX_BODY_BYTES} bytes")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _unpacked(body: bytes, encoding: str) -> bytes:
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in ("gzip", "deflate"):
-        raise InvalidInputError(f"content-encoding is {encoding!r}: use gzip, deflate or none")
-    unzip = zlib.decompressobj(wbits=47)  # both kinds, told apart by their heads
-    try:
-        plain = unzip.decompress(body, MAX_BODY_BYTES + 1)
-    except zlib.error as error:
-        raise InvalidInputError(f"the body is no {encoding}: {error}") from None
-    if len(plain) > MAX_BODY_BYTES:
-        raise TooLargeError(f"a report unpacks to at most {MAX_BODY_BYTES} bytes")
-    return plain
+            message = f"a report is sent by POST, not by {scope['method']}"
+            raise HttpError(405, message, code="wrong_method", headers=[(b"allow", b"POST, PUT")])
+        body = await read_body(scope, receive, types=None, encodings=("gzip", "deflate"))
+        content_type = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1").partition(";")[0].strip()
+        path = scope["path"].removeprefix(self._root)
+        answer, content_type = self._reports.take(path, body, content_type or JSON)
+        await Response(answer, headers={"content-type": content_type})(scope, receive, send)

@@ -105,7 +105,7 @@ def _token(given: str | None) -> str | None:
 
 def _check_port(host: str, port: int) -> None:
     """A taken port is said before a model is loaded for minutes."""
-    from sharpen.http.listening import listen
+    from sharpen.web.serving import listen
 
     if not 0 <= port < 65536:
         raise ConfigError(f"--port is {port}: use a number of 1 to 65535, or 0 for a free one")

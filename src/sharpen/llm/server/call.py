@@ -5,15 +5,12 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
 
+from starlette.types import Receive
+
 from ...errors import InvalidInputError
-from ...http.asgi import Receive
+from ...web.app import ClientGone, HttpError, disconnected, server_stopping
 from ..engine import Engine, EngineError, Generation, Request, SamplingParams
 from .prompts import Prompt
-from .refusals import Refusal, stopping
-
-
-class HungUp(Exception):
-    """The client has closed its connection."""
 
 
 class Call:
@@ -37,16 +34,16 @@ class Call:
     def submit(self, prompt: Prompt, params: SamplingParams) -> None:
         """Queue one prompt; what the engine refuses is a refusal in its words."""
         if not self._engine.is_started:
-            raise stopping()
+            raise server_stopping()
         try:
             request = self._engine.submit(prompt.ids, params)
         except InvalidInputError as error:
-            raise Refusal(400, str(error), code="invalid_value") from error
+            raise HttpError(400, str(error), code="invalid_value") from error
         except EngineError:
-            raise stopping() from None
+            raise server_stopping() from None
         self.requests.append(request)
         if request.sequences[0].text is None:
-            raise Refusal(
+            raise HttpError(
                 500, "the engine has no tokenizer, so it gives no text: make it with Engine(model, tokenizer)"
             )
 
@@ -59,7 +56,7 @@ class Call:
     def check(self, *reasons: str | None) -> None:
         """A sample that was cancelled was so by its client, or by the end of the engine."""
         if "cancelled" in reasons:
-            raise HungUp if self._has_hung_up else stopping()
+            raise ClientGone if self._has_hung_up else server_stopping()
 
     def cancel(self) -> None:
         for request in self.requests:
@@ -67,8 +64,7 @@ class Call:
                 request.cancel()
 
     async def _listen(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(self._receive)
         self._has_hung_up = True
         self.cancel()
 
@@ -77,4 +73,4 @@ async def _in_words(result: Awaitable[Generation]) -> Generation:
     try:
         return await result
     except EngineError as error:
-        raise Refusal(500, str(error), code="engine_failed") from error
+        raise HttpError(500, str(error), code="engine_failed") from error

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from .refusals import Refusal, wrong
+from ...web.app import HttpError
+from .fields import invalid_field
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
@@ -16,11 +17,13 @@ def read_messages(raw: bytes) -> list[dict[str, Any]]:
     try:
         messages = _decode_messages(raw)
     except msgspec.ValidationError:
-        raise wrong("messages", "messages is no list of objects: give [{'role': 'user', 'content': '…'}]") from None
+        raise invalid_field(
+            "messages", "messages is no list of objects: give [{'role': 'user', 'content': '…'}]"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise wrong("messages", f"messages is no JSON: {error}", code="malformed_json") from None
+        raise invalid_field("messages", f"messages is no JSON: {error}", code="malformed_json") from None
     if not messages:
-        raise wrong("messages", "messages is empty: give at least one message")
+        raise invalid_field("messages", "messages is empty: give at least one message")
     return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
@@ -29,13 +32,15 @@ def read_tools(raw: bytes) -> list[dict[str, Any]] | None:
     try:
         tools = _decode_tools(raw)
     except msgspec.ValidationError:
-        raise wrong("tools", "tools is no list of objects: give [{'type': 'function', 'function': {…}}]") from None
+        raise invalid_field(
+            "tools", "tools is no list of objects: give [{'type': 'function', 'function': {…}}]"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise wrong("tools", f"tools is no JSON: {error}", code="malformed_json") from None
+        raise invalid_field("tools", f"tools is no JSON: {error}", code="malformed_json") from None
     for place, tool in enumerate(tools or ()):
         function = tool.get("function")
         if tool.get("type", "function") != "function" or not isinstance(function, dict) or not function.get("name"):
-            raise wrong(
+            raise invalid_field(
                 "tools", f"tools[{place}] is {tool!r:.80}: give {{'type': 'function', 'function': {{'name': …}}}}"
             )
     return tools or None
@@ -73,7 +78,7 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(part, dict):
         raise _wrong(f"{where} is {part!r:.80}: give {{'type': 'text', 'text': '…'}}")
     if part.get("type") not in _TEXT_PARTS:
-        raise Refusal(
+        raise HttpError(
             400,
             f"{where} is of the type {part.get('type')!r:.40}, but this model reads text only",
             code="unsupported_value",
@@ -108,5 +113,5 @@ def _arguments(arguments: Any) -> Any:
         return arguments  # it was sampled like this
 
 
-def _wrong(message: str) -> Refusal:
-    return wrong("messages", message)
+def _wrong(message: str) -> HttpError:
+    return invalid_field("messages", message)

@@ -5,12 +5,11 @@ servers do, and told once in the log: it may be misspelt.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from .refusals import Refusal, wrong
+from ...web.app import HttpError, parse_json
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +108,6 @@ class CompletionFields(Fields, kw_only=True):
         return "logprobs"
 
 
-AnyFields = TypeVar("AnyFields", ChatFields, CompletionFields)
-
 # Fields that change what is sampled and are not done here, each with the values that ask for nothing.
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "add_special_tokens": (None, False),  # of chat, whose template writes them
@@ -167,28 +164,25 @@ class FieldReader:
 
     def chat(self, body: bytes) -> ChatFields:
         self._check_names(body, ChatFields)
-        fields = _checked(_chat, body)
+        fields = parse_json(body, _chat)
         if fields.top_logprobs and not fields.logprobs:
-            raise wrong("top_logprobs", f"top_logprobs is {fields.top_logprobs}, but logprobs is not true: set both")
+            raise invalid_field(
+                "top_logprobs", f"top_logprobs is {fields.top_logprobs}, but logprobs is not true: set both"
+            )
         return fields
 
     def completion(self, body: bytes) -> CompletionFields:
         self._check_names(body, CompletionFields)
-        return _checked(_completion, body)
+        return parse_json(body, _completion)
 
     def _check_names(self, body: bytes, kind: type[Fields]) -> None:
         """No field that cannot be honoured."""
-        try:
-            given = _split(body)
-        except msgspec.ValidationError:
-            raise Refusal(400, "the body is no JSON object", code="malformed_request") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None
+        given = parse_json(body, _split)
         for name in given.keys() - kind.__struct_fields__ - _WITHOUT_EFFECT:
             if name not in _NOT_DONE:
                 self._tell(name)
-            elif (value := _decoded(given[name])) not in _NOT_DONE[name]:
-                raise wrong(
+            elif (value := parse_json(bytes(given[name]), msgspec.json.decode)) not in _NOT_DONE[name]:
+                raise invalid_field(
                     name,
                     f"{name} is {value!r:.80}, which this server cannot do: leave it out",
                     code="unsupported_value",
@@ -200,22 +194,6 @@ class FieldReader:
             log.warning("a request has the field %r, which is not known and is ignored (told once)", name[:80])
 
 
-def _decoded(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None
-
-
-def _checked(decode: Callable[[bytes], AnyFields], body: bytes) -> AnyFields:
-    """The fields, or what is wrong with one of them by its name."""
-    try:
-        return decode(body)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        name = path.rstrip("`").partition("[")[0].partition(".")[0]
-        if name:
-            raise wrong(name, f"{path.rstrip('`')} is of the wrong kind: {what.lower()}", code="invalid_type") from None
-        raise Refusal(400, f"the request is malformed: {what.lower()}", code="invalid_request") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"the body is no JSON: {error}", code="malformed_json") from None
+def invalid_field(param: str, message: str, *, code: str = "invalid_value") -> HttpError:
+    """The error for a field with a value that cannot be used."""
+    return HttpError(400, message, code=code, param=param)

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from ...errors import ConfigError, in_words
+from ...web.app import HttpError
 from .chat_messages import read_messages, read_tools
-from .fields import ChatFields, CompletionFields
-from .refusals import Refusal, wrong
+from .fields import ChatFields, CompletionFields, invalid_field
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class PromptWriter:
         if isinstance(prompt, str):
             return [self._of_text(prompt, fields)]
         if not prompt:
-            raise wrong("prompt", "prompt is an empty list: give a text or token ids")
+            raise invalid_field("prompt", "prompt is an empty list: give a text or token ids")
         if _are_ids(prompt):
             return [self._of_ids(prompt)]
         if len(prompt) > MAX_PROMPTS:
-            raise wrong("prompt", f"prompt holds {len(prompt)} prompts: give at most {MAX_PROMPTS}")
+            raise invalid_field("prompt", f"prompt holds {len(prompt)} prompts: give at most {MAX_PROMPTS}")
         return [self._of_one(each, place, fields) for place, each in enumerate(prompt)]
 
     def _of_one(self, prompt: Any, place: int, fields: CompletionFields) -> Prompt:
@@ -85,23 +85,25 @@ class PromptWriter:
             return self._of_text(prompt, fields)
         if isinstance(prompt, list) and prompt and _are_ids(prompt):
             return self._of_ids(prompt)
-        raise wrong("prompt", f"prompt[{place}] is {prompt!r:.80}: give a text, token ids, or a list of either")
+        raise invalid_field("prompt", f"prompt[{place}] is {prompt!r:.80}: give a text, token ids, or a list of either")
 
     def _of_ids(self, ids: list[int]) -> Prompt:
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             bad = next(each for each in ids if not 0 <= each < self._vocab_size)
-            raise wrong("prompt", f"prompt holds the token id {bad}, but the model's are 0 to {self._vocab_size - 1}")
+            raise invalid_field(
+                "prompt", f"prompt holds the token id {bad}, but the model's are 0 to {self._vocab_size - 1}"
+            )
         return Prompt(ids)
 
     def _of_text(self, text: str, fields: CompletionFields) -> Prompt:
         if not text:
-            raise wrong("prompt", "prompt is an empty text: there is nothing to go on from")
+            raise invalid_field("prompt", "prompt is an empty text: there is nothing to go on from")
         adds = fields.add_special_tokens is not False
         return self._kept_or((text, adds), lambda: list(self._tokenizer(text, add_special_tokens=adds)["input_ids"]))
 
     def _chat_ids(self, fields: ChatFields, raw_tools: bytes) -> list[int]:
         if not getattr(self._tokenizer, "chat_template", None):
-            raise Refusal(
+            raise HttpError(
                 400,
                 "the model has no chat template, so it cannot be asked in chat messages: use /v1/completions, or an "
                 "instruction-tuned model",
@@ -113,7 +115,9 @@ class PromptWriter:
         goes_on = bool(fields.continue_final_message)
         begins = not goes_on if fields.add_generation_prompt is None else fields.add_generation_prompt
         if goes_on and begins:
-            raise wrong("add_generation_prompt", "add_generation_prompt and continue_final_message exclude each other")
+            raise invalid_field(
+                "add_generation_prompt", "add_generation_prompt and continue_final_message exclude each other"
+            )
         try:
             return list(
                 self._tokenizer.apply_chat_template(
@@ -126,10 +130,12 @@ class PromptWriter:
                     **self._kwargs_of(fields),
                 )
             )
-        except Refusal:
+        except HttpError:
             raise
         except Exception as error:  # A template is a program of the model's maker: it may raise anything.
-            raise wrong("messages", f"the chat template cannot write these messages: {in_words(error)}") from error
+            raise invalid_field(
+                "messages", f"the chat template cannot write these messages: {in_words(error)}"
+            ) from error
 
     def _check_writes_tools(self) -> None:
         if not self._has_told_of_tools and "tools" not in str(self._tokenizer.chat_template):
@@ -142,7 +148,9 @@ class PromptWriter:
     def _kwargs_of(self, fields: ChatFields) -> dict[str, Any]:
         given = fields.chat_template_kwargs or {}
         if reserved := sorted(_RESERVED & given.keys()):
-            raise wrong("chat_template_kwargs", f"chat_template_kwargs has {reserved[0]!r}, which no request may set")
+            raise invalid_field(
+                "chat_template_kwargs", f"chat_template_kwargs has {reserved[0]!r}, which no request may set"
+            )
         return self._template_kwargs | given
 
     def _kept_or(self, key: object, ids_of: Callable[[], list[int]]) -> Prompt:
@@ -152,7 +160,7 @@ class PromptWriter:
             return found
         prompt = Prompt(ids_of())
         if not prompt.ids:
-            raise Refusal(400, "the prompt has no tokens: there is nothing to go on from", code="invalid_value")
+            raise HttpError(400, "the prompt has no tokens: there is nothing to go on from", code="invalid_value")
         self._kept[key] = prompt
         self._num_kept_tokens += len(prompt.ids)
         while self._num_kept_tokens > MAX_KEPT_TOKENS and len(self._kept) > 1:

@@ -1,9 +1,9 @@
 """How the tokens of a request are drawn: its fields as the engine's parameters."""
 
 from ...errors import InvalidInputError
+from ...web.app import HttpError
 from ..engine import SamplingParams
-from .fields import Fields
-from .refusals import Refusal, wrong
+from .fields import Fields, invalid_field
 
 MAX_TOP_LOGPROBS = 20
 MAX_SAMPLES = 1024
@@ -13,14 +13,18 @@ MAX_TEMPERATURE = 100.0
 def check_sampling(fields: Fields) -> None:
     """What the engine does not check, or would say in words that are not the request's."""
     if fields.n is not None and not 1 <= fields.n <= MAX_SAMPLES:
-        raise wrong("n", f"n is {fields.n}: use a whole number of 1 to {MAX_SAMPLES}")
+        raise invalid_field("n", f"n is {fields.n}: use a whole number of 1 to {MAX_SAMPLES}")
     if fields.limit is not None and fields.limit < 1:
-        raise wrong(fields.limit_name, f"{fields.limit_name} is {fields.limit}: use a whole number of 1 or more")
+        raise invalid_field(
+            fields.limit_name, f"{fields.limit_name} is {fields.limit}: use a whole number of 1 or more"
+        )
     if fields.num_top is not None and not 0 <= fields.num_top <= MAX_TOP_LOGPROBS:
         name = fields.num_top_name
-        raise wrong(name, f"{name} is {fields.num_top}: use a whole number of 0 to {MAX_TOP_LOGPROBS}")
+        raise invalid_field(name, f"{name} is {fields.num_top}: use a whole number of 0 to {MAX_TOP_LOGPROBS}")
     if fields.temperature is not None and fields.temperature > MAX_TEMPERATURE:
-        raise wrong("temperature", f"temperature is {fields.temperature}: use a number of 0 to {MAX_TEMPERATURE:g}")
+        raise invalid_field(
+            "temperature", f"temperature is {fields.temperature}: use a number of 0 to {MAX_TEMPERATURE:g}"
+        )
 
 
 def sampling_params(fields: Fields, *, limit: int, seed: int | None, end_id: int | None) -> SamplingParams:
@@ -41,4 +45,4 @@ def sampling_params(fields: Fields, *, limit: int, seed: int | None, end_id: int
         )
     except InvalidInputError as error:
         # Its text begins with the name of the field.
-        raise Refusal(400, str(error), code="invalid_value", param=str(error).partition(" ")[0]) from None
+        raise HttpError(400, str(error), code="invalid_value", param=str(error).partition(" ")[0]) from None

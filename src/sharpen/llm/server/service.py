@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from ...http.asgi import Receive
+from starlette.types import Receive
+
+from ...web.app import HttpError, error_body, server_stopping
 from ..engine import Engine
 from .answers import AnswerWriter, Api, Asked, new_id
 from .call import Call
-from .fields import ChatFields, FieldReader, Fields
+from .fields import ChatFields, FieldReader, Fields, invalid_field
 from .prompts import Prompt, PromptWriter
-from .refusals import Refusal, stopping, wrong
 from .sampling import MAX_SAMPLES, check_sampling, sampling_params
 from .seeds import CallSeeds
 from .streams import StreamWriter, event
@@ -56,7 +57,7 @@ class Service:
         """What is asked, or a refusal."""
         fields = self._reader.chat(body) if api == "chat" else self._reader.completion(body)
         if fields.model is not None and fields.model != self.name:
-            raise Refusal(
+            raise HttpError(
                 404,
                 f"there is no model {fields.model[:200]!r}: this server has {self.name!r}",
                 code="model_not_found",
@@ -69,13 +70,13 @@ class Service:
         else:
             prompts = self._prompts.of_completion(fields)
         if len(prompts) * (fields.n or 1) > MAX_SAMPLES:
-            raise wrong(
+            raise invalid_field(
                 "n", f"{len(prompts)} prompts with n={fields.n} are more than {MAX_SAMPLES} samples: ask in parts"
             )
         return Asked(api, fields, prompts, self.name, id=new_id(api), created=int(time.time()))
 
     async def answer(self, asked: Asked, headers: Headers, receive: Receive) -> bytes:
-        """The whole answer. `HungUp` where nobody is left to hear it."""
+        """The whole answer. `ClientGone` where nobody is left to hear it."""
         with self._begun(asked, headers, receive) as call:
             return self._answers.write(asked, await call.results())
 
@@ -94,10 +95,10 @@ class Service:
                 finally:
                     feed.close()
                 yield writer.end(await call.results())
-        except Refusal as refusal:
+        except HttpError as error:
             if not has_begun:
                 raise
-            yield event(refusal.body)
+            yield event(error_body(error))
 
     def stop(self) -> None:
         """No more calls; those under way are refused."""
@@ -112,7 +113,7 @@ class Service:
     @contextmanager
     def _begun(self, asked: Asked, headers: Headers, receive: Receive) -> Iterator[Call]:
         if self._is_stopping:
-            raise stopping()
+            raise server_stopping()
         with Call(self.engine, receive) as call:
             self._calls.add(call)
             try:
@@ -132,7 +133,7 @@ class Service:
         """How many tokens may be sampled: as asked for, and as the window has room for."""
         room = self._window - len(prompt.ids)
         if room < 1:
-            raise Refusal(
+            raise HttpError(
                 400,
                 f"the prompt has {len(prompt.ids)} tokens, but this model's maximum context length is {self._window} "
                 "tokens, the answer's included: shorten the prompt",
@@ -154,7 +155,7 @@ class Service:
 def _check_tool_choice(choice: Any) -> None:
     """What is sampled cannot be forced into a call."""
     if choice not in (None, "auto", "none"):
-        raise wrong(
+        raise invalid_field(
             "tool_choice",
             f"tool_choice is {choice!r:.80}, but this server cannot force a call: use 'auto' or 'none'",
             code="unsupported_value",

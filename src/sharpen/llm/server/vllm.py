@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...errors import ConfigError, MissingExtraError, RunError
-from ...http.listening import address, is_loopback, listen
+from ...http.proxies import is_loopback
+from ...web.serving import address, listen
 from ..errors import ModelError
 
 START_SECONDS = 900.0  # weights are read, and graphs recorded

@@ -6,9 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 from ...errors import ConfigError, StoreUnavailableError
-from ...http.listening import allowed_hosts
-from ...http.serving import serve_here
 from ...store import LightningStore
+from ...web.serving import allowed_hosts, serving
 from ..application import GatewayApplication
 from ..attribution import Attempts
 from ..bookkeeping import Books
@@ -40,15 +39,10 @@ class Service:
 
     async def serve(self, bound: socket.socket, ready: Callable[[], object], stopping: asyncio.Event) -> None:
         """Answer on a listening socket until `stopping` is set, and calls under way have ended."""
-        closing = asyncio.create_task(self._close_when(stopping))
-        try:
-            await serve_here(self.app, bound, ready, stopping)
-        finally:
-            closing.cancel()
-
-    async def _close_when(self, stopping: asyncio.Event) -> None:
-        await stopping.wait()
-        self.gateway.gate.close()
+        async with serving(self.app, bound):
+            ready()
+            await stopping.wait()
+            self.gateway.gate.close()
 
     async def obey(self, order: Order) -> Answer:
         """Carry out an order; how things stand then."""

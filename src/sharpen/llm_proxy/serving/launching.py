@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, cast
 import msgspec
 
 from ...errors import ConfigError
-from ...http.listening import listen
 from ...store import LightningStore
+from ...web.serving import listen
 from ..recording.redaction import Redact
 from ..settings import GatewaySettings
 from .orders import Answer, Order

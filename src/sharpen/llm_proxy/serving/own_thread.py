@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import Future
 
 from ...errors import RunError
-from ...http.serving import new_loop
 from ...store import LightningStore
+from ...web.serving import new_loop
 from ..recording.redaction import Redact
 from ..settings import GatewaySettings
 from .assembly import Service, assembled

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.http.internals import JoinedHead
+from tests.web.internals import JoinedHead
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

@@ -15,7 +15,7 @@ from sharpen.errors import TooLargeError
 from sharpen.llm_proxy import LLMProxy
 from sharpen.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
 from tests.dashboard.internals import serve_dashboard, source_of
-from tests.http.internals import AppServer, Limits, listen
+from tests.web.internals import Limits, ServerThread, listen
 
 PATIENCE_SECONDS = 20
 LIMIT = 64 * 1024
@@ -90,15 +90,15 @@ class Echo:
 @contextlib.asynccontextmanager
 async def echoing(**limits):
     made, bound = [], listen("127.0.0.1", 0)
-    server = AppServer(
+    server = ServerThread(
         lambda stopping: made.append(Echo(stopping)) or made[0], bound, limits=Limits(check_seconds=0.02, **limits)
     )
     port = bound.getsockname()[1]
-    await server.start()
+    await asyncio.to_thread(server.start)
     try:
         yield port, made[0]
     finally:
-        await server.stop()
+        await asyncio.to_thread(server.stop)
 
 
 # -- the size of a head, on every kind of server ---------------------------------------------------------
@@ -347,7 +347,7 @@ async def test_unfinished_requests_do_not_lock_others_out_at_the_limit_of_open_f
 
 FULL = """
 import asyncio, logging, os, resource
-from sharpen.http.serving import Connections
+from sharpen.web.protocol import Connections
 resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
 logging.basicConfig()
 

@@ -1,12 +1,12 @@
 """Routes, and who may ask."""
 
-from typing import Any
+import json
+import socket
 
 import httpx
 import pytest
 
 from sharpen.llm.server import EngineServer
-from tests.llm.internals import server_application as application
 
 from .conftest import NAME
 
@@ -62,8 +62,11 @@ def test_pages_of_other_sites_and_other_bodies_are_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_a_body_that_is_too_large_is_refused(server: EngineServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "MAX_BODY_BYTES", 1000)
-    body: dict[str, Any] = CHAT | {"user": "x" * 2000}
-    answer = httpx.post(url(server, "/v1/chat/completions"), json=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server: EngineServer) -> None:
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"connection: close\r\ncontent-length: {64 * 2**20 + 1}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.base_url).port or 0), timeout=20) as client:
+        client.sendall(head.encode())
+        status, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+    error = json.loads(body)["error"]
+    assert (status.split()[1], error["code"], error["type"]) == (b"413", "body_too_large", "request_too_large")

@@ -7,7 +7,8 @@ import pytest
 
 from sharpen.errors import ConfigError, PortTakenError
 from tests.errors import raises
-from tests.http.internals import address, allowed_hosts, is_loopback, listen
+from tests.http.internals import is_loopback
+from tests.web.internals import address, allowed_hosts, listen
 
 
 def test_a_free_port_is_taken_and_named():
