@@ -19,7 +19,8 @@ DOCS = PACKAGE.parent.parent / "docs"
 
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
-    {"errors", "semconv", "_version", "files", "secrets"},
+    {"errors", "semconv", "_version", "secrets"},
+    {"checks", "files"},
     {"types", "logging", "http"},
     {"process"},
     {"components", "stats", "chat", "web"},

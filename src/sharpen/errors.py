@@ -81,8 +81,10 @@ class MissingExtraError(SharpenError, ImportError):
     """A feature needs a package that is not installed."""
 
     @classmethod
-    def of(cls, package: str, *, extra: str, feature: str) -> "MissingExtraError":
-        return cls(f"{feature} needs the package {package!r}: pip install 'sharpen[{extra}]'")
+    def of(cls, package: str, *, extra: str | None, feature: str) -> "MissingExtraError":
+        """The error with its install command; without an extra, that of the package itself."""
+        wanted = package if extra is None else f"'sharpen[{extra}]'"
+        return cls(f"{feature} needs the package {package!r}: pip install {wanted}")
 
 
 class InvalidInputError(SharpenError, ValueError):

@@ -15,11 +15,11 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO, TypedDict
 
+from .checks import did_you_mean, is_int
 from .errors import ConfigError
 from .files import is_disk_full, open_private
 from .secrets import hide_known, known_secrets, remember_secrets
@@ -265,12 +265,12 @@ def _parse_variable(text: str) -> tuple[int, dict[str, int]]:
 
 
 def _level(value: Level) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if is_int(value) and value >= 0:
         return value
     if isinstance(value, str) and value.lower() in LEVELS:
         return LEVELS[value.lower()]
-    hint = _nearest(value, LEVELS)
-    raise ConfigError(f"the log level {value!r} is unknown: use {', '.join(LEVELS)}, or a number{hint}")
+    hint = did_you_mean(str(value), LEVELS)
+    raise ConfigError(f"the log level {value!r} is unknown; use {', '.join(LEVELS)}, or a number.{hint}")
 
 
 def _room(name: str) -> str:
@@ -279,13 +279,9 @@ def _room(name: str) -> str:
     rooms = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     if short.partition(".")[0] in rooms:
         return short
-    listed = ", ".join(sorted(room for room in rooms if not room.startswith("_")))
-    raise ConfigError(f"there is no room {name!r} to set a log level for: use one of {listed}{_nearest(name, rooms)}")
-
-
-def _nearest(value: object, known: Iterable[str]) -> str:
-    near = get_close_matches(str(value).lower(), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    known = sorted(room for room in rooms if not room.startswith("_"))
+    hint = did_you_mean(str(name), known)
+    raise ConfigError(f"sharpen has no module {name!r} to set a log level for; use one of {', '.join(known)}.{hint}")
 
 
 def _checked_file(file: str | os.PathLike[str]) -> Path:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from .errors import ConfigError, InvalidInputError
+from .checks import check_int, check_number
+from .errors import InvalidInputError
 
 _ROUNDING = 1e-15
 _MOST_TERMS = 10_000
@@ -20,10 +21,8 @@ _TINY = 1e-300
 def wilson_interval(successes: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
     """The interval of Wilson for a share. It stays within 0 and 1, and has a width also where all or none succeeded."""
     check_confidence(confidence)
-    if count < 1:
-        raise InvalidInputError(f"count is {count}: an interval needs at least one observation")
-    if not 0 <= successes <= count:
-        raise InvalidInputError(f"successes is {successes}, but count is {count}: give 0 to {count}")
+    check_int("count", count, at_least=1, error=InvalidInputError)
+    check_int("successes", successes, at_least=0, at_most=count, error=InvalidInputError)
     z2 = normal_quantile((1 + confidence) / 2) ** 2
     middle = successes + z2 / 2
     spread = math.sqrt(z2 * (successes * (count - successes) / count + z2 / 4))
@@ -134,8 +133,7 @@ def _values(observations: Observations) -> Sequence[float]:
 
 
 def check_confidence(confidence: float) -> None:
-    if not isinstance(confidence, int | float) or not 0 < confidence < 1:
-        raise ConfigError(f"confidence is {confidence!r}: use a share between 0 and 1, such as 0.95")
+    check_number("confidence", confidence, above=0, below=1)
 
 
 # -- distributions -----------------------------------------------------------------------------------

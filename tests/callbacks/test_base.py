@@ -116,7 +116,7 @@ def test_a_new_run_replaces_the_tables_and_a_resumed_one_goes_on(tmp_path: Path)
 
 
 def test_a_misspelt_hook_is_refused_with_the_nearest_one() -> None:
-    with raises(ConfigError, "Mine.on_validation_end", "on_validate_end"):
+    with raises(ConfigError, "Mine", "on_validation_end", "on_validate_end"):
 
         class Mine(Callback):
             def on_validation_end(self, loop: Any, trained: Any) -> None: ...

@@ -451,7 +451,7 @@ def test_a_built_in_part_whose_package_is_missing_tells_what_to_install(
 def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
     with pytest.raises(ComponentError) as caught:
         build({"type": FileStore, "pth": "x"})
-    assert str(caught.value).endswith(": FileStore takes no argument 'pth'. Did you mean 'path'?")
+    assert ": FileStore has no argument 'pth'. Did you mean 'path'?" in str(caught.value)
     assert str(caught.value).startswith("store={'type': <class ")
 
 
@@ -568,7 +568,7 @@ def test_the_room_imports_no_other_room() -> None:
         print(*{name.split(".")[1] for name in sys.modules if name.startswith("sharpen.")})
     """
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert set(result.stdout.split()) - {"_version"} == {"components", "errors", "secrets"}
+    assert set(result.stdout.split()) - {"_version"} == {"checks", "components", "errors", "secrets"}
 
 
 def test_the_old_module_paths_give_the_same_things() -> None:

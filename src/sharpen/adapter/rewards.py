@@ -1,10 +1,10 @@
 """Rewards in a trace: which span carries one, and which LLM call it belongs to."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from enum import StrEnum
 
+from ..checks import is_number
 from ..semconv import PRIMARY_REWARD_VALUE
 from ..types import Span
 from .tree import SpanNode
@@ -27,9 +27,7 @@ class RewardMatchPolicy(StrEnum):
 def reward_of(span: Span) -> float | None:
     """The primary reward that the span carries."""
     value = span.attributes.get(PRIMARY_REWARD_VALUE)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if is_number(value) else None
 
 
 def match_rewards(calls: Sequence[SpanNode], nodes: Iterable[SpanNode], policy: RewardMatchPolicy) -> dict[int, float]:

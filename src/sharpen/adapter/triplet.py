@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..chat.messages import Message, openai_message
-from ..errors import ConfigError
+from ..checks import check_choice
 from ..semconv import LightningLLMAttributes
 from ..types import Span, Triplet
 from .calls import PROMPT_TOKEN_IDS, RESPONSE_LOGPROBS, RESPONSE_TOKEN_IDS, LLMCall, Rule, is_gateway_call
@@ -69,10 +69,7 @@ class LlmProxyTraceToTriplet(TracerTraceToTriplet):
 
 
 def _policy(value: str) -> RewardMatchPolicy:
-    try:
-        return RewardMatchPolicy(value)
-    except ValueError:
-        raise ConfigError(f"reward_match is {value!r}: use {' or '.join(RewardMatchPolicy)}") from None
+    return RewardMatchPolicy(check_choice("reward_match", value, [each.value for each in RewardMatchPolicy]))
 
 
 def _triplet(call: LLMCall, reward: float | None) -> Triplet:

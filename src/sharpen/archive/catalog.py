@@ -6,7 +6,6 @@ that fine-tuning and simulators wrote without `sharpen train` hold no lock: they
 grow.
 """
 
-import difflib
 import logging
 import math
 import os
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from ..checks import nearest_names
 from ..errors import InvalidInputError, UnknownIdError, in_words
 from ..runs import runs_root
 from ..runs.history import seconds_worked
@@ -220,7 +220,7 @@ class RunCatalog:
     def _unknown(self, text: str, names: list[str]) -> str:
         if (hidden := self._hidden(f"there is no run {text!r} that can be read", text)) is not None:
             return hidden
-        nearest = difflib.get_close_matches(text, names, n=3, cutoff=0.4) or names[:3]
+        nearest = nearest_names(text, names, cutoff=0.4) or names[:3]
         hint = f"the nearest are {', '.join(nearest)}" if nearest else "there are none"
         return f"there is no run {text!r} in {str(self.root)!r}: {hint}"
 

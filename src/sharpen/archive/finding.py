@@ -1,8 +1,8 @@
 """Finding one rollout, or one attempt of it, by what a person calls it."""
 
-import difflib
 from collections.abc import Sequence
 
+from ..checks import nearest_names
 from ..errors import InvalidInputError, UnknownIdError
 from ..store import LightningStore
 from ..types import Attempt, Rollout
@@ -41,7 +41,7 @@ async def _newest(store: LightningStore) -> Rollout:
 async def _nearest(store: LightningStore, text: str) -> str:
     page = await store.search_rollouts(order="newest", limit=_NEAR)
     ids = [each.rollout_id for each in page.items]
-    near = difflib.get_close_matches(text, ids, n=3, cutoff=0.4) or ids[:3]
+    near = nearest_names(text, ids, cutoff=0.4) or ids[:3]
     return f": the nearest are {', '.join(near)}" if near else ": the store has none"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import MissingExtraError
+from ..checks import needs_extra
 from ..types import Span
 
 if TYPE_CHECKING:
@@ -52,11 +52,9 @@ class ParquetFile:
     """A table that is being written, some rows at a time."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with needs_extra("pyarrow", extra="parquet", feature="an export to Parquet"):
             import pyarrow  # type: ignore[import-untyped]
             import pyarrow.parquet  # type: ignore[import-untyped]
-        except ImportError:
-            raise MissingExtraError.of("pyarrow", extra="parquet", feature="an export to Parquet") from None
         self._arrow = pyarrow
         fields = [(name, pyarrow.type_for_alias(kind)) for name, kind in _COLUMNS.items()]
         of_span = pyarrow.struct([(name, pyarrow.type_for_alias(kind)) for name, kind in _SPAN_COLUMNS.items()])

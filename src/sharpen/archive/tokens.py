@@ -19,6 +19,7 @@ from ..adapter.calls import (
 )
 from ..adapter.tree import build_tree
 from ..chat.reading import ResponseReader
+from ..checks import is_int
 from ..llm_proxy.recording.exchanges import exchange_of_span
 from ..semconv import LightningLLMAttributes
 from ..types import Span
@@ -74,11 +75,11 @@ def _token_texts(spans: Sequence[Span]) -> list[str]:
 
 
 def _ids(values: Sequence[Any]) -> list[int]:
-    return [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return [value for value in values if is_int(value)]
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_int(value) or isinstance(value, float) else None
 
 
 def _version(call: LLMCall) -> str | None:

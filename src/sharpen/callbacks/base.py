@@ -15,10 +15,9 @@ A hook gets the loop and what is trained, by position. What it raises ends the l
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
-from ..errors import ConfigError
+from ..checks import check_names
 
 State: TypeAlias = dict[str, Any]
 """A tree for `save_state`: dicts, lists, tuples, plain values, arrays and tensors."""
@@ -74,7 +73,7 @@ class Callback:
         for name, value in vars(cls).items():
             is_new = not any(hasattr(base, name) for base in cls.__mro__[1:])
             if is_new and name.startswith("on_") and callable(value):
-                raise ConfigError(_no_hook(cls.__name__, name))
+                check_names([name], get_args(Hook), owner=cls.__name__, noun="hook")
 
     def on_fit_start(self, loop: Any, trained: Any, /) -> None:
         """Before the first iteration."""
@@ -117,12 +116,6 @@ class Callback:
 def has_validations(loop: Any) -> bool:
     """Whether a loop validates at all; one that does not say is believed to."""
     return getattr(loop, "val_every_n_iters", 1) is not None
-
-
-def _no_hook(owner: str, name: str) -> str:
-    nearest = get_close_matches(name, get_args(Hook), 1)
-    meant = f"did you mean {nearest[0]}? " if nearest else ""
-    return f"{owner}.{name} is no hook and would never be called: {meant}The hooks are {', '.join(get_args(Hook))}"
 
 
 def run_hook(callbacks: Iterable[Callback], hook: Hook, loop: Loop, trained: Trained) -> None:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from ..checks import check_choice, check_ints, check_number
 from ..errors import ConfigError
 from ..files import remove_leftovers, replacing
 from .base import Callback, Loop, State, Trained, has_validations
-from .early_stopping import Mode, check_mode
+from .early_stopping import Mode
 from .file_names import FileNames
 from .state_file import save_state
 
@@ -59,12 +60,10 @@ class Checkpoint(Callback):
         mode: Mode = "max",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_mode(mode)
-        _check_numbers(every_n_iters=every_n_iters, keep_last=keep_last, keep_best=keep_best)
-        if time_interval is not None and not time_interval > 0:
-            raise ConfigError(f"time_interval is {time_interval!r}: give seconds, more than 0")
-        if save_latest not in ("link", "copy", None):
-            raise ConfigError(f"save_latest is {save_latest!r}: use 'link', 'copy' or None")
+        check_choice("mode", mode, get_args(Mode))
+        check_ints(every_n_iters=every_n_iters, keep_last=keep_last, keep_best=keep_best)
+        check_number("time_interval", time_interval, above=0, optional=True, unit="seconds")
+        check_choice("save_latest", save_latest, ("link", "copy"), optional=True)
         if filename == LATEST and save_latest:
             raise ConfigError(f"filename is {filename!r}, the name that leads to the latest one: use another")
         self.dirpath = Path(dirpath)
@@ -169,9 +168,3 @@ class Checkpoint(Callback):
     def load_state_dict(self, state_dict: State, /) -> None:
         self.saved = [Saved(**each) for each in state_dict["saved"]]
         self._last_iter = state_dict["last_iter"]
-
-
-def _check_numbers(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ConfigError(f"{name} is {number!r}: give 1 or more, or None")

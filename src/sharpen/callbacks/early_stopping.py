@@ -2,9 +2,9 @@
 
 import logging
 import math
-from typing import Literal
+from typing import Literal, get_args
 
-from ..errors import ConfigError
+from ..checks import check_choice, check_int
 from .base import Callback, Loop, State, Trained, has_validations
 from .tree import copy_tree
 
@@ -30,12 +30,10 @@ class EarlyStopping(Callback):
         baseline: float | None = None,
         restore_best_weights: bool = False,
     ) -> None:
-        check_mode(mode)
-        if patience < 0:
-            raise ConfigError(f"patience is {patience}: give the number of validations to wait, 0 or more")
+        check_choice("mode", mode, get_args(Mode))
         self.monitor = monitor
         self.min_delta = abs(min_delta)
-        self.patience = patience
+        self.patience = check_int("patience", patience, at_least=0)
         self.mode = mode
         self.baseline = baseline
         self.restore_best_weights = restore_best_weights
@@ -113,8 +111,3 @@ class EarlyStopping(Callback):
         self.best_iter = state_dict["best_iter"]
         self.stopped_iter = state_dict["stopped_iter"]
         self.best_weights = copy_tree(state_dict["best_weights"])
-
-
-def check_mode(mode: str) -> None:
-    if mode not in ("max", "min"):
-        raise ConfigError(f"mode is {mode!r}: use 'max' where more is better, 'min' where less is")

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_origin, overload
 
+from ..checks import did_you_mean, listed
 from ..errors import ComponentError, ComponentTypeError
 from .conformance import has_methods_of, is_instance, missing_methods
 from .construct import construct, instantiate_component
-from .messages import Origin, listed, name_of, suggestion
+from .messages import Origin, name_of
 from .paths import load_class, load_from
 from .registry import DEFAULT_REGISTRY, Maker, Target, classes_in_main
 
@@ -155,7 +156,7 @@ def _named(name: str, registry: Mapping[str, Target] | None, origin: Origin) -> 
         return target
     if "." in target:
         return load_from(target, origin)
-    hint = suggestion(name, known) or f" Known names: {listed(sorted(registry or DEFAULT_REGISTRY))}."
+    hint = did_you_mean(name, known) or f" Known names: {listed(sorted(registry or DEFAULT_REGISTRY))}."
     raise ComponentError(f"{origin}: there is no component named {name!r}.{hint}")
 
 

@@ -8,8 +8,9 @@ from abc import ABCMeta
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..checks import check_names, listed
 from ..errors import ComponentArgumentError, ComponentError, ComponentTypeError
-from .messages import Origin, listed, name_of, suggestion
+from .messages import Origin, name_of
 from .registry import Maker
 
 Parameters = Mapping[str, inspect.Parameter]
@@ -67,10 +68,7 @@ def _refuse_unknown(make: Maker, parameters: Parameters | None, given: Iterable[
     if parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     taken = [name for name in parameters if _takes(parameters, name)]
-    for name in given:
-        if name not in taken:
-            hint = suggestion(str(name), taken) or f" It takes {listed(taken) or 'none'}."
-            raise ComponentArgumentError(f"{origin}: {name_of(make)} takes no argument {name!r}.{hint}")
+    check_names(given, taken, owner=f"{origin}: {name_of(make)}", noun="argument", error=ComponentArgumentError)
 
 
 def _refuse_missing(make: Maker, parameters: Parameters | None, given: set[str], origin: Origin) -> None:

@@ -9,8 +9,9 @@ import inspect
 import pkgutil
 from types import ModuleType
 
+from ..checks import did_you_mean
 from ..errors import ComponentAttributeError, ComponentError, ComponentImportError, MissingExtraError
-from .messages import Origin, suggestion
+from .messages import Origin
 from .registry import Maker
 
 _OWN_PACKAGE = __name__.partition(".")[0]
@@ -48,7 +49,7 @@ def _find(parts: list[str], origin: Origin) -> object:
         package = (error.name or _OWN_PACKAGE).partition(".")[0]
         if parts[0] != _OWN_PACKAGE or package == _OWN_PACKAGE:
             raise
-        raise MissingExtraError(f"{origin} needs the package {package!r}: pip install {package}") from error
+        raise MissingExtraError.of(package, extra=None, feature=str(origin)) from error
     return found
 
 
@@ -62,7 +63,7 @@ def _import_longest(parts: list[str], origin: Origin) -> tuple[object, list[str]
             if not f"{name}.".startswith(f"{error.name}."):
                 raise
     top_level = [module.name for module in pkgutil.iter_modules()]
-    raise ComponentImportError(f"{origin}: there is no module {parts[0]!r}.{suggestion(parts[0], top_level)}")
+    raise ComponentImportError(f"{origin}: there is no module {parts[0]!r}.{did_you_mean(parts[0], top_level)}")
 
 
 def _attribute(owner: object, name: str, origin: Origin, *, is_last: bool) -> object:
@@ -73,7 +74,7 @@ def _attribute(owner: object, name: str, origin: Origin, *, is_last: bool) -> ob
     kind = "module" if isinstance(owner, ModuleType) else "class"
     owner_name = getattr(owner, "__name__", owner)
     error = ComponentAttributeError if is_last else ComponentImportError
-    raise error(f"{origin}: {kind} {owner_name!r} has no attribute {name!r}.{suggestion(name, known)}")
+    raise error(f"{origin}: {kind} {owner_name!r} has no attribute {name!r}.{did_you_mean(name, known)}")
 
 
 def _submodules(owner: object) -> list[str]:

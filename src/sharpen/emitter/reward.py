@@ -5,13 +5,12 @@ that counts; further ones follow with higher numbers.
 """
 
 import inspect
-import math
-import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, overload
 
+from ..checks import check_number, is_int
 from ..errors import InvalidInputError
 from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
 from ..tracer.base import active_tracer
@@ -72,15 +71,7 @@ def _name(name: Any) -> str:
 
 
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise InvalidInputError(f"{what} is {value!r} of type {type(value).__name__}: give a finite number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InvalidInputError(f"{what} is {value!r}: give a finite number")
-    return number
+    return float(check_number(what, value, error=InvalidInputError))
 
 
 @overload
@@ -169,4 +160,4 @@ def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
 
 def _read(attributes: Attributes, number: int) -> float | None:
     value = attributes.get(PRIMARY_REWARD_VALUE if number == 0 else f"{_PREFIX}.{number}.value")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_int(value) or isinstance(value, float) else None

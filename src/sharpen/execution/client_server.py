@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal
 
+from ..checks import check_int, check_number
 from ..errors import ConfigError
 from ..store import LightningStore
 from . import settings
@@ -64,9 +65,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             "managed_store", managed_store, "SHARPEN_MANAGED_STORE", settings.yes_or_no, None
         )
         self.managed_store = managed
-        self.n_runners = settings.count("n_runners", n_runners)
-        self.graceful_timeout = settings.seconds("graceful_timeout", graceful_timeout)
-        self.terminate_timeout = settings.seconds("terminate_timeout", terminate_timeout)
+        self.n_runners = check_int("n_runners", n_runners, at_least=1)
+        self.graceful_timeout = check_number("graceful_timeout", graceful_timeout, at_least=0, unit="seconds")
+        self.terminate_timeout = check_number("terminate_timeout", terminate_timeout, at_least=0, unit="seconds")
         self.main_process = settings.one_of("main_process", main_process, ("algorithm", "runner"))
         if main_process == "runner" and n_runners != 1:
             raise ConfigError(f"main_process='runner' runs one runner here, but n_runners is {n_runners}: use 1")

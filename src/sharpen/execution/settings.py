@@ -1,7 +1,6 @@
 """Settings of a strategy that may come from the environment: an argument wins over a variable, which wins over the
 default."""
 
-import math
 import os
 from collections.abc import Callable, Collection
 from typing import TypeVar
@@ -58,15 +57,3 @@ def check_port(name: str, value: int | None) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535):
         raise ConfigError(f"{name} is {value!r}: use 1 to 65535, or None for a free one")
     return value
-
-
-def count(name: str, value: int, *, at_least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ConfigError(f"{name} is {value!r}: give a whole number of at least {at_least}")
-    return value
-
-
-def seconds(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {value!r}: give a number of seconds, 0 or more")
-    return float(value)

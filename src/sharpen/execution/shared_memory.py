@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
+from ..checks import check_int, check_number
 from ..store import LightningStore
 from . import settings
 from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
@@ -32,13 +33,13 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         poll_interval: float = 0.05,
         managed_store: bool | None = None,
     ) -> None:
-        self.n_runners = settings.count("n_runners", n_runners)
+        self.n_runners = check_int("n_runners", n_runners, at_least=1)
         self.main_thread: MainRole = main_thread or ("runner" if n_runners == 1 else "algorithm")
         settings.one_of("main_thread", self.main_thread, ("algorithm", "runner"))
         self._is_asked_for = main_thread is not None
-        self.join_timeout = settings.seconds("join_timeout", join_timeout)
-        self.graceful_delay = settings.seconds("graceful_delay", graceful_delay)
-        self.poll_interval = settings.seconds("poll_interval", poll_interval)
+        self.join_timeout = check_number("join_timeout", join_timeout, at_least=0, unit="seconds")
+        self.graceful_delay = check_number("graceful_delay", graceful_delay, at_least=0, unit="seconds")
+        self.poll_interval = check_number("poll_interval", poll_interval, at_least=0, unit="seconds")
         self.managed_store = managed_store
         self._runs = Runs()
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..checks import is_int, is_number
 from ..errors import ConfigError
 from ..stats import check_confidence, mean_interval, wilson_interval
 from .completions import Completion, completion_text
 from .errors import RowError
 from .generation import GeneratedCompletion, Prompt, Sampling, complete
 from .list_dataset import Row
-from .plain_numbers import is_number, is_whole
 from .reward_runner import RewardFunction, RewardRunner, reward_runners
 from .rewards import MathRewardFunction, create_accuracy_reward, unshaped
 from .sources import Source, read_rows, value_of
@@ -189,7 +189,7 @@ class _Exam:
         check_confidence(self.confidence)
         if not is_number(self.correct_above):
             raise ConfigError(f"correct_above is {self.correct_above!r}: use a reward, such as 0.5")
-        if not is_whole(self.num_examples) or self.num_examples < 0:
+        if not is_int(self.num_examples) or self.num_examples < 0:
             raise ConfigError(f"num_examples is {self.num_examples!r}: use 0 for none, or a whole number above it")
         self.rewards.check(self.rows)
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..checks import check_int, is_int, is_number
 from ..errors import ConfigError, in_words
 from .completions import Message
 from .errors import ModelError, RowError
 from .messages import check_prompt
-from .plain_numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,8 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("max_new_tokens", self.max_new_tokens)
-        _check_count("batch_size", self.batch_size)
+        check_int("max_new_tokens", self.max_new_tokens, at_least=1)
+        check_int("batch_size", self.batch_size, at_least=1)
         if not is_number(self.temperature) or self.temperature < 0:
             raise ConfigError(f"temperature is {self.temperature!r}: use 0 for the likeliest answer, or more")
         if not is_number(self.top_p) or not 0 < self.top_p <= 1:
@@ -46,7 +46,7 @@ class Sampling:
             raise ConfigError(
                 f"top_p is {self.top_p} and does nothing at a temperature of 0: raise the temperature, or leave it out"
             )
-        if self.seed is not None and (not is_whole(self.seed) or not 0 <= self.seed <= _LARGEST_SEED):
+        if self.seed is not None and (not is_int(self.seed) or not 0 <= self.seed <= _LARGEST_SEED):
             raise ConfigError(f"seed is {self.seed!r}: use a whole number from 0, or None for a new one each time")
 
 
@@ -263,11 +263,3 @@ def _generator_of(device: "torch.device") -> "torch.Generator":
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     return torch.default_generator
-
-
-# -- checks ------------------------------------------------------------------------------------------
-
-
-def _check_count(name: str, value: object) -> None:
-    if not is_whole(value) or value < 1:
-        raise ConfigError(f"{name} is {value!r}: use a whole number of at least 1")

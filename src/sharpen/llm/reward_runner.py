@@ -16,10 +16,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from ..checks import is_number
 from ..errors import ConfigError, in_words
 from .completions import Completion, completion_text, prompt_text
 from .errors import RewardError, RewardTimeoutError
-from .plain_numbers import is_number
 
 T = TypeVar("T")
 Rewards = Sequence[float | None]

@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from ..checks import is_int
 from ..errors import ConfigError, MissingExtraError, in_words
 from ..files import size_in_words
 from .column_kinds import REFUSALS, table_error
 from .errors import DatasetError, RowError
 from .list_dataset import Dataset, ListDataset, Row
-from .plain_numbers import is_whole
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def value_of(row: Mapping[str, Any], number: int, column: str, *, source: str = 
 
 
 def check_max_samples(max_samples: int | None) -> None:
-    if max_samples is not None and (not is_whole(max_samples) or max_samples < 1):
+    if max_samples is not None and (not is_int(max_samples) or max_samples < 1):
         raise ConfigError(f"max_samples is {max_samples!r}: use a whole number from 1 on, or None for all rows")
 
 

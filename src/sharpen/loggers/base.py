@@ -7,6 +7,7 @@ to the process that trains. A step is a number of iterations; several calls may 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from ..checks import is_int
 from ..errors import ConfigError
 from .level import LogLevel
 
@@ -17,7 +18,7 @@ class Logger:
     """Base of all loggers. One of our own overrides `log_metrics`, and of the others what it has a use for."""
 
     def __init__(self, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
-        if isinstance(loglevel, bool) or not isinstance(loglevel, int):
+        if not is_int(loglevel):
             levels = ", ".join(f"LogLevel.{level.name}" for level in LogLevel)
             raise ConfigError(f"loglevel is {loglevel!r}: use {levels}, or a number")
         self.loglevel = loglevel

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..checks import check_int
 from .base import FinishStatus, Logger
 from .level import LogLevel
 from .metrics import as_numbers
@@ -37,10 +37,8 @@ class ConsoleLogger(Logger):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(loglevel)
-        if every_n_steps < 1:
-            raise ConfigError(f"every_n_steps is {every_n_steps}: give 1 or more")
         self.total = total
-        self.every_n_steps = every_n_steps
+        self.every_n_steps = check_int("every_n_steps", every_n_steps, at_least=1)
         self.metrics = metrics
         self.float_format = float_format
         self._console = console

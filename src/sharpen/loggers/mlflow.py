@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtraError
+from ..checks import needs_extra
 from .base import FinishStatus, Logger
 from .level import LogLevel
 from .metrics import as_numbers
@@ -118,11 +118,9 @@ class MlflowLogger(Logger):
 
 def _client(tracking_uri: str | os.PathLike[str] | None, folder: Path) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    try:
+    with needs_extra("mlflow", extra="mlflow", feature="MlflowLogger"):
         import mlflow
         from mlflow.tracking import MlflowClient
-    except ImportError as error:
-        raise MissingExtraError.of("mlflow", extra="mlflow", feature="MlflowLogger") from error
     # MLflow's own default is a database, which mlflow-skinny cannot open.
     is_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     uri = tracking_uri or (mlflow.get_tracking_uri() if is_set else folder)

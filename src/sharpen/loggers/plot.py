@@ -3,11 +3,11 @@
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import ConfigError, MissingExtraError
+from ..checks import check_names, needs_extra
+from ..errors import ConfigError
 from ..files import read_csv, read_json_lines
 
 RunPath: TypeAlias = str | os.PathLike[str]
@@ -123,19 +123,13 @@ def _chosen(curves: Mapping[str, Curves], metrics: Sequence[str] | None) -> list
     known = list(dict.fromkeys(name for run in curves.values() for name in run))
     if metrics is None:
         return known
-    for name in metrics:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no metric {name!r} to plot; there are: {', '.join(known)}{hint}")
+    check_names(metrics, known, owner="the run", noun="metric")
     return list(metrics)
 
 
 def _draw(curves: Mapping[str, Curves], metrics: Sequence[str], target: Path) -> Path:
-    try:
+    with needs_extra("matplotlib", extra="plot", feature="plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError.of("matplotlib", extra="plot", feature="plot") from error
     columns = min(len(metrics), 3)
     rows = math.ceil(len(metrics) / columns)
     figure = Figure(figsize=(4.5 * columns, 3.0 * rows), layout="constrained")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtraError
+from ..checks import needs_extra
 from .base import FinishStatus, Logger
 from .level import LogLevel
 from .metrics import as_numbers
@@ -93,9 +93,7 @@ class TensorBoardLogger(Logger):
 
 
 def _event_file(dirpath: Path) -> Any:
-    try:
+    with needs_extra("tensorboard", extra="tensorboard", feature="TensorBoardLogger"):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise MissingExtraError.of("tensorboard", extra="tensorboard", feature="TensorBoardLogger") from error
     dirpath.mkdir(parents=True, exist_ok=True)
     return EventFileWriter(str(dirpath))

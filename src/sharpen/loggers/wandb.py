@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import MissingExtraError
+from ..checks import needs_extra
 from .base import FinishStatus, Logger
 from .level import LogLevel
 from .metrics import as_numbers
@@ -68,10 +68,8 @@ class WandbLogger(Logger):
         if mode in ("offline", "disabled"):
             # W&B's own process reads it at its start: offline means that errors are not reported either.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        try:
+        with needs_extra("wandb", extra="wandb", feature="WandbLogger"):
             import wandb
-        except ImportError as error:
-            raise MissingExtraError.of("wandb", extra="wandb", feature="WandbLogger") from error
         if self.dirpath is not None:
             self.dirpath.mkdir(parents=True, exist_ok=True)
         settings = {"project": self.project, "name": self.name, "dir": self.dirpath, "mode": self.mode, "id": self._id}

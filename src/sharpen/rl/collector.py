@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..checks import check_int
 from ..errors import InvalidInputError
 from .episodes import EpisodeBatch
 from .finite_env import FiniteVectorEnv
@@ -49,8 +50,7 @@ class Collector:
         episode of its batch. The policy may learn between two batches. The first batch is smaller by `n_waiting`, the
         number of steps that the caller has kept from before, and the last batch holds whatever remains.
         """
-        if n_step < 1:
-            raise InvalidInputError(f"n_step is {n_step!r}: use a whole number, 1 or more")
+        n_step = check_int("n_step", n_step, at_least=1, error=InvalidInputError)
         buffer = _Buffer(len(self.env), self._buffer_rounds)
         taken, kept, due = 0, 0, n_step - n_waiting
         for played in self._rounds(None, deterministic, buffer):

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..errors import ConfigError, QueueError
+from ..checks import check_int
+from ..errors import QueueError
 from .queue_server import QueueClient, QueueServer
 
 T = TypeVar("T")
@@ -40,9 +41,8 @@ class DataQueue(Generic[T]):
         seed: int | None = None,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        if repeat < -1:
-            raise ConfigError(f"repeat is {repeat}: use a number of times, or -1 for ever")
-        self.dataset, self.repeat, self.shuffle = dataset, repeat, shuffle
+        self.dataset, self.shuffle = dataset, shuffle
+        self.repeat = check_int("repeat", repeat, at_least=-1)  # -1: without end
         self.producer_num_workers, self.queue_maxsize = producer_num_workers, queue_maxsize
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self._wait_seconds = wait_seconds

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 import numpy as np
 
+from ..checks import check_choice, check_int
 from ..errors import ConfigError, GymSpaceValidationError, InvalidInputError
 from ..loggers import LogLevel
 from .env_set import PERIODIC, Begin, EnvSet, Note, Settings
@@ -41,8 +42,7 @@ class FiniteVectorEnv(abc.ABC):
         n: int,
         logger: LogWriter | Sequence[LogWriter] = (),
     ) -> None:
-        if n < 1:
-            raise ConfigError(f"concurrency is {n}: use 1 or more")
+        n = check_int("concurrency", n, at_least=1)
         self.observation_space, self.action_space = observation_space, action_space
         self.loggers = [logger] if isinstance(logger, LogWriter) else list(logger)
         self._n = n
@@ -341,8 +341,7 @@ def vectorize_env(
     from .worker_env import FiniteShmemVectorEnv, FiniteSubprocVectorEnv
 
     kinds = {"subproc": FiniteSubprocVectorEnv, "shmem": FiniteShmemVectorEnv}
-    if env_type != "dummy" and env_type not in kinds:
-        raise ConfigError(f"finite_env_type is {env_type!r}: use 'dummy', 'subproc' or 'shmem'")
+    check_choice("finite_env_type", env_type, ("dummy", *kinds))
     factories = [env_factory] * concurrency if callable(env_factory) else list(env_factory)
     if isinstance(env_factory, type) and issubclass(env_factory, VectorSimulator):
         return FiniteVectorSimulatorEnv(env_factory, concurrency, logger)

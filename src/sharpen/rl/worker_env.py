@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..checks import check_int
 from ..errors import ConfigError, WorkerDiedError
 from .env_set import SHOWN, Begin, Note, Settings
 from .finite_env import EnvFactory, FiniteVectorEnv, seeds_of
@@ -151,9 +152,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
 def _bounds(n: int, processes: int | None) -> list[tuple[int, int]]:
     """Which slots belong to which worker."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if processes is not None and processes < 1:
-        raise ConfigError(f"processes is {processes}: use 1 or more")
-    count = min(n, processes or cores)
+    count = min(n, check_int("processes", processes, at_least=1, optional=True) or cores)
     edges = [n * number // count for number in range(count + 1)]
     return list(itertools.pairwise(edges))
 

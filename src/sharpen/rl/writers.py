@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..checks import check_ints
 from ..files import CsvTable
 from ..loggers import Logger, LogLevel, MlflowLogger, TensorBoardLogger
 from .log_writer import Contents, LogBuffer, LogWriter, is_number
@@ -48,8 +48,7 @@ class ConsoleWriter(_EpisodeWriter):
         *,
         stream: TextIO | None = None,
     ) -> None:
-        if log_every_n_episode < 1:
-            raise ConfigError(f"log_every_n_episode is {log_every_n_episode}: use 1 or more")
+        check_ints(log_every_n_episode=log_every_n_episode)
         super().__init__(loglevel)
         self.log_every_n_episode, self.total_episodes = log_every_n_episode, total_episodes
         self._float, self._counter = float_format.removeprefix(":"), counter_format.removeprefix(":")

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ..checks import is_number
+
 MOMENT = "%Y-%m-%dT%H:%M:%S%z"
 EARLIER = "earlier_seconds"
 START = "start"
@@ -51,19 +53,15 @@ def is_of_last_start(
 
 def seconds_worked(config: Mapping[str, Any], result: Mapping[str, Any] | None, ended: float | None) -> float | None:
     """Over all starts: as the result of the last one says, or from when it began to `ended`."""
-    if result is not None and _is_number(result.get("seconds")):
+    if result is not None and is_number(result.get("seconds")):
         return float(result["seconds"])
     began = last_start(config)
     if began is None or ended is None:
         return None
     earlier = config.get(EARLIER)
-    return max(ended - began, 0.0) + (float(earlier) if _is_number(earlier) else 0.0)  # type: ignore[arg-type]
+    return max(ended - began, 0.0) + (float(earlier) if is_number(earlier) else 0.0)
 
 
 def _resumed(config: Mapping[str, Any]) -> list[Any]:
     found = config.get("resumed")
     return found if isinstance(found, list) else []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import math
-import random
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,6 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..checks import Backoff
 from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
 from ..http.proxies import is_loopback
@@ -47,7 +47,6 @@ from .tokens import given_token, read_token, token_file_of
 from .transitions import ENDED
 
 log = logging.getLogger(__name__)
-_jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 
 LOOK_SECONDS = 0.25  # how soon a call that waits for the server notices that it should not
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
@@ -165,22 +164,21 @@ class LightningStoreClient(LightningStore):
 
     async def send_surely(self, request: Entry, seconds: float) -> bytes | None:
         """Send until there is an answer; None says that the store has no such thing."""
-        end, pause = time.monotonic() + seconds, 0.05
+        backoff = Backoff(0.05, maximum=5.0, jitter=0.5, deadline_seconds=seconds)
         while True:
             try:
                 answer = await self.send(request)
             except Away as error:
                 self.is_away = True
-                left = end - time.monotonic()
-                if left <= 0 or not self._is_waiting:
+                pause = next(backoff, None)
+                if pause is None or not self._is_waiting:
                     if error.kind == StoreFullError.__name__:
                         raise StoreFullError(str(error)) from error
                     when = f"within {seconds:g} s" if self._is_waiting else "after the parent process had gone"
                     raise StoreUnavailableError(
                         f"the store at {self.url} did not answer {when}; last error: {error}"
                     ) from error
-                await self._rest(min(pause * _jitter.uniform(0.5, 1.0), left))
-                pause = min(pause * 2, 5.0)
+                await self._rest(pause)
             else:
                 self.is_away = False
                 self._spooler.server_is_there()

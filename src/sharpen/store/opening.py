@@ -7,7 +7,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from ..components.messages import suggestion
+from ..checks import did_you_mean
 from ..errors import InvalidInputError
 from .base import LightningStore
 
@@ -68,7 +68,7 @@ def _unknown(scheme: str) -> str:
     if scheme in ("http", "https"):
         return f"a database URL begins with {scheme}://, which is the address of a store server: give a database here"
     known = [f"{each}://" for each in SCHEMES]
-    near = suggestion(f"{scheme}://", known)
+    near = did_you_mean(f"{scheme}://", known)
     return f"a database URL begins with {scheme}://: use sqlite:///PATH, postgresql://, redis:// or a plain path.{near}"
 
 

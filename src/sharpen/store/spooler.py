@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-import random
 import threading
 from pathlib import Path
 from typing import Protocol
 
+from ..checks import Backoff
 from ..errors import AccessDeniedError, SharpenError, StoreError, StoreFileError, StoreUnavailableError
 from .spool import Entry, Spool, key_of
 
 log = logging.getLogger(__name__)
-_jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
 
 
 class Away(Exception):
@@ -99,13 +98,12 @@ class Spooler:
                 self._replaying = asyncio.get_running_loop().create_task(self._replay_until_done())
 
     async def _replay_until_done(self) -> None:
-        pause = 0.2
+        backoff = Backoff(0.2, maximum=5.0, jitter=0.5)
         while self.count:
             try:
                 await self._replay()
             except Away:
-                await asyncio.sleep(pause * _jitter.uniform(0.5, 1.0))
-                pause = min(pause * 2, 5.0)
+                await backoff.wait_async()
 
     async def _replay(self) -> None:
         """Send everything, leftovers of earlier workers first; what belongs to another store stays."""

@@ -8,10 +8,9 @@ import builtins
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from ..errors import MissingExtraError
+from ..checks import check_installed
 from .otel import OtelTracer
 from .sdk import load_sdk
 from .shared import Patch, Shared
@@ -30,8 +29,7 @@ class AgentOpsTracer(OtelTracer):
     _sources = frozenset({"otel", _SOURCE})
 
     def __init__(self, agentops_managed: bool = True, instrument_managed: bool = True, daemon: bool = True) -> None:
-        if find_spec("agentops") is None:
-            raise MissingExtraError.of("agentops", extra="agentops", feature="AgentOpsTracer")
+        check_installed("agentops", extra="agentops", feature="AgentOpsTracer")
         super().__init__()
         self.agentops_managed = agentops_managed
         self.instrument_managed = instrument_managed

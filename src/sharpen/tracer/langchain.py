@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..errors import MissingExtraError, in_words
+from ..checks import needs_extra
+from ..errors import in_words
 from .plain import plain
 
 if TYPE_CHECKING:
     from .base import Tracer
 
-try:
+with needs_extra("langchain-core", extra="langchain", feature="get_langchain_handler"):
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatGeneration, Generation, LLMResult
-except ImportError:
-    raise MissingExtraError.of("langchain-core", extra="langchain", feature="get_langchain_handler") from None
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ..checks import did_you_mean, listed
 from ..components import DEFAULT_REGISTRY
 from ..components.conformance import has_methods_of
-from ..components.messages import Origin, listed, suggestion
+from ..components.messages import Origin
 from ..components.paths import load_from
 from ..components.registry import Target, classes_in_main
 from ..errors import ComponentError, ComponentTypeError
@@ -23,7 +24,7 @@ def check_name(spec: str | Mapping[str, Any], expected_type: type, spec_name: st
     target = known.get(name, name)
     if isinstance(target, str) and "." not in target:
         fitting = sorted(each for each, leads_to in known.items() if _is_a(_loaded(leads_to), expected_type))
-        hint = suggestion(name, fitting) or f" Known names: {listed(fitting)}."
+        hint = did_you_mean(name, fitting) or f" Known names: {listed(fitting)}."
         raise ComponentError(f"{origin}: there is no component named {name!r}.{hint}")
     found = _loaded(target)
     if isinstance(found, str) and _is_in_loaded_module(found):

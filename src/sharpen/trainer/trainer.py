@@ -13,6 +13,7 @@ import msgspec
 from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
 from ..algorithm.sequence import file_name, stages_of, title_of
 from ..callbacks import Callback
+from ..checks import check_ints
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
@@ -106,7 +107,8 @@ class Trainer(LoopFace, Factories):
         max_rollouts = renamed("max_tasks", max_tasks, max_rollouts)
         adapter = renamed("triplet_exporter", triplet_exporter, adapter)
         check_daemon(daemon)
-        _check_counts(n_runners=n_runners, max_rollouts=max_rollouts, algorithm_retries=algorithm_retries)
+        check_ints(n_runners=n_runners, max_rollouts=max_rollouts)
+        check_ints(at_least=0, algorithm_retries=algorithm_retries)
         _check_settings(seed, stall_seconds, dev=dev, dashboard=dashboard)
         self.is_dev = dev
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
@@ -380,13 +382,6 @@ def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutC
         return msgspec.convert(dict(given), RolloutConfig)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise ConfigError(f"rollout_config is {given!r}: {error}") from error
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        low = 0 if name == "algorithm_retries" else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-            raise ConfigError(f"{name} is {value!r}: give a whole number of at least {low}, or leave it out")
 
 
 def _check_settings(seed: object, stall_seconds: object, **switches: object) -> None:

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from ..errors import ConfigError, InvalidInputError, MissingExtraError, MissingValueError, SecretError
+from ..checks import check_choice, needs_extra
+from ..errors import ConfigError, InvalidInputError, MissingValueError, SecretError
 from ..secrets import HIDDEN, REFERENCE, map_secrets, secret_in_url, secrets_in
 from .poml import render_poml
 from .rollouts import AttemptedRollout
@@ -153,8 +154,7 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
     allows_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.engine not in ("f-string", "jinja", "poml"):
-            raise ConfigError(f"engine is {self.engine!r}: use f-string, jinja or poml")
+        check_choice("engine", self.engine, ("f-string", "jinja", "poml"))
         if self.allows_code and self.engine != "poml":
             raise ConfigError(f'allows_code is for engine="poml" alone, and the engine is {self.engine!r}')
 
@@ -170,11 +170,9 @@ _JINJA_NAME = re.compile(r"'(\w+)' is undefined")
 
 
 def _render_jinja(template: str, values: dict[str, Any]) -> str:
-    try:
+    with needs_extra("jinja2", extra="prompts", feature='PromptTemplate with engine="jinja"'):
         from jinja2 import StrictUndefined, UndefinedError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        raise MissingExtraError.of("jinja2", extra="prompts", feature='PromptTemplate with engine="jinja"') from None
 
     class Missing(StrictUndefined):
         """A condition may ask for it."""

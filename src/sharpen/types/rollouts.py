@@ -3,10 +3,12 @@
 Values are frozen: a change in the store is seen by asking the store again.
 """
 
-import math
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from ..checks import check_choice, check_int, check_number
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
@@ -17,18 +19,6 @@ ATTEMPT_STATUSES: tuple[AttemptStatus, ...] = get_args(AttemptStatus)
 ROLLOUT_MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 
 TaskInput = Any
-
-
-def _check_mode(mode: str | None) -> None:
-    if mode is not None and mode not in ROLLOUT_MODES:
-        raise ValueError(f"mode is {mode!r}: use one of {', '.join(ROLLOUT_MODES)}, or None")
-
-
-def _check_seconds(name: str, value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} is {value!r}: give a number of seconds above 0, or None for no limit")
 
 
 class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,13 +33,13 @@ class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_condition: list[AttemptStatus] = []
 
     def __post_init__(self) -> None:
-        _check_seconds("timeout_seconds", self.timeout_seconds)
-        _check_seconds("unresponsive_seconds", self.unresponsive_seconds)
-        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise ValueError(f"max_attempts is {self.max_attempts!r}: a rollout needs at least 1 attempt")
+        for name in ("timeout_seconds", "unresponsive_seconds"):
+            if (seconds := getattr(self, name)) is not None:
+                force_setattr(self, name, check_number(name, seconds, above=0, unit="seconds"))
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            force_setattr(self, "max_attempts", check_int("max_attempts", self.max_attempts, at_least=1))
         for status in self.retry_condition:
-            if status not in ATTEMPT_STATUSES:
-                raise ValueError(f"retry_condition holds {status!r}: use any of {', '.join(ATTEMPT_STATUSES)}")
+            check_choice("retry_condition", status, ATTEMPT_STATUSES)
 
 
 _DEFAULT_CONFIG = RolloutConfig()
@@ -122,4 +112,4 @@ class EnqueueRolloutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     rollout_id: str | None = None
 
     def __post_init__(self) -> None:
-        _check_mode(self.mode)
+        check_choice("mode", self.mode, ROLLOUT_MODES, optional=True)

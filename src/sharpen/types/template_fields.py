@@ -16,9 +16,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
+from ..checks import nearest_names
 from ..errors import InvalidInputError, MissingValueError
 
 # A name, and what str.format allows behind it: attributes and items, a conversion, a format.
@@ -71,7 +71,7 @@ def _filled(field: Field, values: Mapping[str, Any]) -> str:
 
 def why_missing(name: str, values: Mapping[str, Any]) -> str:
     """The middle of a message about a field without a value, which ends with how to write it as text."""
-    near = get_close_matches(name, values, n=1, cutoff=0)
+    near = nearest_names(name, values, limit=1, cutoff=0)
     given = f"the closest name given is {near[0]!r}" if near else "no values were given"
     return f"but format() got no value for {name!r} ({given}). To have it as text, write "
 

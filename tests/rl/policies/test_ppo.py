@@ -211,7 +211,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
         PPO(torch.nn.Linear(2, 3), SIGN_OBS, TWO, 1e-3)
     with raises(ConfigError, "repeat", 0):
         made().learn(three_steps(), repeat=0)
-    with raises(ConfigError, "PPO.learn", "batch_size", "update_kwargs"):
+    with raises(ConfigError, "PPO.learn", "epochs", "batch_size"):
         made().learn(three_steps(), epochs=3)
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from ...checks import check_ints
 from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, Rollout, TaskT
 from ..base import State
@@ -32,7 +33,7 @@ from ..prompts.promotion import Promotion
 from ..prompts.race import Race
 from ..prompts.scoreboard import side_by_side
 from ..prompts.seed_check import check_seed
-from ..prompts.settings import check_client, check_counts, check_models, check_temperature
+from ..prompts.settings import check_client, check_models, check_temperature
 from ..prompts.shared_options import SharedOptions, check_options
 from ..rewards import why_failed, with_last_attempt
 from ..task_order import indices_of_batch
@@ -114,7 +115,7 @@ class APO(PromptOptimiser[TaskT]):
         self.gradient_batch_size, self.beam_width, self.branch_factor = gradient_batch_size, beam_width, branch_factor
         self.max_concurrent_calls, self.edit_attempts = max_concurrent_calls, edit_attempts
         self._prompts = {"critique_prompts": critique_prompts, "edit_prompts": edit_prompts}
-        check_counts(
+        check_ints(
             gradient_batch_size=gradient_batch_size,
             beam_width=beam_width,
             branch_factor=branch_factor,

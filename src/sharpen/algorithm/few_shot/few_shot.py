@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from ...checks import check_ints
 from ...errors import ConfigError
 from ...types import LLM, PromptTemplate, TaskT
 from ..base import State
@@ -18,7 +19,6 @@ from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
-from ..prompts.settings import check_counts
 from ..prompts.shared_options import SharedOptions, check_options
 from .demo_sets import DemoSet, Proposal, changed_set, random_set
 from .demonstration import Demonstration
@@ -77,7 +77,7 @@ class FewShot(PromptOptimiser[TaskT]):
         **shared: Unpack[SharedOptions],
     ) -> None:
         check_options(self, FewShot, shared)
-        check_counts(max_demos=max_demos, candidates=candidates, max_explore_rollouts=max_explore_rollouts)
+        check_ints(max_demos=max_demos, candidates=candidates, max_explore_rollouts=max_explore_rollouts)
         _check_reward(min_reward)
         self.max_demos, self.num_candidates, self.min_reward = max_demos, candidates, min_reward
         self.explore_temperatures = _temperatures(explore_temperature)

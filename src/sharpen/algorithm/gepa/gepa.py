@@ -10,13 +10,14 @@ import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ...checks import check_ints
 from ...errors import ConfigError, MissingExtraError
 from ...types import TaskT
 from ..bounds import UpperBound
 from ..prompts.assistant import Assistant, choose_client
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.promotion import Promotion
-from ..prompts.settings import check_client, check_counts, check_models, check_temperature
+from ..prompts.settings import check_client, check_models, check_temperature
 from ..prompts.shared_options import SharedOptions, check_options
 from .budget import check_budget
 from .gepa_search import GepaSearch
@@ -79,7 +80,7 @@ class GEPA(PromptOptimiser[TaskT]):
         super().__init__(rollout_batch_timeout=rollout_batch_timeout, patience=patience, promotion=promotion, **shared)
         if max_metric_calls is None:
             raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
-        check_counts(max_metric_calls=max_metric_calls)
+        check_ints(max_metric_calls=max_metric_calls)
         check_models(reflection_model=reflection_model)
         check_client("reflection_client", reflection_client)
         if reflection_temperature is not None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...components.messages import listed
+from ...checks import listed
 from ...errors import ConfigError, MissingExtraError, RunError
 from ..base import Algorithm, key_for
 from .call_failures import NoAnswerError, TooLongError, complains_of, failure_of, without_key

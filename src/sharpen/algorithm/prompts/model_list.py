@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ...components.messages import listed
+from ...checks import listed
 from ...errors import RunError
 from .call_failures import failure_of
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...adapter import TraceToMessages
+from ...checks import check_ints
 from ...errors import ConfigError, RunError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
@@ -42,7 +43,7 @@ from .scoreboard import Scoreboard, cost_metrics
 from .seed_check import check_seed
 from .seed_prompt import seed_prompts
 from .served_model import served_model
-from .settings import check_counts, check_search
+from .settings import check_search
 from .tree import draw_tree
 from .tree_svg import tree_svg
 from .unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
@@ -93,7 +94,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         model: str | os.PathLike[str] | None = None,
         max_response_tokens: int = 512,
     ) -> None:
-        check_counts(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
+        check_ints(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
         check_search(rollout_batch_timeout, promotion, train_split, seed, perfect_reward)
         self.perfect_reward = perfect_reward
         self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout

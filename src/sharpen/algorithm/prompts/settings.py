@@ -7,12 +7,6 @@ from ...errors import ConfigError
 from .promotion import Promotion
 
 
-def check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
-
-
 def check_search(
     timeout: float, promotion: str, train_split: float, seed: int | None, perfect_reward: float | None
 ) -> None:

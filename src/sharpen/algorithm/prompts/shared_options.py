@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from typing import TypedDict
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def check_options(search: object, kind: type, given: Iterable[str]) -> None:
     known = [*_names_of(kind), *SharedOptions.__annotations__]
     for name in given:
         if name not in known:
-            raise ConfigError(f"{type(search).__name__} has no option {name!r}.{suggestion(name, known)}")
+            raise ConfigError(f"{type(search).__name__} has no option {name!r}.{did_you_mean(name, known)}")
 
 
 def _names_of(kind: type) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError
 from .sources import Path_, Source
 
@@ -158,7 +158,7 @@ def read_document(path: Path, name: str) -> Document:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        hint = suggestion(path.name, [each.name for each in path.parent.glob("*.y*ml")])
+        hint = did_you_mean(path.name, [each.name for each in path.parent.glob("*.y*ml")])
         raise ConfigError(
             f"there is no file {str(path)!r}: give the path of a configuration, or 'sharpen init'.{hint}".rstrip(".")
         ) from None

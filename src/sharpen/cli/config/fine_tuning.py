@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...components.paths import class_path
 from ...errors import ConfigError
 from ...llm.training.trl_names import Algorithm
@@ -61,7 +61,7 @@ def wrapper_of(config: "TrainConfig") -> Any:
 def _method(config: "TrainConfig") -> str:
     method = config.values.get("method")
     if method not in METHODS:
-        hint = suggestion(str(method), METHODS) or f" Use one of {', '.join(METHODS)}."
+        hint = did_you_mean(str(method), METHODS) or f" Use one of {', '.join(METHODS)}."
         raise ConfigError(f"{config.source(('method',)).exact()}: method is {method!r}.{hint}")
     return str(method)
 

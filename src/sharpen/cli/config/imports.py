@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError, SharpenError, in_words
 
 
@@ -40,7 +40,7 @@ def load(text: str, folder: Path, place: str) -> Any:
     for part in name.split("."):
         if not hasattr(found, part):
             known = [each for each in dir(found) if not each.startswith("_")]
-            raise ConfigError(f"{place} is {text!r}, but {module_text} has no {part!r}.{suggestion(part, known)}")
+            raise ConfigError(f"{place} is {text!r}, but {module_text} has no {part!r}.{did_you_mean(part, known)}")
         found = getattr(found, part)
     return found
 
@@ -82,7 +82,7 @@ def _of_file(text: str, folder: Path, place: str) -> Any:
     """The module of a file, under the name that other processes find it by."""
     path = (folder / text).resolve()
     if not path.is_file():
-        near = suggestion(path.name, [each.name for each in path.parent.glob("*.py")])
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")])
         raise ConfigError(f"{place}: there is no file {str(path)!r}.{near}")
     if not path.stem.isidentifier():
         raise ConfigError(f"{place}: {path.name!r} cannot be imported, for its name is no identifier: rename it")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError
 from ...secrets import shown
 from ...types import LLM, NamedResources, PromptTemplate
@@ -39,7 +39,7 @@ def _read(given: Any, path: Path_, folder: Path, specs: Specs) -> Any:
     name = given.get("type")
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        hint = suggestion(str(name), KINDS) or f" Use {', '.join(KINDS)}."
+        hint = did_you_mean(str(name), KINDS) or f" Use {', '.join(KINDS)}."
         raise ConfigError(f"{specs.at((*path, 'type'))}: there is no resource of type {name!r}.{hint}")
     arguments = {key: value for key, value in given.items() if key != "type"}
     fields = [each.name for each in msgspec.structs.fields(kind)]

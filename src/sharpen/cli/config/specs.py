@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...checks import did_you_mean, listed
 from ...components import DEFAULT_REGISTRY, load_class
 from ...components.addresses import is_address
 from ...components.construct import construct
-from ...components.messages import Origin, listed, name_of, suggestion
+from ...components.messages import Origin, name_of
 from ...errors import ComponentTypeError, ConfigError, MissingExtraError, SharpenError
 from ...secrets import shown
 from .arguments import Maker, argument_names, is_verl, unknown_verl_key, verl_leaves
@@ -51,7 +52,7 @@ class Specs:
             return target
         if "." not in target:
             fitting = self._fitting(path)
-            hint = suggestion(name, fitting) or f" Known names: {listed(fitting, limit=12)}."
+            hint = did_you_mean(name, fitting) or f" Known names: {listed(fitting, limit=12)}."
             raise ConfigError(f"{self.at(path)}: there is no component named {name!r}.{hint}")
         try:
             return load_class(target)
@@ -108,7 +109,7 @@ class Specs:
         """Refuse the first key that is not known, with the nearest that is."""
         for key in given if known is not None else ():
             if key not in (known or ()):
-                hint = suggestion(key, known or ()) or f" It takes {listed(known or [], limit=12) or 'none'}."
+                hint = did_you_mean(key, known or ()) or f" It takes {listed(known or [], limit=12) or 'none'}."
                 raise ConfigError(f"{self._place((*path, key)).exact()}: {owner} takes no {key!r}.{hint}")
 
     def _check_verl(self, config: Mapping[str, Any], path: Path_) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError, MissingExtraError
 from ...secrets import shown
 from ...types import Dataset, SizedDataset
@@ -64,7 +64,7 @@ class Tasks:
                 f"{self._specs.at(path)} is {text!r}: give a file that ends in {', '.join(_READERS)}, or 'module:name'"
             )
         if not file.is_file():
-            near = suggestion(file.name, [each.name for each in file.parent.glob("*")] if file.parent.is_dir() else [])
+            near = did_you_mean(file.name, [each.name for each in file.parent.glob("*")])
             raise ConfigError(f"{self._specs.at(path)}: there is no file {str(file)!r}.{near}")
         return file
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError, SharpenError
 from ...secrets import shown
 from ...types import Dataset
@@ -221,13 +221,13 @@ class TrainConfig:
         keys = list(dict.fromkeys([*EVERYWHERE, *known]))
         for key in self.values:
             if key not in keys:
-                hint = suggestion(key, keys) or f" A configuration of {self.kind} has: {', '.join(sorted(keys))}."
+                hint = did_you_mean(key, keys) or f" A configuration of {self.kind} has: {', '.join(sorted(keys))}."
                 raise ConfigError(f"{self.source((key,)).exact()}: there is no key {key!r}.{hint}")
 
     def _read_kind(self) -> Kind:
         kind = self.values.get("kind", "agents")
         if kind not in KINDS:
-            hint = suggestion(str(kind), KINDS) or f" Use one of {', '.join(KINDS)}."
+            hint = did_you_mean(str(kind), KINDS) or f" Use one of {', '.join(KINDS)}."
             raise ConfigError(f"{self.source(('kind',)).exact()}: kind is {kind!r}.{hint}")
         return kind  # type: ignore[no-any-return]
 

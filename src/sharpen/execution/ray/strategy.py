@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...checks import check_int, check_number
 from ...errors import ConfigError
 from ...store import LightningStore
 from .. import settings
@@ -68,7 +69,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         if address is not None:
             check_address(address, is_asked=False)
         self.address = address
-        self.n_runners = settings.count("n_runners", n_runners, at_least=0 if min_runners == 0 else 1)
+        self.n_runners = check_int("n_runners", n_runners, at_least=0 if min_runners == 0 else 1)
         self.min_runners, self.max_runners = _bounds(n_runners, min_runners, max_runners)
         self.runner_resources = resources.checked("runner_resources", runner_resources, {"CPU": 1})
         self.algorithm = settings.one_of("algorithm", algorithm, ("driver", "actor"))
@@ -84,10 +85,10 @@ class RayExecutionStrategy(ExecutionStrategy):
             "managed_store", managed_store, "SHARPEN_MANAGED_STORE", settings.yes_or_no, None
         )
         self.managed_store = managed
-        self.idle_timeout = settings.seconds("idle_timeout", idle_timeout)
-        self.placement_timeout = settings.seconds("placement_timeout", placement_timeout)
-        self.graceful_timeout = settings.seconds("graceful_timeout", graceful_timeout)
-        self.terminate_timeout = settings.seconds("terminate_timeout", terminate_timeout)
+        self.idle_timeout = check_number("idle_timeout", idle_timeout, at_least=0, unit="seconds")
+        self.placement_timeout = check_number("placement_timeout", placement_timeout, at_least=0, unit="seconds")
+        self.graceful_timeout = check_number("graceful_timeout", graceful_timeout, at_least=0, unit="seconds")
+        self.terminate_timeout = check_number("terminate_timeout", terminate_timeout, at_least=0, unit="seconds")
         self.mounts: Sequence[Mount] = ()
         """Other applications at the address of the store, where this run serves it."""
         self._runs = Runs()
@@ -184,8 +185,8 @@ def _gateway_token() -> Iterator[dict[str, str]]:
 
 
 def _bounds(n_runners: int, low: int | None, high: int | None) -> tuple[int, int]:
-    low = settings.count("min_runners", n_runners if low is None else low, at_least=0)
-    high = settings.count("max_runners", n_runners if high is None else high)
+    low = check_int("min_runners", n_runners if low is None else low, at_least=0)
+    high = check_int("max_runners", n_runners if high is None else high, at_least=1)
     if not low <= n_runners <= high:
         raise ConfigError(
             f"n_runners is {n_runners}, min_runners {low} and max_runners {high}: a run begins with n_runners, so give "

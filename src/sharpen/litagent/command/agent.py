@@ -5,13 +5,13 @@ from a call, from its exit code, or from a function. Whatever happens, no proces
 """
 
 import asyncio
-import math
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...checks import check_number
 from ...emitter import operation
 from ...emitter.span import emit
 from ...errors import AgentTimeoutError, ConfigError
@@ -66,7 +66,7 @@ class CommandAgent(LitAgent[Any]):
         self.reward = check_reward(reward)
         self.cwd = None if cwd is None else Path(cwd)
         self.timeout_seconds = _check_timeout(timeout_seconds)
-        self.grace_seconds = _seconds("grace_seconds", grace_seconds)
+        self.grace_seconds = check_number("grace_seconds", grace_seconds, at_least=0, unit="seconds")
         self.exit_codes = _check_codes(exit_codes)
         self.max_output_bytes = check_max_bytes(max_output_bytes)
         self._takes_stdin = _check_stdin(stdin)
@@ -151,16 +151,11 @@ def _record(stream: str, output: Output) -> None:
     emit(AGL_MESSAGE, attributes)
 
 
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {value!r}: give a number of seconds, 0 or more")
-    return float(value)
-
-
 def _check_timeout(value: Any) -> float | None:
     if value == 0 and value is not False:
         raise ConfigError("timeout_seconds is 0, and no program ends at once: give more, or None for no limit")
-    return None if value is None else _seconds("timeout_seconds", value)
+    seconds: float | None = check_number("timeout_seconds", value, at_least=0, optional=True, unit="seconds")
+    return seconds
 
 
 def _check_codes(codes: Any) -> frozenset[int]:

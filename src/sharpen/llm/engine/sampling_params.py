@@ -1,14 +1,20 @@
 """How the tokens of one request are chosen, and when they end."""
 
-import sys
 from dataclasses import dataclass
 
+from ...checks import check_int, check_number
 from ...errors import InvalidInputError
 
 MAX_TOP_LOGPROBS = 64
 MAX_SAMPLES = 65_536
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1_000  # each is looked for after every token, while other requests wait
-_MAX_TOP_K = 2**31 - 1
+_WHOLE = (
+    ("n", 1, MAX_SAMPLES),
+    ("top_k", 0, 2**31 - 1),
+    ("logprobs", 0, MAX_TOP_LOGPROBS),
+    ("max_new_tokens", 1, None),
+    ("seed", -(2**63), 2**64 - 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +66,17 @@ class SamplingParams:
                 )
 
     def _check_numbers(self) -> None:
-        _check_whole("n", self.n, least=1, most=MAX_SAMPLES)
-        _check_whole("top_k", self.top_k, least=0, most=_MAX_TOP_K)
-        _check_whole("logprobs", self.logprobs, least=0, most=MAX_TOP_LOGPROBS)
-        if self.max_new_tokens is not None:
-            _check_whole("max_new_tokens", self.max_new_tokens, least=1)
-        if self.seed is not None:
-            _check_whole("seed", self.seed, least=-(2**63), most=2**64 - 1)
+        for name, at_least, at_most in _WHOLE:
+            number = check_int(
+                name,
+                getattr(self, name),
+                at_least=at_least,
+                at_most=at_most,
+                optional=name in ("max_new_tokens", "seed"),
+                error=InvalidInputError,
+            )
+            object.__setattr__(self, name, number)
         for token_id in self.stop_token_ids:
-            _check_whole("stop_token_ids", token_id, least=0)
-        if not _is_number(self.temperature) or not 0.0 <= self.temperature <= sys.float_info.max:
-            raise InvalidInputError(f"temperature is {self.temperature!r}: use a number of 0 (greedy) or more")
-        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
-            raise InvalidInputError(f"top_p is {self.top_p!r}: use a share above 0 and up to 1 (1 keeps all tokens)")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_whole(name: str, value: object, *, least: int, most: int | None = None) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and least <= value and (most is None or value <= most):  # type: ignore[operator]
-        return
-    upper = "or more" if most is None else f"to {most}"
-    raise InvalidInputError(f"{name} is {value!r:.80}: use a whole number of {least} {upper}")
+            check_int("stop_token_ids", token_id, at_least=0, error=InvalidInputError)
+        check_number("temperature", self.temperature, at_least=0, error=InvalidInputError)
+        check_number("top_p", self.top_p, above=0, at_most=1, error=InvalidInputError)

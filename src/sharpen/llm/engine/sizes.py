@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...checks import check_ints
 from ...errors import ConfigError, InvalidInputError
 from ..errors import ModelError
 
@@ -41,9 +42,7 @@ class Sizes:
         is_cuda = device.type == "cuda"
         max_batch = (_GPU_BATCH if is_cuda else _CPU_BATCH) if max_batch is None else max_batch
         prefill_tokens = (_GPU_PREFILL if is_cuda else _CPU_PREFILL) if prefill_tokens is None else prefill_tokens
-        for name, value in (("max_batch", max_batch), ("block_size", block_size), ("prefill_tokens", prefill_tokens)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}: use 1 or more")
+        check_ints(max_batch=max_batch, block_size=block_size, prefill_tokens=prefill_tokens)
         max_tokens = _default_tokens(model, device, max_batch) if max_tokens is None else max_tokens
         if max_tokens < block_size:
             raise ConfigError(f"max_tokens is {max_tokens}, less than one block of {block_size} tokens: use more")

@@ -1,11 +1,9 @@
 """What runs a model needs torch. This is imported before anything that imports it, so that where it is missing the
 error names the extra."""
 
-from ...errors import MissingExtraError
+from ...checks import needs_extra
 
-try:
+with needs_extra("torch", extra="llm", feature="running a language model"):
     import torch
-except ModuleNotFoundError as error:
-    raise MissingExtraError.of("torch", extra="llm", feature="running a language model") from error
 
 __all__ = ["torch"]

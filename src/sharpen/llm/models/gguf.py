@@ -10,11 +10,11 @@ import logging
 import os
 import struct
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...errors import MissingExtraError, text_of
+from ...checks import check_installed
+from ...errors import text_of
 from ..errors import ModelError
 from .source import MODEL_CONFIG
 from .temporary_folder import temporary_folder
@@ -45,7 +45,7 @@ def converted(path: Path) -> Path:
     folder = cache_folder() / "models" / f"{path.stem}-{_fingerprint(path)}"
     if (folder / MODEL_CONFIG).is_file():
         return folder
-    _check_package()
+    check_installed("torch", "transformers", "gguf", extra="llm", feature="reading a GGUF file")
     with own_turn():
         if not (folder / MODEL_CONFIG).is_file():  # Another thread may have made it meanwhile.
             _make(folder, path)
@@ -86,12 +86,6 @@ def _take_place(temporary: Path, folder: Path) -> None:
 
 
 # -- conversion --------------------------------------------------------------------------------------
-
-
-def _check_package() -> None:
-    for package in ("torch", "transformers", "gguf"):
-        if find_spec(package) is None:
-            raise MissingExtraError.of(package, extra="llm", feature="reading a GGUF file")
 
 
 def _convert(path: Path, folder: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...errors import ConfigError, MissingExtraError, in_words
+from ...checks import check_choice, check_installed
+from ...errors import ConfigError, in_words
 from ...files import replacing
 from ..errors import ModelError
 from .gguf_vocabulary import add_vocabulary
@@ -55,12 +56,8 @@ def export_gguf(model_folder: str | os.PathLike[str], path: str | os.PathLike[st
 
 
 def _check(target: Path, dtype: str) -> None:
-    try:
-        import gguf  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError.of("gguf", extra="llm", feature="writing a GGUF file") from error
-    if dtype not in get_args(Number):
-        raise ConfigError(f"dtype is {dtype!r}: use {', '.join(map(repr, get_args(Number)))}")
+    check_installed("gguf", extra="llm", feature="writing a GGUF file")
+    check_choice("dtype", dtype, get_args(Number))
     if target.suffix != ".gguf":
         raise ConfigError(f"the file is {str(target)!r}: a GGUF file has a name that ends in .gguf")
 

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...checks import needs_extra
 from ...errors import MissingExtraError, in_words
 from ...files import is_disk_full, size_in_words
 from ..errors import ModelError
@@ -96,10 +97,8 @@ def turn_telemetry_off() -> None:
 
 def _snapshot(name: str, *, trust_remote_code: bool = False, **how: Any) -> Any:
     turn_telemetry_off()
-    try:
+    with needs_extra("huggingface_hub", extra="llm", feature="a model from the hub"):
         from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError.of("huggingface_hub", extra="llm", feature="a model from the hub") from error
     wanted = [*_WANTED, "*.py"] if trust_remote_code else _WANTED
     return snapshot_download(name, allow_patterns=wanted, ignore_patterns=_UNWANTED, **how)
 

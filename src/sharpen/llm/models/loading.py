@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import ConfigError, MissingExtraError, text_of
+from ...checks import check_choice, needs_extra
+from ...errors import text_of
 from ..errors import ModelError
 from .gguf import converted
 from .hub import hub_folder, turn_telemetry_off
@@ -84,20 +85,15 @@ def load_model(
 
 
 def _weights(dtype: Precision | Literal["stored"]) -> Any:
-    if dtype == "stored":
-        return "auto"
-    if dtype not in PRECISIONS:
-        raise ConfigError(f"dtype is {dtype!r}: use one of stored, {', '.join(PRECISIONS)}")
-    return torch_dtype(dtype)
+    check_choice("dtype", dtype, ("stored", *PRECISIONS))
+    return "auto" if dtype == "stored" else torch_dtype(dtype)
 
 
 def check_packages() -> None:
     """The packages that run models are there."""
     for package in ("torch", "transformers", "peft"):
-        try:
+        with needs_extra(package, extra="llm", feature="running a language model"):
             __import__(package)
-        except ImportError as error:
-            raise MissingExtraError.of(package, extra="llm", feature="running a language model") from error
 
 
 # -- places ------------------------------------------------------------------------------------------

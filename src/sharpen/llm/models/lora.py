@@ -8,14 +8,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError, MissingExtraError
+from ...checks import check_int, check_names, check_number, needs_extra
+from ...errors import ConfigError
 from ..errors import ModelError
-from ..plain_numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -124,24 +123,17 @@ def merge_adapter(adapter_folder: str | os.PathLike[str], path: str | os.PathLik
 
 
 def _check_numbers(config: Mapping[str, Any]) -> None:
-    r, alpha, dropout = config["r"], config["lora_alpha"], config["lora_dropout"]
-    if not is_whole(r) or r < 1:
-        raise ConfigError(f"r is {r!r}: the rank of LoRA is a whole number from 1 on, such as 8, 16 or 32")
-    if not is_number(alpha) or alpha <= 0:
-        raise ConfigError(f"lora_alpha is {alpha!r}: use a number above 0, usually 2 * r")
-    if not is_number(dropout) or not 0 <= dropout < 1:
-        raise ConfigError(f"lora_dropout is {dropout!r}: use a share from 0 to below 1, such as 0.05")
+    check_int("r", config["r"], at_least=1)
+    check_number("lora_alpha", config["lora_alpha"], above=0)
+    check_number("lora_dropout", config["lora_dropout"], at_least=0, below=1)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = {field.name for field in fields(_peft().LoraConfig)}
+    known = [field.name for field in fields(_peft().LoraConfig)]
     for name in options:
         if name in _REASONS:
             raise ConfigError(f"lora_config has {name!r}, which cannot be set: {_REASONS[name]}")
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "they are the fields of peft.LoraConfig"
-            raise ConfigError(f"LoRA has no option {name!r}: {hint}")
+    check_names(options, known, owner="peft.LoraConfig")
     _check_start(options)
 
 
@@ -225,7 +217,5 @@ def _readable(value: Any) -> str:
 
 
 def _peft() -> Any:
-    try:
+    with needs_extra("peft", extra="llm", feature="LoRA"):
         return import_module("peft")
-    except ImportError as error:
-        raise MissingExtraError.of("peft", extra="llm", feature="LoRA") from error

@@ -2,7 +2,8 @@
 
 from typing import Any, Literal, cast, get_args
 
-from ...errors import ConfigError, MissingExtraError
+from ...checks import check_choice, needs_extra
+from ...errors import ConfigError
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -26,8 +27,7 @@ def choose_precision(wanted: str | None, device: str) -> Precision:
     kind = device.partition(":")[0]
     if wanted is None or wanted == "auto":
         return _usual(kind)
-    if wanted not in PRECISIONS:
-        raise ConfigError(f"precision is {wanted!r}: use one of auto, {', '.join(PRECISIONS)}")
+    check_choice("precision", wanted, ("auto", *PRECISIONS))
     if wanted == "fp16" and kind == "cpu":
         raise ConfigError("precision is 'fp16', which a CPU cannot train in: use 'fp32' (or 'bf16'), or a GPU")
     if wanted == "bf16" and kind == "cuda" and not _has_bf16():
@@ -53,8 +53,6 @@ def _has_bf16() -> bool:
 
 
 def _torch() -> Any:
-    try:
+    with needs_extra("torch", extra="llm", feature="running a language model"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError.of("torch", extra="llm", feature="running a language model") from error
     return torch

@@ -2,7 +2,7 @@
 
 import re
 
-from ...components.messages import suggestion
+from ...checks import did_you_mean
 from ...errors import ConfigError
 from ...secrets import shown
 
@@ -20,4 +20,4 @@ def check_name(kind: str, name: object) -> str:
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """The words for a name that nothing has."""
-    return f"there is no such {kind}; there are: {', '.join(known) or 'none'}.{suggestion(name, known)}"
+    return f"there is no such {kind}; there are: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"

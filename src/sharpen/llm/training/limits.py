@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...checks import is_int, is_number
 from ...errors import ConfigError
 from ...loggers import Logger
-from ..plain_numbers import is_number, is_whole
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 _MOST_SEED = 2**32 - 1
@@ -26,7 +26,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 def whole(least: int, most: int | None = None, *, zero: str = "") -> Check:
     """A whole number from `least` on. `zero` says what 0 means, where it has a meaning of its own."""
     words = f"a whole number from {least} {'on' if most is None else f'to {most}'}" + (f" (0: {zero})" if zero else "")
-    return lambda value: None if is_whole(value) and least <= value and (most is None or value <= most) else words
+    return lambda value: None if is_int(value) and least <= value and (most is None or value <= most) else words
 
 
 def number(is_allowed: Callable[[float], bool], words: str) -> Check:

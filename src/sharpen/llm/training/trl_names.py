@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...checks import is_int, is_number
 from ...errors import ConfigError
-from ..plain_numbers import is_number, is_whole
 
 Algorithm = Literal["sft", "grpo", "dpo"]
 
@@ -267,7 +267,7 @@ _WORDS = {
 
 def _is_of(value: Any, kind: str) -> bool:
     if kind == "int":
-        return is_whole(value)
+        return is_int(value)
     if kind == "float":
         return is_number(value)
     types: dict[str, type | tuple[type, ...]] = {"bool": bool, "str": str, "list": (list, tuple), "dict": Mapping}

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ...checks import is_number
 from ...errors import ConfigError
-from ..plain_numbers import is_number
 from .trl_names import Algorithm, check_kind
 from .trl_needs import check_needs
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ...components.messages import listed
+from ...checks import listed
 
 
 class ListedModels(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...components.messages import listed
+from ...checks import listed
 from ...errors import ConfigError
 from .model_entry import ModelEntry
 

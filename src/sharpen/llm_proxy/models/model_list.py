@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...components.messages import listed, suggestion
+from ...checks import did_you_mean, listed
 from ...errors import ConfigError, MissingExtraError
 from .keys import check_reference, described, missing_variable, variable_of
 from .litellm_form import has_litellm_form, plain_form, provider_of
@@ -110,7 +110,7 @@ def _public_provider(values: Mapping[str, Any]) -> Provider:
 def _check_keys(values: Mapping[str, Any]) -> None:
     for key in values:
         if key not in _KEYS:
-            near = suggestion(str(key), [*_KEYS, *_ALIASES])
+            near = did_you_mean(str(key), [*_KEYS, *_ALIASES])
             raise ConfigError(
                 f"it has the unknown key {key!r}.{near} Request parameters go into defaults, headers into headers"
             )

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from ...components.messages import listed
+from ...checks import listed
 from ..calls import Call, Refusal, Upstream, UpstreamAnswer, Usage
 from ..models.listing import ListedModels
 from ..models.model_entry import Engine, ModelEntry

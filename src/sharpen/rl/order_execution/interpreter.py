@@ -5,8 +5,9 @@ from typing import Any, TypedDict
 import numpy as np
 from gymnasium import spaces
 
+from ...checks import check_int
 from ...components import build_component
-from ...errors import ConfigError, InvalidInputError
+from ...errors import InvalidInputError
 from ..interpreter import ActionInterpreter, StateInterpreter
 from ..trees import Array
 from .data import ProcessedDataProvider
@@ -47,12 +48,6 @@ def _float32(value: Any) -> Array:
     return np.array(value, dtype=np.float32)
 
 
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ConfigError(f"{name} is {value}: use 1 or more")
-    return value
-
-
 def _shared_spaces(max_step: int) -> dict[str, spaces.Space[Any]]:
     return {
         "acquiring": spaces.Discrete(2),
@@ -90,8 +85,11 @@ class FullHistoryStateInterpreter(StateInterpreter[SAOEState, FullHistoryObs]):
         data_dim: int,
         processed_data_provider: ProcessedDataProvider | dict[str, Any],
     ) -> None:
-        self.max_step, self.data_ticks = _positive("max_step", max_step), _positive("data_ticks", data_ticks)
-        self.data_dim = _positive("data_dim", data_dim)
+        self.max_step, self.data_ticks = (
+            check_int("max_step", max_step, at_least=1),
+            check_int("data_ticks", data_ticks, at_least=1),
+        )
+        self.data_dim = check_int("data_dim", data_dim, at_least=1)
         self.processed_data_provider: ProcessedDataProvider = build_component(
             processed_data_provider,
             expected_type=ProcessedDataProvider,  # type: ignore[type-abstract]
@@ -139,7 +137,7 @@ class CurrentStepStateInterpreter(StateInterpreter[SAOEState, CurrentStateObs]):
     """Where the order stands, and nothing of the market."""
 
     def __init__(self, max_step: int) -> None:
-        self.max_step = _positive("max_step", max_step)
+        self.max_step = check_int("max_step", max_step, at_least=1)
         self._space = spaces.Dict(_shared_spaces(max_step))
 
     @property
@@ -158,7 +156,7 @@ class CategoricalActionInterpreter(ActionInterpreter[SAOEState, int, float]):
 
     def __init__(self, values: int | list[float], max_step: int | None = None) -> None:
         if isinstance(values, int):
-            values = [share / _positive("values", values) for share in range(values + 1)]
+            values = [share / check_int("values", values, at_least=1) for share in range(values + 1)]
         self.action_values = list(values)
         self.max_step = max_step
         self._space = spaces.Discrete(len(self.action_values))

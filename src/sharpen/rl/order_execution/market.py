@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ...checks import check_choice, check_ints, check_number
 from ...errors import ConfigError
 from ..trees import Array
 from .data import Ticks, write_stock
@@ -50,10 +51,10 @@ class MarketSettings:
     half_life_ticks: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError(f"the kind of a market is {self.kind!r}: use {' or '.join(get_args(Kind))}")
-        if self.days < 1 or self.ticks < 1 or self.tick_minutes < 1 or self.half_life_ticks <= 0 or self.level <= 0:
-            raise ConfigError("days, ticks, tick_minutes, half_life_ticks and level of a market must be above 0")
+        check_choice("kind", self.kind, get_args(Kind))
+        check_ints(days=self.days, ticks=self.ticks, tick_minutes=self.tick_minutes)
+        check_number("half_life_ticks", self.half_life_ticks, above=0)
+        check_number("level", self.level, above=0)
         if self.ticks * self.tick_minutes > 14 * 60:
             raise ConfigError(f"{self.ticks} ticks of {self.tick_minutes} minutes do not fit into a day from {OPENING}")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...checks import check_number
 from ...errors import ConfigError, InvalidInputError
 from ...loggers import LogLevel
 from ..simulator import Simulator
@@ -44,8 +45,7 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
             raise ConfigError(
                 f"ticks_per_step is {ticks_per_step}: use a multiple of data_granularity, {data_granularity}"
             )
-        if vol_threshold is not None and not vol_threshold > 0:
-            raise ConfigError(f"vol_threshold is {vol_threshold}: use a share of the market's volume above 0, or None")
+        check_number("vol_threshold", vol_threshold, above=0, optional=True)
         self.order, self.vol_threshold = order, vol_threshold
         self.ticks_per_step = ticks_per_step // data_granularity
         self.backtest_data = self._load(Path(data_dir), [*feature_columns_today, *feature_columns_yesterday])

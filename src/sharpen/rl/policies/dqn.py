@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import nn
 
+from ...checks import check_names
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
@@ -22,7 +23,7 @@ from ..trees import Array
 from . import losses
 from .exported import Exported
 from .networks import Head, as_tensors
-from .optimiser import descend, fitting_threads, load_optimiser_state, optimiser_state, refuse, weights_state
+from .optimiser import LEARN_OPTIONS, descend, fitting_threads, load_optimiser_state, optimiser_state, weights_state
 from .replay import ReplayBuffer, Transitions, transitions
 from .sampling import discrete, load_rng_state, new_rng, rng_state
 from .spoilt import refuse_spoilt
@@ -114,7 +115,7 @@ class DQN:
         self, batch: EpisodeBatch, *, repeat: int | None = None, batch_size: int | None = None, **unknown: Any
     ) -> dict[str, float]:
         """Keep the episodes, and make `repeat` gradient steps (by default, `updates_per_step` for each step)."""
-        refuse("DQN", unknown)
+        check_names(unknown, LEARN_OPTIONS, owner="DQN.learn")
         self.buffer.add(transitions(batch, discount=self.discount_factor, steps=self.estimation_step))
         self.steps += len(batch)
         metrics = {"epsilon": self.epsilon, "buffer": float(len(self.buffer))}

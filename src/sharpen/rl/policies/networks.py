@@ -6,13 +6,14 @@ heads, so one network serves every policy and every action space.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ...checks import check_choice
 from ...errors import ConfigError
 from ..trees import Tree, map_tree
 
@@ -70,8 +71,7 @@ class MLP(nn.Module):
         init: Init = "orthogonal",
     ) -> None:
         super().__init__()
-        if init not in ("orthogonal", "plain"):
-            raise ConfigError(f"init is {init!r}: use 'orthogonal' or 'plain'")
+        check_choice("init", init, get_args(Init))
         self.obs_space = obs_space
         sizes = [flat_size(obs_space), *hidden_sizes]
         layers: list[nn.Module] = []

@@ -1,6 +1,6 @@
 """Optimisers: one step, their state as plain trees, and the number of threads that small networks want."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,17 +9,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...errors import ConfigError
+LEARN_OPTIONS = ("repeat", "batch_size")
+"""What `learn` takes beside the batch; another setting in `update_kwargs` would silently have no effect."""
 
 MakeScheduler = Callable[[Optimizer], LRScheduler]
 # Below this many parameters a second thread costs more than it gives: 7 to 35 times slower on busy cores.
 _SMALL_PARAMETERS = 1_000_000
-
-
-def refuse(policy: str, unknown: Mapping[str, Any]) -> None:
-    """Settings of an update that nobody reads would be silently without effect."""
-    if unknown:
-        raise ConfigError(f"{policy}.learn takes repeat and batch_size, but update_kwargs has {', '.join(unknown)}")
 
 
 @contextmanager

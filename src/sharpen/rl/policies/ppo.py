@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ...checks import check_ints, check_names
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
@@ -26,13 +27,13 @@ from .exported import Exported
 from .networks import Head, as_tensors
 from .normaliser import RunningMoments
 from .optimiser import (
+    LEARN_OPTIONS,
     MakeScheduler,
     descend,
     fitting_threads,
     load_optimiser_state,
     load_scheduler_state,
     optimiser_state,
-    refuse,
     scheduler_state,
     weights_state,
 )
@@ -120,8 +121,7 @@ class PPO:
     ) -> None:
         if not isinstance(action_space, spaces.Discrete | spaces.Box):
             raise ConfigError(f"PPO acts in Discrete and Box spaces, but the action space is {action_space}")
-        if max_batch_size < 1:
-            raise ConfigError(f"max_batch_size is {max_batch_size}: use 1 or more")
+        check_ints(max_batch_size=max_batch_size)
         self.obs_space, self.action_space = obs_space, action_space
         self._box = ActionBox(action_space) if isinstance(action_space, spaces.Box) else None
         self._first_action = int(action_space.start) if isinstance(action_space, spaces.Discrete) else 0
@@ -173,10 +173,9 @@ class PPO:
         self, batch: EpisodeBatch, *, repeat: int = 10, batch_size: int | None = None, **unknown: Any
     ) -> dict[str, float]:
         """Improve on one collect: `repeat` passes over it, in shuffled minibatches of `batch_size` steps."""
-        refuse("PPO", unknown)
+        check_names(unknown, LEARN_OPTIONS, owner="PPO.learn")
+        check_ints(repeat=repeat, batch_size=batch_size)
         size = min(batch_size or self.max_batch_size, self.max_batch_size)
-        if repeat < 1 or size < 1:
-            raise ConfigError(f"repeat is {repeat} and batch_size is {batch_size}: use 1 or more")
         with fitting_threads(self.module):
             samples, metrics = self._samples(batch)
             parts = [

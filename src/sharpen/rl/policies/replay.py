@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...checks import check_int
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..trees import Tree, map_tree, row_count, rows
@@ -30,8 +31,7 @@ class ReplayBuffer:
     """The last `capacity` transitions, sampled uniformly, once there are `learning_starts` of them."""
 
     def __init__(self, capacity: int, *, learning_starts: int = 0) -> None:
-        if capacity < 1:
-            raise ConfigError(f"the capacity of a replay buffer is {capacity}: use 1 or more")
+        capacity = check_int("buffer_size", capacity, at_least=1)
         if learning_starts > capacity:
             raise ConfigError(
                 f"learning_starts is {learning_starts}, but the replay buffer holds {capacity} transitions, so nothing "

@@ -17,6 +17,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ...checks import check_names
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
@@ -25,7 +26,7 @@ from . import losses
 from .distributions import squashed_gaussian
 from .exported import Exported
 from .networks import Head, TwinQ, as_tensors
-from .optimiser import descend, fitting_threads, load_optimiser_state, optimiser_state, refuse, weights_state
+from .optimiser import LEARN_OPTIONS, descend, fitting_threads, load_optimiser_state, optimiser_state, weights_state
 from .replay import ReplayBuffer, Transitions, transitions
 from .sampling import ActionBox, load_rng_state, new_rng, rng_state
 from .spoilt import refuse_spoilt
@@ -128,7 +129,7 @@ class SAC:
         self, batch: EpisodeBatch, *, repeat: int | None = None, batch_size: int | None = None, **unknown: Any
     ) -> dict[str, float]:
         """Keep the episodes, and make `repeat` gradient steps (by default, `updates_per_step` for each step)."""
-        refuse("SAC", unknown)
+        check_names(unknown, LEARN_OPTIONS, owner="SAC.learn")
         fresh = transitions(batch, discount=self.discount_factor, steps=self.estimation_step)
         self.buffer.add(fresh | {"action": self._box.from_action(fresh["action"])})
         self.steps += len(batch)

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from ...checks import check_names
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
 from ..trees import rows
-from .optimiser import load_optimiser_state, optimiser_state, refuse, weights_state
+from .optimiser import LEARN_OPTIONS, load_optimiser_state, optimiser_state, weights_state
 from .sampling import drawing_from
 
 COUNTERS = ("num_timesteps", "_n_calls", "_n_updates", "_current_progress_remaining", "exploration_rate")
@@ -54,7 +55,7 @@ class SB3Policy:
         self, batch: EpisodeBatch, *, repeat: int | None = None, batch_size: int | None = None, **unknown: Any
     ) -> dict[str, float]:
         """Fill the model's replay buffer and make `repeat` gradient steps (by default one for each step)."""
-        refuse("SB3Policy", unknown)
+        check_names(unknown, LEARN_OPTIONS, owner="SB3Policy.learn")
         model = self.model
         if getattr(model, "replay_buffer", None) is None:
             raise ConfigError(

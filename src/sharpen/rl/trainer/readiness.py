@@ -12,13 +12,6 @@ from ..simulator import Simulator
 from ..vector_simulator import VectorSimulator
 
 
-def check_numbers(**settings: Any) -> None:
-    """Numbers of episodes and steps are whole and positive."""
-    for name, value in settings.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{name} is {value!r}: use a whole number, 1 or more")
-
-
 def check_parts(simulator_fn: Any, **parts: Any) -> None:
     """Parts are objects, and the simulator is something that makes them."""
     for name, part in parts.items():

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...callbacks import Callback, EarlyStopping, named, restore_rng, rng_state, run_hook
 from ...callbacks.state_file import load_state
+from ...checks import check_int, check_ints
 from ...errors import ConfigError, StateFileError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ...stats import ended_worse
@@ -67,13 +68,9 @@ class Trainer:
         seed: int | None = None,
         max_steps: int | None = None,
     ) -> None:
-        _check_positive(
-            max_iters=max_iters,
-            max_steps=max_steps,
-            val_every_n_iters=val_every_n_iters,
-            concurrency=concurrency,
-            fast_dev_run=fast_dev_run,
-        )
+        check_ints(at_least=0, max_iters=max_iters, max_steps=max_steps)
+        check_int("concurrency", concurrency, at_least=1)
+        check_ints(val_every_n_iters=val_every_n_iters, fast_dev_run=1 if fast_dev_run is True else fast_dev_run)
         self.max_iters, self.max_steps, self.val_every_n_iters = max_iters, max_steps, val_every_n_iters
         given = _checked(loggers, "loggers", (LogWriter, Logger))
         self._buffer = LogBuffer(self._metrics_callback, LogLevel.PERIODIC)
@@ -324,14 +321,6 @@ def _as_array(returns: Mapping[int, float] | None) -> Any:
 
 def _as_returns(array: Any) -> dict[int, float] | None:
     return None if array is None else {int(number): total for number, total in array.tolist()}
-
-
-def _check_positive(**settings: int | None) -> None:
-    for name, value in settings.items():
-        least = 0 if name in ("max_iters", "max_steps") else 1
-        is_whole = isinstance(value, int) and (name == "fast_dev_run" or not isinstance(value, bool))
-        if value is not None and (not is_whole or value < least):
-            raise ConfigError(f"{name} is {value!r}: use a whole number from {least} on, or None")
 
 
 def _checked(given: Any, setting: str, kinds: tuple[type, ...]) -> list[Any]:

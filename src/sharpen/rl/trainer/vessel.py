@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
+from ...checks import check_int
 from ...errors import ConfigError, SeedIteratorNotAvailable
 from ...loggers import LogLevel, Metrics, wanting
 from ..collector import Collector
@@ -25,7 +26,7 @@ from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator
 from ..simulator import ActType, Simulator, StateType
 from ..vector_simulator import VectorSimulator
-from .readiness import check_available, check_numbers, check_parts, check_spaces, check_states, check_trainable
+from .readiness import check_available, check_parts, check_spaces, check_states, check_trainable
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -156,8 +157,9 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self._waiting: EpisodeBatch | None = None  # steps that the current policy made and has not learned from yet
 
     def _check_numbers(self) -> None:
-        steps = {} if self.step_per_iter is None else {"step_per_iter": self.step_per_iter}
-        check_numbers(episode_per_iter=self.episode_per_iter, buffer_size=self.buffer_size, **steps)
+        for name in ("episode_per_iter", "buffer_size"):
+            check_int(name, getattr(self, name), at_least=1)
+        check_int("step_per_iter", self.step_per_iter, at_least=1, optional=True)
 
     def assign_trainer(self, trainer: Trainer) -> None:
         if self._trainer is None or self._trainer() is not trainer:
