@@ -21,7 +21,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 FLOORS = [
     {"errors", "semconv", "_version", "secrets"},
     {"checks", "files"},
-    {"types", "logging", "http"},
+    {"types", "logging", "http", "checkpoints"},
     {"process"},
     {"components", "stats", "chat", "web"},
     {"callbacks", "loggers"},

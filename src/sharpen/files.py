@@ -1,7 +1,7 @@
-"""Files that stay whole: replaced at once, or grown by whole lines.
+"""Files that stay whole: replaced at once, or grown by whole lines; and JSON in them.
 
-`replacing` swaps a file; `append_json` and `CsvTable` add lines in one write each. What a crash cut off is left out
-when the file is read again.
+`replacing` swaps a file and `replacing_folder` a folder: both are written under another name, synced and renamed.
+`append_json` and `CsvTable` add lines in one write each; a line that a crash cut off is skipped by readers.
 """
 
 import csv
@@ -12,23 +12,28 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, overload
+
+from .errors import ConfigError, SharpenError
+
+T = TypeVar("T")
 
 _counter = itertools.count()
 _RUST_CODE = re.compile(r"\(os error (\d+)\)")
-_TEMPORARY = re.compile(r"\..*\.(\d+)-\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-\d+\.(?P<kind>tmp|old)")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; it takes the place of `path` at the end of the block, or is removed after an error.
+    """Give a path to write to. At the end of the block it takes the place of `path`; after an error it is removed.
 
     A crash at any moment, also of the machine, leaves the old file or the new one.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_counter)}.tmp")
+    temporary = _beside(path, "tmp")
     try:
         yield temporary
         if not temporary.is_symlink():
@@ -38,6 +43,57 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder to fill. At the end of the block it takes the place of `path`; after an error it is removed.
+
+    A crash at any moment leaves the old folder or the new one, once `remove_leftovers` has run: a folder cannot be
+    replaced in one step, so for a moment the old one stands aside under another name.
+    """
+    temporary, aside = _beside(path, "tmp"), _beside(path, "old")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for each in temporary.rglob("*"):
+            if not each.is_symlink():
+                sync(each)
+        sync(temporary)
+        if path.exists():
+            path.rename(aside)
+        temporary.rename(path)
+    except BaseException:
+        if aside.exists() and not path.exists():
+            aside.rename(path)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it is there. A crash on the way leaves no part of it under its name."""
+    if path.exists():
+        shutil.rmtree(path.rename(_beside(path, "tmp")), ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left half-written, and give a folder that stood aside its name back."""
+    for path in folder.glob(".*"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None or _is_alive(int(match["pid"])):
+            continue
+        if match["kind"] == "old" and not (target := folder / match["name"]).exists():
+            path.rename(target)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{next(_counter)}.{kind}")
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
@@ -79,14 +135,6 @@ def size_in_words(size_bytes: float) -> str:
     return f"{size_bytes / 1e3:.1f} kB"
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed left half-written."""
-    for path in folder.glob(".*.tmp"):
-        match = _TEMPORARY.fullmatch(path.name)
-        if match and not _is_alive(int(match[1])):
-            path.unlink(missing_ok=True)
-
-
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -97,26 +145,98 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# -- JSON lines --------------------------------------------------------------------------------------
+# -- JSON --------------------------------------------------------------------------------------------
 
 
-def append_json(path: Path, value: Mapping[str, Any]) -> None:
+@overload
+def read_json(path: Path, *, error: type[SharpenError] = ...) -> Any: ...
+@overload
+def read_json(path: Path, *, kind: type[T], error: type[SharpenError] = ...) -> T: ...
+def read_json(path: Path, *, kind: type[Any] = object, error: type[SharpenError] = ConfigError) -> Any:
+    """Return the value in a JSON file.
+
+    Args:
+        path: The file; a missing one is a FileNotFoundError.
+        kind: What the value must be, such as `dict`.
+        error: What a file that cannot be parsed raises. It names the file, and the line and column.
+    """
+    import msgspec
+
+    data = path.read_bytes()
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            value = json.loads(data)  # also reads NaN and lone surrogates, and names line and column
+        except (ValueError, RecursionError) as problem:
+            raise error(f"{str(path)!r} is not valid JSON: {problem}") from problem
+    if not isinstance(value, kind):
+        raise error(f"{str(path)!r} holds a JSON {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file with the JSON of a value (also of structs and dataclasses), readable by its owner alone.
+
+    A crash at any moment leaves the old file or the new one. A number that JSON lacks is written as null.
+    """
+    import msgspec
+
+    data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    with replacing(path) as temporary, open(temporary, "wb", opener=open_private) as file:
+        file.write(data + b"\n")
+
+
+def append_json(path: Path, value: Mapping[str, Any], *, is_private: bool = False) -> None:
     """Add one line. Numbers that JSON lacks are written as the strings `nan`, `inf` and `-inf`."""
-    line = json.dumps(_in_json(value), ensure_ascii=False, allow_nan=False, default=str)
-    with open(path, "ab+") as file:
+    line = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
+    with open(path, "ab+", opener=open_private if is_private else None) as file:
         file.write(b"\n" * _is_cut_off(file) + line.encode("utf-8", "backslashreplace") + b"\n")
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of all whole lines."""
+def read_json_lines(path: Path, *, error: type[SharpenError] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object a line.
+
+    Without an `error`, lines that are cut off or damaged are skipped, as a crash leaves them. With one, the first such
+    line raises it, with the file and the number of the line; blank lines are allowed.
+    """
     with open(path, "rb") as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
+            if error is None and not line.endswith(b"\n"):
+                continue
+            if not line.strip():
+                continue
             try:
-                value = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                continue  # a crash cut this line off
+                value = json.loads(line)
+            except ValueError as problem:
+                if error is not None:
+                    raise error(f"line {number} of {str(path)!r} is not valid JSON: {problem}") from problem
+                continue
             if isinstance(value, dict):
                 yield value
+            elif error is not None:
+                kind = type(value).__name__
+                raise error(f"line {number} of {str(path)!r} is a JSON {kind}, not an object: {line.strip()[:80]!r}")
+
+
+def last_json_line(
+    path: Path, is_wanted: Callable[[dict[str, Any]], bool] | None = None, *, tail_bytes: int = 65536
+) -> dict[str, Any]:
+    """Return the newest whole line that is wanted, read from the end of the file; an empty dict where there is none."""
+    if not path.exists():
+        return {}
+    start = max(os.path.getsize(path) - tail_bytes, 0)
+    with open(path, "rb") as file:
+        file.seek(start)
+        lines = file.read().split(b"\n")[:-1]  # whatever follows the last line end was cut off
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and (is_wanted is None or is_wanted(found)):
+            return found
+    return last_json_line(path, is_wanted, tail_bytes=16 * tail_bytes) if start else {}
 
 
 def keep_json_lines(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
@@ -131,11 +251,11 @@ def _is_cut_off(file: BinaryIO) -> bool:
     return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
 
 
-def _in_json(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _in_json(each) for key, each in value.items()}
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_in_json(each) for each in value]
+        return [_plain(each) for each in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
     return value

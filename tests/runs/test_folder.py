@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sharpen.errors import ConfigError
+from sharpen.files import read_json, write_json
 from sharpen.logging import also_to_file
 from sharpen.runs import RunFolder, runs_root
 from sharpen.trainer import Trainer
 from tests.errors import raises
-from tests.runs.internals import read_json, write_json
 
 
 def made(root: Path, name: str = "run", at: float = 0.0) -> RunFolder:
@@ -206,7 +206,7 @@ def test_a_value_that_is_no_json_leaves_the_old_file_whole(tmp_path: Path) -> No
 WRITE = """
 import sys
 from pathlib import Path
-from sharpen.runs.files import write_json
+from sharpen.files import write_json
 for step in range(10**6):
     write_json(Path(sys.argv[1]), {"step": step, "filling": "x" * 20_000})
     if step == 0:

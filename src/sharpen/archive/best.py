@@ -10,7 +10,6 @@ Among steps that were kept, the best is the one with the highest reward (or leas
 validations, the newest. The folder is there whole or not at all.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, RunError, in_words
-from ..runs.files import write_json
+from ..files import replacing_folder, write_json
 from .best_prompts import copy_prompts, published_prompts
 from .best_step import Choice, choose
 from .catalog import RunEntry
@@ -37,19 +36,14 @@ def export_best(entry: RunEntry, out: Path) -> list[Path]:
     It reads the store of a run with an event loop of its own, so it is not for a thread in which one runs.
     """
     target = _check_target(entry, out.expanduser().absolute())
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        parts = [part for export in _EXPORTS for part in export(entry, temporary)]
-        if not parts:
-            raise ConfigError(_nothing(entry))
-        write_json(temporary / "best.json", {"run": entry.name, "path": str(entry.path), "parts": parts})
-        os.replace(temporary, target)
+        with replacing_folder(target) as folder:
+            parts = [part for export in _EXPORTS for part in export(entry, folder)]
+            if not parts:
+                raise ConfigError(_nothing(entry))
+            write_json(folder / "best.json", {"run": entry.name, "path": str(entry.path), "parts": parts})
     except OSError as error:
         raise RunError(f"the best of {entry.name!r} cannot be written to {str(out)!r}: {in_words(error)}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return sorted(target.iterdir())
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..callbacks.state_file import load_state
+from ..checkpoints import load_state
 from ..errors import StateFileError
 from .best_step import Choice
 from .catalog import RunEntry

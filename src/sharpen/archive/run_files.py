@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import msgspec
-
+from ..errors import ConfigError
+from ..files import read_json
 from ..runs.history import is_of_last_start, moment
-from .curves import NOT_JSON, as_number, decode_line, metrics_in
+from .curves import as_number, decode_line, metrics_in
 
 Kind = Literal["agents", "simulator", "fine-tuning", "store"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -238,8 +238,8 @@ def _is_database(path: Path) -> bool:
 def _dict_in(path: Path) -> dict[str, Any]:
     """A damaged file tells nothing: the others still do."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, *NOT_JSON):
+        return read_json(path, kind=dict)
+    except (OSError, ConfigError):
         return {}
 
 

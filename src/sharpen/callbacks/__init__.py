@@ -1,5 +1,6 @@
 """Callbacks: checkpoints, early stopping, and what else looks on while something is trained."""
 
+from ..checkpoints import load_state, save_state
 from ..components.named import named
 from ..errors import StateError, StateFileError
 from .base import Callback, Hook, Loop, Trained, run_hook
@@ -7,7 +8,6 @@ from .checkpoint import Checkpoint
 from .early_stopping import EarlyStopping
 from .metrics_writer import MetricsWriter
 from .rng import restore_rng, rng_state
-from .state_file import load_state, save_state
 
 __all__ = [
     "Callback",

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ..checkpoints import save_state
 from ..checks import check_choice, check_ints, check_number
 from ..errors import ConfigError
 from ..files import remove_leftovers, replacing
 from .base import Callback, Loop, State, Trained, has_validations
 from .early_stopping import Mode
 from .file_names import FileNames
-from .state_file import save_state
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import logging
 import math
 from typing import Literal, get_args
 
+from ..checkpoints import copy_tree
 from ..checks import check_choice, check_int
 from .base import Callback, Loop, State, Trained, has_validations
-from .tree import copy_tree
 
 log = logging.getLogger(__name__)
 

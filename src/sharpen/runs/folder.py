@@ -18,11 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..errors import ConfigError
-from ..files import open_private
-from .files import read_json, write_json
+from ..files import append_json, last_json_line, read_json, write_json
 from .history import EARLIER, START, is_of_last_start, moment, number_of_starts, seconds_worked
 from .lock import FolderLock
 
@@ -121,7 +118,7 @@ class RunFolder:
         write_json(self.path / "config.json", config)
 
     def read_config(self) -> dict[str, Any]:
-        return _dict_in(self.path / "config.json")
+        return read_json(self.path / "config.json", kind=dict)
 
     def resumed_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a run that is resumed now: when it began, every resume, and the seconds before it."""
@@ -143,54 +140,27 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
-        return _dict_in(path) if path.exists() else None
+        return read_json(path, kind=dict) if path.exists() else None
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        append_line(self.metrics_path, metrics)
+        append_json(self.metrics_path, metrics, is_private=True)
 
     def last_metrics(self, is_wanted: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any]:
         """The newest line that is whole, of those that are wanted."""
-        return last_line(self.metrics_path, is_wanted)
+        return last_json_line(self.metrics_path, is_wanted)
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         write_json(self.checkpoint_path, state)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        return _dict_in(self.checkpoint_path) if self.checkpoint_path.exists() else None
-
-
-def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Add one line of JSON, in one write. A line that a crash cut off before it stays alone."""
-    with open(path, "ab+", opener=open_private) as file:
-        is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
-        file.write(b"\n" * is_cut + msgspec.json.encode(value) + b"\n")
-
-
-def last_line(
-    path: Path, is_wanted: Callable[[dict[str, Any]], bool] | None = None, *, tail_bytes: int = 65536
-) -> dict[str, Any]:
-    """The newest whole line of a file of JSON lines, of those that are wanted; nothing where there is none."""
-    if not path.exists():
-        return {}
-    start = max(os.path.getsize(path) - tail_bytes, 0)
-    with open(path, "rb") as file:
-        file.seek(start)
-        lines = file.read().split(b"\n")[:-1]  # what stands behind the last line end was cut off in a crash
-    for line in reversed(lines):
-        try:
-            found = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
-            continue  # a crash cut this line off
-        if is_wanted is None or is_wanted(found):
-            return found
-    return last_line(path, is_wanted, tail_bytes=16 * tail_bytes) if start else {}
+        return read_json(self.checkpoint_path, kind=dict) if self.checkpoint_path.exists() else None
 
 
 def _came_to_nothing(path: Path) -> bool:
     """Whether a run failed before it had a rollout or a checkpoint, for a wrong setting mostly: nobody means to go on
     with it."""
     result = path / "result.json"
-    found = _dict_in(result) if result.exists() else {}
+    found = read_json(result, kind=dict) if result.exists() else {}
     if (path / "checkpoints" / "algorithm.json").exists():
         return False
     return found.get("status") == "failed" and not (found.get("metrics") or {}).get("rollouts")
@@ -199,7 +169,7 @@ def _came_to_nothing(path: Path) -> bool:
 def _made_at(path: Path) -> tuple[float, int]:
     """When a run began; of several within one second the lock that was made last."""
     made = (path / _LOCK).stat().st_mtime_ns
-    started = moment(_dict_in(path / "config.json").get("started"))
+    started = moment(read_json(path / "config.json", kind=dict).get("started"))
     return (made / 1e9 if started is None else started), made
 
 
@@ -242,10 +212,3 @@ def _make_next(root: Path, name: str) -> Path:
             raise ConfigError(f"the folder of the run cannot be made at {str(path)!r}: {error.strerror}") from error
         else:
             return path
-
-
-def _dict_in(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ConfigError(f"{str(path)!r} is damaged: it holds no JSON object")
-    return value

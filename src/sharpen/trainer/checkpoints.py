@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from ..algorithm.base import State
-from ..files import remove_leftovers
-from ..runs.files import FullDisk, read_json, write_json
+from ..files import read_json, remove_leftovers, write_json
+from ..runs.full_disk import FullDisk
 from .loop import TrainingLoop
 
 

@@ -20,8 +20,8 @@ import msgspec
 from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, with_last_attempt
 from ..errors import StoreError
-from ..runs.files import FullDisk, read_json, write_json
-from ..runs.folder import append_line
+from ..files import append_json, read_json, write_json
+from ..runs.full_disk import FullDisk
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
 from .collector import open_collector
@@ -265,7 +265,7 @@ class _Watch:
         line |= self._numbers() | self._rewards.metrics() | self._llm
         if self.plan.metrics_path is not None:
             with self._disk.tolerated(self.plan.metrics_path.parent):
-                append_line(self.plan.metrics_path, line)
+                append_json(self.plan.metrics_path, line, is_private=True)
                 self._keep()
         if self._collector is not None:
             self._collector.record({name: value for name, value in line.items() if name != "time"})

@@ -13,8 +13,7 @@ import re
 from pathlib import Path
 
 from ...errors import ConfigError
-from ...files import replacing
-from ...runs.files import read_json, write_json
+from ...files import read_json, replacing, write_json
 from .candidates import Candidate, CandidateBook
 from .difference import best_diff
 from .tree import draw_tree

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...files import folder_size, size_in_words, sync
+from ...files import folder_size, read_json, size_in_words, sync, write_json
 from ...llm.errors import ModelError, TrainingError
-from ...runs.files import read_json, write_json
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 A folder that exists always wins over the hub. Nothing is loaded or downloaded here.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import in_words
+from ...files import read_json
 from ..errors import ModelError
 
 Kind = Literal["hub", "folder", "adapter", "gguf"]
@@ -86,12 +86,9 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     """The settings of the adapter in a folder."""
     path = folder / ADAPTER_CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_json(path, kind=dict, error=ModelError)
+    except OSError as error:
         raise ModelError(f"{str(path)!r} cannot be read: {in_words(error)}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{str(path)!r} holds no settings of an adapter, but a {type(config).__name__}")
-    return config
 
 
 def _adapter(name: str, path: Path) -> ModelSource:

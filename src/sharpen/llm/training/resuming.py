@@ -6,7 +6,7 @@ from typing import Any
 
 from ...callbacks import named
 from ...callbacks.base import State
-from ...callbacks.state_file import load_state
+from ...checkpoints import load_state
 from ...errors import ConfigError, StateFileError
 from .checkpoints import STATE_FILE
 from .settings import Algorithm, Settings

@@ -3,15 +3,26 @@
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ...callbacks.state_file import FORMAT, load_state
+from ...checkpoints import is_state_file, load_state
 from ...errors import ConfigError
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:
     """Load the weights of `module` from a safetensors file or from a checkpoint of a trainer."""
-    found = _weights_in(load_state(Path(path))) if _is_state_file(Path(path)) else _plain(Path(path))
+    source = Path(path)
+    if not source.is_file():
+        raise ConfigError(f"there is no weight file {path}")
+    try:
+        found = _weights_in(load_state(source)) if is_state_file(source) else load_file(source)
+    except (ValueError, SafetensorError) as error:
+        raise ConfigError(
+            f"{path} is not a safetensors file ({error}). A pickled one is never read: save the weights with "
+            "safetensors.torch.save_file first"
+        ) from error
     if found is None:
         raise ConfigError(f"{path} holds no policy weights: give a checkpoint of a trainer or a safetensors file")
     try:
@@ -22,28 +33,6 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
         raise ConfigError(
             f"the weights in {path} do not fit the network: missing {sorted(missing)}, unknown {sorted(unexpected)}"
         )
-
-
-def _is_state_file(path: Path) -> bool:
-    """Whether the file is a tree of ours; a foreign file is an error that says what it is."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise ConfigError(f"there is no weight file {path}")
-    try:
-        with safe_open(path, framework="pt") as opened:
-            return (opened.metadata() or {}).get("format") == FORMAT
-    except SafetensorError as error:
-        raise ConfigError(
-            f"{path} is no safetensors file ({error}). A pickled one is never read: "
-            "save the weights with safetensors.torch.save_file first"
-        ) from error
-
-
-def _plain(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
 
 
 def _weights_in(tree: Any) -> dict[str, Tensor] | None:

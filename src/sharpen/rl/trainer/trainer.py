@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ...callbacks import Callback, EarlyStopping, named, restore_rng, rng_state, run_hook
-from ...callbacks.state_file import load_state
+from ...checkpoints import load_state
 from ...checks import check_int, check_ints
 from ...errors import ConfigError, StateFileError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting

@@ -1,4 +1,4 @@
-"""State files: exact trees, whole files, clear refusals."""
+"""Checkpoints: exact trees, whole files, clear refusals."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import random
 import struct
 import subprocess
 import sys
+import time
 from collections import OrderedDict, defaultdict, namedtuple
 from enum import IntEnum
 from pathlib import Path
@@ -20,9 +21,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from sharpen.callbacks import load_state, save_state
+from sharpen.checkpoints import copy_tree, is_state_file, load_state, save_state
 from sharpen.errors import StateError, StateFileError
-from tests.callbacks.internals import copy_tree, state_file
+from sharpen.files import remove_leftovers
 from tests.errors import raises
 
 TORCH_DTYPES = [
@@ -219,7 +220,7 @@ def test_a_tree_that_contains_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_many_plain_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "MAX_TREE_BYTES", 1000)
+    monkeypatch.setattr("sharpen.checkpoints.MAX_TREE_BYTES", 1000)
     with raises(StateError, "NumPy"):
         save_state(tmp_path / "state.pth", list(range(1000)))
 
@@ -263,6 +264,18 @@ def test_checkpoints_of_torch_and_models_are_refused_with_the_reason(tmp_path: P
         load_state(tmp_path / "model.safetensors")
     with pytest.raises(StateFileError):
         load_state(tmp_path)
+
+
+def test_a_state_file_is_told_from_other_files(tmp_path: Path) -> None:
+    save_state(tmp_path / "state.pth", {})
+    save_file({"w": np.ones(1)}, tmp_path / "model.safetensors")
+    assert is_state_file(tmp_path / "state.pth")
+    assert not is_state_file(tmp_path / "model.safetensors")
+    torch.save({}, tmp_path / "torch.pth")
+    (tmp_path / "list").write_bytes(struct.pack("<Q", 3) + b"[1]")
+    for name in ("torch.pth", "list"):
+        with pytest.raises(ValueError, match="header"):
+            is_state_file(tmp_path / name)
 
 
 def test_a_file_of_a_later_version_says_so(tmp_path: Path) -> None:
@@ -343,6 +356,35 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.pth", "state.pth"]
 
 
+WRITER = """
+import sys
+import numpy as np
+from sharpen.checkpoints import save_state
+
+for version in range(int(sys.argv[2]), 1_000_000):
+    save_state(sys.argv[1], {"version": version, "weights": np.full(50_000, version)})
+    print(version, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
+    rng, path, version = random.Random(3), tmp_path / "state.pth", 0
+    for _ in range(5):
+        command = [sys.executable, "-c", WRITER, str(path), str(version + 1)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        reported = int(writer.stdout.readline())
+        time.sleep(rng.uniform(0, 0.02))
+        writer.kill()
+        reported = int((writer.communicate()[0].split() or [reported])[-1])
+        state = load_state(path)
+        version = state["version"]
+        assert version in (reported, reported + 1)
+        assert (state["weights"] == version).all()
+        remove_leftovers(tmp_path)
+        assert [each.name for each in tmp_path.iterdir()] == ["state.pth"]
+
+
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with raises(OSError, "absent"):
         save_state(tmp_path / "absent" / "state.pth", {})
@@ -351,7 +393,7 @@ def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_tree_without_arrays_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from sharpen.callbacks import Callback, Checkpoint\n"
-        "from sharpen.callbacks import load_state, save_state\n"
+        "from sharpen.checkpoints import load_state, save_state\n"
         f"save_state({str(tmp_path / 's')!r}, {{'a': (1, b'x')}}); print(load_state({str(tmp_path / 's')!r}))\n"
         "print({'numpy', 'torch', 'rich', 'pandas'} & set(sys.modules))"
     )

@@ -1,29 +1,16 @@
-"""Small files that are there whole or not at all."""
+"""What a run does when its disk is full."""
 
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from ..errors import ConfigError, DiskFullError
-from ..files import is_disk_full, open_private, replacing
+from ..errors import DiskFullError
+from ..files import is_disk_full
 
 log = logging.getLogger(__name__)
 WARN_SECONDS = 60.0
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a file by the JSON of a value, for its owner alone.
-
-    A crash at any moment leaves the old file or the new one.
-    """
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    with replacing(path) as temporary, open(temporary, "wb", opener=open_private) as file:
-        file.write(data + b"\n")
 
 
 class FullDisk:
@@ -70,11 +57,3 @@ def naming_full_disk(folder: Path | None) -> Iterator[None]:
         raise DiskFullError(
             f"the disk of {str(full)!r} is full ({error}): free some space, then resume the run in {str(folder)!r}"
         ) from error
-
-
-def read_json(path: Path) -> Any:
-    """The value in a file; a damaged one is named."""
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{str(path)!r} is damaged: {error}") from error
