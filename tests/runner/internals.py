@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
+    from sharpen.runner.attempt import with_keys
     from sharpen.runner.bundle import RunnerBundle, unpack
-    from sharpen.runner.keys import with_keys
 
 __getattr__ = imports_on_use(__file__)

@@ -22,7 +22,7 @@ class Stop(threading.Event):
 
     is_coming = False
 
-    def is_told_off(self):
+    def stop_requested(self):
         return self.is_coming
 
 

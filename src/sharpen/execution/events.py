@@ -80,8 +80,8 @@ class RunEvent(ThreadingEvent):
 class RunnerEvent(ThreadingEvent):
     """The flag of one runner: it also carries how many rollouts the runner has finished.
 
-    `stop` is a flag to share, and `tell` hears the count whenever it grows. `is_told_off` asks anew whether the runner
-    is to stop, which the flag may learn a moment later. `alive` is called every second by the runner's heartbeat
+    `stop` is a flag to share, and `tell` hears the count whenever it grows. `stop_requested` asks anew whether the
+    runner is to stop, which the flag may learn a moment later. `alive` is called every second by the runner's heartbeat
     thread, with the longest lease in hand, and with None when the thread ends.
     """
 
@@ -91,7 +91,7 @@ class RunnerEvent(ThreadingEvent):
         *,
         stop: ExecutionEvent | None = None,
         tell: Callable[[int], None] = lambda _: None,
-        is_told_off: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
         alive: Callable[[float | None], None] = lambda _: None,
     ) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class RunnerEvent(ThreadingEvent):
             self._event = stop
         self.finished_before, self._tell = finished_before, tell
         self.count = 0
-        self.is_told_off, self.alive = is_told_off, alive
+        self.stop_requested, self.alive = stop_requested, alive
 
     def finished(self, count: int) -> None:
         self.count = count

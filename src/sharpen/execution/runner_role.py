@@ -29,7 +29,7 @@ def run(parent: Parent, job: Job) -> int:
         options.finished_before,
         stop=parent.stop_requested,
         tell=lambda count: _send(parent, finished=count, lossy=True),
-        is_told_off=parent.is_stopping,
+        stop_requested=parent.is_stopping,
         alive=lambda lease: _send(parent, lease=lease, lossy=True),
     )
     signals = _Signals()

@@ -12,39 +12,44 @@ import inspect
 import itertools
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Generic, Literal
 
 from ..emitter import emit_exception
 from ..errors import AgentExitError, AgentTimeoutError, ConfigError, MissingResourceError
 from ..litagent import LitAgent, as_agent
 from ..store import LightningStore
-from ..tracer import Tracer
-from ..tracer.base import activate
+from ..tracer import OtelTracer, Tracer, activate
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode, Span, TaskT
-from .attempts import Work, complete, hand_back
-from .courier import Courier
-from .hooks import Hooks
-from .keys import with_keys
-from .output import at_most, counted_output
-from .results import spans_of
-from .shift import Shift, StopEvent
-from .threads import AgentThreads, MainThread, end_fork, place_of_agents
-from .worker import worker_name
+from .attempt import RunningAttempt, counted_output, output_limit, with_keys
+from .claim_loop import ClaimLoop, StopEvent
+from .heartbeat import HeartbeatThread
+from .threads import AgentThreads, MainThread, end_fork, lent_thread
 
 log = logging.getLogger(__name__)
+MAX_RESOURCES = 32  # versions of resources that a runner keeps
 # Runners that are given no number: apart from those that a strategy numbers from 0.
 _numbers = itertools.count(10_000)
-_work: contextvars.ContextVar[Work | None] = contextvars.ContextVar("sharpen_work", default=None)
+_running: contextvars.ContextVar[RunningAttempt | None] = contextvars.ContextVar("sharpen_attempt", default=None)
 
 
 class Runner(ParallelWorkerBase, Generic[TaskT]):
-    """Claims rollouts and runs an agent on them, `concurrency` at a time. To change what an attempt does, override
-    `execute`: what it returns (or raises) is the outcome.
+    """Claims rollouts and runs an agent on them, `concurrency` at a time.
 
-    `poll_interval` bounds one long poll for work. An agent may print `max_output_bytes` in an attempt; a process in
-    which more than `max_abandoned` threads hang in agents that nobody waits for asks to be replaced.
+    To change what an attempt does, override `execute`: what it returns (or raises) is the outcome.
+
+    Args:
+        tracer: Records what agents do; an `OtelTracer` by default.
+        max_rollouts: How many rollouts to run before `iter` returns.
+        poll_interval: Seconds that one long poll for work lasts at most.
+        heartbeat_interval: Seconds between two heartbeats. Short leases are renewed sooner.
+        interval_jitter: Seconds by which the interval varies, so that many workers do not call at once.
+        concurrency: How many attempts run at once.
+        max_output_bytes: What an agent may print in one attempt; None for no bound.
+        max_abandoned: How many threads may hang in agents that nobody waits for before the process is to be replaced.
     """
 
     def __init__(
@@ -89,11 +94,11 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         self.store, self.worker_name = store, worker_name(worker_id)
         self._open_tracer().init_worker(worker_id, store)
         self.get_agent().set_runner(self)
-        self._in_hand: dict[str, Work] = {}
+        self._attempts: dict[str, RunningAttempt] = {}
         self._resources: dict[tuple[str, int], NamedResources] = {}
-        self._threads, self._place = AgentThreads(), self._find_place()
+        self._threads, self._main_thread = AgentThreads(), self._lent_thread()
         self.finished = self.failed = 0
-        self._courier = Courier(
+        self._heartbeat = HeartbeatThread(
             store,
             self.worker_name,
             heartbeat_interval=self.heartbeat_interval,
@@ -106,7 +111,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         """Send what is left and end the threads."""
         if self.store is None:
             return
-        self._courier.stop()
+        self._heartbeat.stop()
         self._threads.close()
         self._open_tracer().teardown_worker(worker_id)
         self.store = None
@@ -140,9 +145,9 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
 
     async def iter(self, *, event: StopEvent | None = None, **kwargs: Any) -> None:
         """Claim and run rollouts until the event is set or `max_rollouts` is reached."""
-        self._courier.start(getattr(event, "alive", None))
-        with counted_output():
-            await Shift(self, event).work()
+        self._heartbeat.start(getattr(event, "alive", None))
+        with counted_output:
+            await ClaimLoop(self, event).run()
 
     async def step(
         self,
@@ -153,89 +158,91 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         event: StopEvent | None = None,
     ) -> Rollout:
         """Run one task now; what the agent raises reaches the caller."""
-        store = self.open_store
-        self._courier.start()
+        store = self.get_store()
+        self._heartbeat.start()
         resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
         rollout = await store.start_rollout(input, mode, resources_id, worker_id=self.worker_name)
-        work = self.take(rollout)
-        with counted_output():
+        attempt = self.start_attempt(rollout)
+        with counted_output:
             try:
-                await self.attend(work)
+                await self.run_attempt(attempt)
             except asyncio.CancelledError:
-                await asyncio.shield(self.give_up(work))
+                await asyncio.shield(self.hand_back(attempt))
                 raise
-            await self.report(work)
-        if work.error is not None:
-            raise work.error
+            await self.report(attempt)
+        if attempt.error is not None:
+            raise attempt.error
         finished = await store.get_rollout_by_id(rollout.rollout_id)
         assert finished is not None
         return finished
 
-    def take(self, rollout: AttemptedRollout) -> Work:
-        """Have an attempt in hand: its spans are carried and its lease is renewed."""
-        work = self._in_hand[rollout.attempt.attempt_id] = Work(rollout, self.open_store)
-        self._courier.take(work.outbox)
-        return work
+    def start_attempt(self, rollout: AttemptedRollout) -> RunningAttempt:
+        """From now on its spans are sent and its lease is renewed."""
+        attempt = self._attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self.get_store())
+        self._heartbeat.add(attempt.outbox)
+        return attempt
 
-    async def attend(self, work: Work) -> None:
-        """Run one attempt. Never raises, but for its own cancellation: how it ended stands in `work`."""
-        token = _work.set(work)
-        work.task, work.loop = asyncio.current_task(), asyncio.get_running_loop()
+    async def run_attempt(self, attempt: RunningAttempt) -> None:
+        """Run one attempt. Raises nothing but its own cancellation: `attempt` says how it ended."""
+        token = _running.set(attempt)
+        attempt.task, attempt.loop = asyncio.current_task(), asyncio.get_running_loop()
         try:
-            result = await self.execute(work.rollout)
-            if not work.is_settled:  # an `execute` of the user's own, which never came to ours
-                self._settle(work, result, trace_id=None)
+            result = await self.execute(attempt.rollout)
+            if not attempt.is_settled:  # an `execute` of the user's own, which never came to ours
+                attempt.settle(result, trace_id=None)
         except asyncio.CancelledError as error:
-            if not work.is_unwanted and work.task is not None and work.task.cancelling():
+            if not attempt.is_unwanted and attempt.task is not None and attempt.task.cancelling():
                 raise  # somebody stops the runner
-            work.fail(error)  # unwanted, or a cancellation that the agent has let through
+            attempt.fail(error)  # unwanted, or a cancellation that the agent has let through
         except BaseException as error:
-            work.fail(_as_exit(error))
-            if isinstance(error, KeyboardInterrupt) and self._place is not None:
+            attempt.fail(_as_exit(error))
+            if isinstance(error, KeyboardInterrupt) and self._main_thread is not None:
                 raise  # a person at the keyboard, since the agent runs on the main thread
         finally:
-            work.task = None
-            _work.reset(token)
+            attempt.task = None
+            _running.reset(token)
 
-    async def report(self, work: Work) -> None:
+    async def report(self, attempt: RunningAttempt) -> None:
         """Store the outcome with the last spans."""
         try:
-            await complete(self.open_store, work)
+            await attempt.report()
         finally:
-            self._let_go(work)
+            self._forget(attempt)
             self.finished += 1
-            self.failed += work.error is not None
+            self.failed += attempt.error is not None
 
-    async def give_up(self, work: Work) -> None:
-        """The runner stops: the rollout goes back to the queue."""
+    async def hand_back(self, attempt: RunningAttempt) -> None:
+        """Put the rollout back into the queue, since the runner stops."""
         try:
-            await hand_back(self.open_store, work)
+            await attempt.hand_back()
         finally:
-            self._let_go(work)
+            self._forget(attempt)
 
     async def execute(self, rollout: AttemptedRollout) -> Any:
         """Run one claimed rollout and return what the agent returned."""
-        tracer, work = self._open_tracer(), _work.get() or Work(rollout, self.open_store)
+        tracer, attempt = self._open_tracer(), _running.get() or RunningAttempt(rollout, self.get_store())
         resources = await self._resources_of(rollout)
         known = {"agent": self.agent, "runner": self, "rollout": rollout}
         await self.hooks.call("on_rollout_start", **known, tracer=tracer)
         spans: list[Span] = []
         try:
-            result = await self._traced(tracer, work, resources, known)
+            result = await self._traced(tracer, attempt, resources, known)
             recorded = tracer.get_last_trace()
-            spans = self._settle(work, result, recorded[0].trace_id if recorded else None)
+            spans = attempt.settle(result, recorded[0].trace_id if recorded else None)
         finally:
             await self.hooks.call("on_rollout_end", **known, spans=[*tracer.get_last_trace(), *spans])
         return result
 
-    async def _traced(self, tracer: Tracer, work: Work, resources: NamedResources, known: dict[str, Any]) -> Any:
-        rollout = work.rollout
+    async def _traced(
+        self, tracer: Tracer, attempt: RunningAttempt, resources: NamedResources, known: dict[str, Any]
+    ) -> Any:
+        rollout = attempt.rollout
         ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-        async with tracer.trace_context(rollout.rollout_id, store=work.outbox, **ids):
+        async with tracer.trace_context(rollout.rollout_id, store=attempt.outbox, **ids):
             with activate(tracer):
                 await self.hooks.call("on_trace_start", **known, tracer=tracer)
                 try:
-                    with at_most(self.max_output_bytes):
+                    with output_limit(self.max_output_bytes):
                         return await self._run_agent(rollout, resources)
                 except Exception as error:
                     emit_exception(error)
@@ -260,61 +267,53 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         arguments = (rollout.input, resources, rollout)
         if agent.is_async():
             method = getattr(agent, f"{prefix}_rollout_async")
-            if self._place is None:
+            if self._main_thread is None:
                 return await _guarded(method(*arguments))
-            return await self._place.call(lambda: _guarded(method(*arguments)), is_async=True)
+            return await self._main_thread.call(lambda: _guarded(method(*arguments)), is_async=True)
         method = getattr(agent, f"{prefix}_rollout")
         result = await self._call_sync(lambda: method(*arguments))
         return await _guarded(result) if inspect.isawaitable(result) else result
 
     async def _call_sync(self, function: Any) -> Any:
-        if self._place is None:
+        if self._main_thread is None:
             return await self._threads.call(function)
         try:
-            return await self._place.call(function)
+            return await self._main_thread.call(function)
         except asyncio.CancelledError:
-            if not self._place.is_asked_for:
-                self._place = None  # an agent hangs there, and the next ones must not wait for it
+            if not self._main_thread.is_asked_for:
+                self._main_thread = None  # an agent hangs there, and the next ones must not wait for it
             raise
 
-    def _settle(self, work: Work, result: Any, trace_id: str | None) -> list[Span]:
-        """The result as spans, on their way to the store."""
-        spans = spans_of(result, work.rollout, trace_id)
-        for span in spans:
-            work.outbox.put(span)
-        work.is_settled = True
-        return spans
+    def _lent_thread(self) -> MainThread | None:
+        """Return a thread that was lent to agents; several slots are of more use in threads of their own."""
+        lent = lent_thread()
+        return lent if lent is not None and (lent.is_asked_for or self.concurrency == 1) else None
 
-    def _find_place(self) -> MainThread | None:
-        """A thread that was lent to agents; several slots are of more use in threads of their own."""
-        place = place_of_agents()
-        return place if place is not None and (place.is_asked_for or self.concurrency == 1) else None
-
-    # -- what is in hand -----------------------------------------------------------------------------
+    # -- running attempts ----------------------------------------------------------------------------
 
     @property
     def abandoned(self) -> int:
         """Threads that hang in agents nobody waits for."""
         return self._threads.abandoned
 
-    def _let_go(self, work: Work) -> None:
-        self._courier.drop(work.outbox)
-        self._in_hand.pop(work.rollout.attempt.attempt_id, None)
+    def _forget(self, attempt: RunningAttempt) -> None:
+        self._heartbeat.remove(attempt.outbox)
+        self._attempts.pop(attempt.rollout.attempt.attempt_id, None)
 
     def _cancel_unwanted(self, attempt_ids: Iterable[str]) -> None:
-        """Called by the courier, from its thread."""
+        """Called from the heartbeat thread."""
         for attempt_id in attempt_ids:
-            work = self._in_hand.get(attempt_id)
-            if work is not None and not work.is_unwanted:
-                log.info("rollout %s is no longer wanted; its agent is stopped", work.rollout.rollout_id)
-                work.cancel()
+            attempt = self._attempts.get(attempt_id)
+            if attempt is not None and not attempt.is_unwanted:
+                log.info("rollout %s is no longer wanted; its agent is stopped", attempt.rollout.rollout_id)
+                attempt.cancel()
 
     def _statistics(self) -> dict[str, Any]:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "slots": self.concurrency,
-            "in_hand": len(self._in_hand),
+            "in_hand": len(self._attempts),
             "finished": self.finished,
             "failed": self.failed,
             "hook_errors": self.hooks.errors,
@@ -322,7 +321,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         }
 
     async def _resources_of(self, rollout: AttemptedRollout) -> NamedResources:
-        store = self.open_store
+        store = self.get_store()
         if rollout.resources_id is None:
             latest = await store.get_latest_resources()
             return with_keys(latest.resources) if latest is not None else {}
@@ -334,13 +333,12 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
                 raise MissingResourceError(f"the store has no resources {key[0]!r} in version {key[1]}")
             known = with_keys(found.resources)
             if rollout.resources_version is not None:
-                self._resources = {**dict(list(self._resources.items())[-31:]), key: known}
+                kept = list(self._resources.items())[1 - MAX_RESOURCES :]
+                self._resources = {**dict(kept), key: known}
         return dict(known)
 
     def _open_tracer(self) -> Tracer:
         if self.tracer is None:
-            from ..tracer import OtelTracer
-
             self.tracer = OtelTracer()
         return self.tracer
 
@@ -393,3 +391,67 @@ def _as_exit(error: BaseException) -> BaseException:
 def _check(name: str, value: float | None, *, at_least: float) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < at_least):
         raise ConfigError(f"{name} is {value!r}: give a number of at least {at_least:g}")
+
+
+class LitAgentRunner(Runner[TaskT]):
+    """Runs a `LitAgent`. All of it is in `Runner`, which is enough to be subclassed on its own."""
+
+
+def worker_name(worker_id: int) -> str:
+    """Return the name under which the store knows a worker.
+
+    It is unique for each worker of each process, so that nobody keeps the attempts of a dead one alive.
+    """
+    return f"{_process_name(os.getpid())}-{worker_id}"
+
+
+@lru_cache(maxsize=1)
+def _process_name(pid: int) -> str:
+    # The number of a process comes back, after a restart of a container at once: the random part does not.
+    return f"{socket.gethostname()}-{pid}-{secrets.token_hex(3)}"
+
+
+# -- hooks -------------------------------------------------------------------------------------------
+
+Moment = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
+
+
+class Hooks:
+    """A user's hooks: called with the keywords that they take, and never fatal. Those not overridden cost nothing."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self.errors = 0
+        self._by_moment: dict[str, list[Callable[..., Any]]] = {}
+        for moment in ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"):
+            self._by_moment[moment] = [getattr(hook, moment) for hook in hooks if _has_own(hook, moment)]
+
+    async def call(self, moment: Moment, **known: Any) -> None:
+        """Call every hook of this moment in order; what one raises is logged and counted."""
+        for function in self._by_moment[moment]:
+            try:
+                answer = function(**_wanted(function, known))
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:  # a user's code, which must not end the attempt
+                self.errors += 1
+                log.exception("hook %s.%s failed; the attempt goes on", type(_owner(function)).__name__, moment)
+
+
+def _owner(function: Callable[..., Any]) -> object:
+    return getattr(function, "__self__", function)
+
+
+def _has_own(hook: object, moment: str) -> bool:
+    own = getattr(type(hook), moment, None)
+    return callable(getattr(hook, moment, None)) and own is not getattr(Hook, moment)
+
+
+def _wanted(function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
+    names, takes_all = _parameters(getattr(function, "__func__", function))
+    return known if takes_all else {name: value for name, value in known.items() if name in names}
+
+
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    parameters = inspect.signature(function).parameters
+    return frozenset(parameters), any(each.kind is each.VAR_KEYWORD for each in parameters.values())

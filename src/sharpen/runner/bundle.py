@@ -17,7 +17,7 @@ from ..litagent import LitAgent
 from ..store import LightningStore
 from ..types import Hook
 from .base import Runner
-from .shift import StopEvent
+from .claim_loop import StopEvent
 
 POLL_SECONDS = 0.05
 MAX_NAME = 100

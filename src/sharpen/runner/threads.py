@@ -245,18 +245,18 @@ class MainThread:
             loop.call_soon_threadsafe(arrived.set)
 
 
-_place: contextvars.ContextVar[MainThread | None] = contextvars.ContextVar("sharpen_agents_place", default=None)
+_lent: contextvars.ContextVar[MainThread | None] = contextvars.ContextVar("sharpen_lent_thread", default=None)
 
 
 @contextlib.contextmanager
 def agents_on(place: MainThread) -> Iterator[None]:
-    """Runners that start inside run their agents at this place."""
-    token = _place.set(place)
+    """Let runners that start inside the block run their agents on this thread."""
+    token = _lent.set(place)
     try:
         yield
     finally:
-        _place.reset(token)
+        _lent.reset(token)
 
 
-def place_of_agents() -> MainThread | None:
-    return _place.get()
+def lent_thread() -> MainThread | None:
+    return _lent.get()
