@@ -12,14 +12,18 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from ..errors import ComponentTypeError, ConfigError, TransportError
+import msgspec
+
+from ..errors import ComponentTypeError, ConfigError, InvalidInputError, MissingResourceError, TransportError
 from ..secrets import shown
-from ..types import NamedResources, Rollout, RolloutRawResult
+from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout, RolloutRawResult
 from .base import WEAK_REFERENCES, LitAgent
-from .injection import check_parameters, parameters_of, pick_llm, pick_prompt_template
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+KNOWN = ("task", "llm", "prompt_template", "resources", "rollout")
+_OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class _FunctionByName(NamedTuple):
@@ -46,7 +50,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         _check_function(rollout_func)
         functools.update_wrapper(self, rollout_func)
         self._strip_proxy = strip_proxy
-        check_parameters(self._parameters, self._name())
+        _check_parameters(self._parameters, self._name())
 
     @property
     def function(self) -> Callable[P, R]:
@@ -73,7 +77,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
-        return parameters_of(self.__wrapped__)
+        return _parameters_of(self.__wrapped__)
 
     def asks_for(self, name: str) -> bool:
         """Whether it cannot be called without this parameter."""
@@ -92,9 +96,9 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
 
     def _value(self, parameter: inspect.Parameter, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         if parameter.name == "llm":
-            return pick_llm(self._name(), parameter, resources, rollout, strip_proxy=self._strip_proxy)
+            return _pick_llm(self._name(), parameter, resources, rollout, strip_proxy=self._strip_proxy)
         if parameter.name == "prompt_template":
-            return pick_prompt_template(self._name(), parameter, resources)
+            return _first(PromptTemplate, self._name(), parameter, resources)
         return {"task": task, "resources": resources, "rollout": rollout}.get(parameter.name, parameter.default)
 
     def _name(self) -> str:
@@ -153,6 +157,66 @@ def _goes_by_value(module: str) -> bool:
     cloudpickle = sys.modules.get("cloudpickle")
     registered: set[str] = cloudpickle.list_registry_pickle_by_value() if cloudpickle else set()
     return any(module == name or module.startswith(f"{name}.") for name in registered)
+
+
+# -- parameters --------------------------------------------------------------------------------------
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What a call has to fill; `*args` and `**kwargs` stay empty."""
+    return [p for p in inspect.signature(function).parameters.values() if p.kind not in _OPEN_ENDED]
+
+
+def _check_parameters(parameters: list[inspect.Parameter], name: str) -> None:
+    """Refuse a function that could never be called, where it is decorated."""
+    unknown = [p.name for p in parameters if p.name not in KNOWN and p.default is p.empty]
+    if unknown:
+        raise ConfigError(
+            f"the parameter {unknown[0]!r} of {name} is unknown: parameters are filled by name with "
+            f"{', '.join(KNOWN)}; rename it or give it a default{_hint(unknown[0])}"
+        )
+    if not any(p.name in KNOWN for p in parameters):
+        raise ConfigError(f"{name} has no parameter to fill: it may ask for {', '.join(KNOWN)}")
+
+
+def _hint(name: str) -> str:
+    return " (a method cannot be decorated: write a subclass of LitAgent)" if name in ("self", "cls") else ""
+
+
+def _pick_llm(
+    agent: str, parameter: inspect.Parameter, resources: NamedResources, rollout: Rollout, *, strip_proxy: bool
+) -> Any:
+    """The first LLM: bound to this attempt where it stands behind the gateway, its key at hand."""
+    llm = _first(LLM, agent, parameter, resources)
+    if not isinstance(llm, LLM):
+        return llm
+    if isinstance(llm, ProxyLLM) and strip_proxy:
+        llm = _bind(llm, agent, rollout)
+    parameters = llm.resolve_sampling_parameters()
+    return msgspec.structs.replace(llm, api_key=llm.resolve_api_key(), sampling_parameters=parameters)
+
+
+def _first(kind: type[Any], agent: str, parameter: inspect.Parameter, resources: NamedResources) -> Any:
+    found = next((resource for resource in resources.values() if isinstance(resource, kind)), None)
+    if found is not None:
+        return found
+    if parameter.default is not parameter.empty:
+        return parameter.default
+    described = (f"{name!r} ({type(resource).__name__})" for name, resource in resources.items())
+    there = ", ".join(described) or "nothing at all"
+    raise MissingResourceError(
+        f"the agent {agent} asks for {parameter.name}, but its rollout has no {kind.__name__}: there is {there}; "
+        "give one as initial_resources of the Trainer, or publish it with add_resources"
+    )
+
+
+def _bind(llm: ProxyLLM, agent: str, rollout: Rollout) -> LLM:
+    if isinstance(rollout, AttemptedRollout):
+        return llm.with_attempted_rollout(rollout)
+    raise InvalidInputError(
+        f"the agent {agent} is given a ProxyLLM, whose URL names the attempt, but rollout {rollout.rollout_id!r} has "
+        "none: pass an AttemptedRollout, or decorate with @llm_rollout(strip_proxy=False)"
+    )
 
 
 # -- decorators --------------------------------------------------------------------------------------
