@@ -23,7 +23,7 @@ from sharpen.emitter import (
 from sharpen.errors import InvalidInputError
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span, SpanCoreFields
-from tests.emitter.internals import span as emitted
+from tests.emitter.internals import emit as emitted
 from tests.errors import raises
 
 TRACERS = [OtelTracer(), DummyTracer()]

@@ -21,7 +21,7 @@ from sharpen.store import InMemoryLightningStore
 from sharpen.tracer import OtelTracer
 from tests.runner.internals import RunnerBundle
 
-MAX_FILES = 84
+MAX_FILES = 80
 FORBIDDEN = {"algorithm", "archive", "callbacks", "cli", "dashboard", "llm", "loggers", "trainer"}
 
 # The agent writes which of our modules its process has loaded to the file that is its task.

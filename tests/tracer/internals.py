@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.tracer.content import is_content
-    from sharpen.tracer.imports import ImportWatch
+    from sharpen.tracer.instrumentation import ImportWatch
+    from sharpen.tracer.plain import is_content
     from sharpen.tracer.trace import last_trace
 
 __getattr__ = imports_on_use(__file__)

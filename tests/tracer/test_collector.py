@@ -121,8 +121,8 @@ NOBODY_THERE = """
 import logging, time
 logging.basicConfig()
 from sharpen.emitter import emit_reward
-from sharpen.tracer import OtelTracer, collector
-collector.LAST_SPANS_SECONDS = 0.2
+from sharpen.tracer import OtelTracer, provider
+provider.LAST_SPANS_SECONDS = 0.2
 tracer, start = OtelTracer(), time.monotonic()
 with tracer.lifespan():
     tracer.trace_run(emit_reward, 1.0)

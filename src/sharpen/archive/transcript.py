@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..adapter.tree import SpanNode, build_tree
-from ..emitter.message import get_message_value
+from ..emitter import get_message_value
 from ..emitter.reward import DEFAULT_NAME, get_rewards_from_span
 from ..errors import SpansEvictedError, UnknownIdError
 from ..semconv import LightningSpanAttributes

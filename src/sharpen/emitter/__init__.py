@@ -1,9 +1,6 @@
 """What agents write to their trace, and how it is read back."""
 
-from .annotation import emit_annotation
-from .exception import emit_exception
-from .message import emit_message, get_message_value
-from .object import emit_object, get_object_value
+from .emit import emit_annotation, emit_exception, emit_message, emit_object, get_message_value, get_object_value
 from .operation import operation
 from .reward import (
     RewardDimension,

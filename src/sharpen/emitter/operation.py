@@ -12,10 +12,10 @@ from typing import Any, TypeVar, overload
 from ..errors import InvalidInputError, in_words
 from ..semconv import AGL_OPERATION, LightningSpanAttributes
 from ..tracer.base import active_tracer
-from ..tracer.operation import Operation
 from ..tracer.plain import plain, type_name
+from ..tracer.trace import Operation
 from ..types import Attributes
-from .annotation import flatten
+from .emit import flatten
 
 F = TypeVar("F", bound=Callable[..., Any])
 

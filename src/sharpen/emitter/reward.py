@@ -15,8 +15,7 @@ from ..errors import InvalidInputError
 from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
 from ..tracer.base import active_tracer
 from ..types import Attributes, SpanCoreFields
-from .annotation import flatten
-from .span import AnySpan, emit
+from .emit import AnySpan, emit, flatten
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=AnySpan)

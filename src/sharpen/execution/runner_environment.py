@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import AgentError
-from ..tracer.imports import ImportWatch
+from ..tracer.instrumentation import ImportWatch
 
 log = logging.getLogger(__name__)
 HINT = (

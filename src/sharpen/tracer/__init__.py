@@ -1,9 +1,21 @@
 """Recording what agents do: tracers, and the trace of one attempt."""
 
-from .agentops import AgentOpsTracer
-from .base import Tracer, activate, active_tracer
-from .dummy import DummyTracer
+from typing import TYPE_CHECKING, Any
+
+from .base import DummyTracer, Tracer, activate, active_tracer
 from .otel import OtelTracer
 from .trace import SpanSink
 
+if TYPE_CHECKING:
+    from .agentops import AgentOpsTracer as AgentOpsTracer
+
 __all__ = ["AgentOpsTracer", "DummyTracer", "OtelTracer", "SpanSink", "Tracer", "activate", "active_tracer"]
+
+
+def __getattr__(name: str) -> Any:
+    """The tracer of an extra is loaded when it is asked for."""
+    if name != "AgentOpsTracer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .agentops import AgentOpsTracer
+
+    return AgentOpsTracer

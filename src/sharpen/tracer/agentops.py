@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import Any
 
 from ..checks import check_installed
+from .instrumentation import load_sdk
 from .otel import OtelTracer
-from .sdk import load_sdk
-from .shared import Patch, Shared
+from .trace import Patch, Shared
 
 _SOURCE = "agentops"
 
@@ -55,12 +55,12 @@ def _manage() -> None:
     """Give AgentOps our provider, unless the user has started it already: then his is watched."""
     core = _core()
     if not core.tracer.initialized:
-        ours = Patch(core, "setup_telemetry", lambda **_: (_gate(), None))
-        ours.put_on()
+        ours = Patch(core, "setup_telemetry", lambda **_: (load_sdk().gated(_SOURCE), None))
+        ours.apply()
         try:
             core.tracer.initialize(service_name="sharpen")
         finally:
-            ours.take_off()
+            ours.undo()
     _watch_provider(core.tracer.provider)
 
 
@@ -86,12 +86,6 @@ def _watching(set_up: Callable[..., Any]) -> Callable[..., Any]:
     return set_up_and_watch
 
 
-def _gate() -> Any:
-    from .gate import GatedProvider
-
-    return GatedProvider(load_sdk().provider, _SOURCE)
-
-
 def _watch_provider(provider: Any) -> None:
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -114,13 +108,13 @@ def _instrument() -> None:
         import_module("agentops.instrumentation").instrument_all()
         monitor, builtins.__import__ = builtins.__import__, plain
         _monitors.append(Patch(builtins, "__import__", monitor))
-    _monitors[0].put_on()
+    _monitors[0].apply()
 
 
 def _uninstrument() -> None:
     """Stop watching imports. What is instrumented stays so, behind the gate: AgentOps' own way of switching off leaves
     wrappers behind, and switching on again would then record every call twice."""
-    _monitors[0].take_off()
+    _monitors[0].undo()
 
 
 _managed = Shared(_manage, _leave)

@@ -1,21 +1,26 @@
 """Switches on what OpenTelemetry has for GenAI libraries, and our provider with it.
 
-Nothing is imported for a library that the agent does not use: each instrumentation waits for the import of its library.
-All of it is on while any tracer of the process needs it, and off after the last one. An instrumentation that is missing
-or broken is a warning in the log and never the end of an attempt.
+Nothing is imported for a library that the agent does not use: each instrumentation waits for the import of its library,
+and the SDK, which takes a tenth of a second, for the first thing that needs it. All of it is on while any tracer of the
+process needs it, and off after the last one. An instrumentation that is missing or broken is a warning in the log and
+never the end of an attempt.
 """
 
 import logging
 import os
+import sys
 import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from .imports import ImportWatch
-from .sdk import load_sdk
-from .targets import TARGETS, candidates
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from .provider import Sdk
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,38 @@ _CONTENT_VARIABLES = {
     },
 }
 _CONVENTIONS, _LATEST = "OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental"
+
+# The module, and what instrumentations of it call themselves (without case, dashes and underscores).
+TARGETS: dict[str, str] = {
+    "openai": "openai openaiv2",
+    "anthropic": "anthropic",
+    "agents": "openaiagents openaiagentsv2",
+    "claude_agent_sdk": "claudeagentsdk",
+    "google.genai": "googlegenai googlegenerativeai",
+    "google.generativeai": "googlegenerativeai",
+    "vertexai": "vertexai",
+    "botocore": "bedrock",
+    "mistralai": "mistral mistralai",
+    "cohere": "cohere",
+    "groq": "groq",
+    "ollama": "ollama",
+    "litellm": "litellm",
+    "langchain_core": "langchain",
+    "llama_index.core": "llamaindex",
+    "crewai": "crewai",
+    "haystack": "haystack",
+    "dspy": "dspy",
+    "autogen_agentchat": "autogenagentchat",
+    "smolagents": "smolagents",
+    "pydantic_ai": "pydanticai",
+    "agno": "agno",
+    "together": "together",
+    "replicate": "replicate",
+    "ibm_watsonx_ai": "watsonx",
+    "transformers": "transformers",
+    "huggingface_hub": "huggingfacehub",
+    "mcp": "mcp",
+}
 
 
 class Instrumentation:
@@ -156,6 +193,108 @@ def _stop(name: str, instrumentor: Any) -> None:
 
 def _package(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist is not None else entry.value
+
+
+@cache
+def _installed() -> "tuple[EntryPoint, ...]":
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group="opentelemetry_instrumentor"))
+
+
+def candidates(module: str) -> "list[EntryPoint]":
+    """The installed instrumentations of this module, the best first: OpenTelemetry's own GenAI family."""
+    names = TARGETS[module].split()
+    found = [entry for entry in _installed() if _plain(entry.name) in names]
+    return sorted(found, key=_rank)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(".", "")
+
+
+def _rank(entry: "EntryPoint") -> tuple[bool, bool, str]:
+    distribution = entry.dist.name.lower().replace("_", "-") if entry.dist is not None else ""
+    return (
+        "-genai-" not in distribution,
+        not distribution.startswith("opentelemetry-instrumentation-"),
+        distribution,
+    )
+
+
+# -- the SDK ---------------------------------------------------------------------------------------
+
+
+_loaded: list["Sdk"] = []
+
+
+def loaded_sdk() -> "Sdk | None":
+    """The SDK, if something has needed it so far."""
+    return _loaded[0] if _loaded else None
+
+
+def load_sdk() -> "Sdk":
+    """The SDK; our provider becomes the global one where there is none."""
+    if not _loaded:
+        # First, so that two threads which import parts of OpenTelemetry take the import locks in the same order.
+        import opentelemetry.trace  # noqa: F401
+
+        from .provider import sdk
+
+        sdk.watch_global_provider()
+        _loaded.append(sdk)
+    return _loaded[0]
+
+
+# -- imports ---------------------------------------------------------------------------------------
+
+
+class ImportWatch:
+    """Calls `on_import(name)` after each of the named modules was loaded, without importing it.
+
+    Our own, since `wrapt`, which offers the same, takes 20 to 110 ms to import and every runner process would pay that.
+    """
+
+    def __init__(self, names: Sequence[str], on_import: Callable[[str], None]) -> None:
+        self._names = frozenset(names)
+        self._on_import = on_import
+        self._asking = threading.local()
+
+    def start(self) -> None:
+        """Watch from now on; modules that are loaded already count as imported now."""
+        sys.meta_path.insert(0, self)
+        for name in sorted(self._names & sys.modules.keys()):
+            self._on_import(name)
+
+    def stop(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._names or getattr(self._asking, "is_on", False):
+            return None
+        self._asking.is_on = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._asking.is_on = False
+        return self._watched(spec)
+
+    def _watched(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+        loader = spec.loader if spec is not None else None
+        if spec is None or loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        execute, name = loader.exec_module, spec.name
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            if module.__name__ == name:
+                self._on_import(name)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 instrumentation = Instrumentation()

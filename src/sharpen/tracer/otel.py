@@ -4,17 +4,18 @@ A span that is merely emitted is written past the SDK, at a tenth of the SDK's c
 our provider.
 """
 
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ..types import Attributes, SpanCoreFields
 from .base import Tracer
-from .collector import collecting
-from .instrumentation import instrumentation
-from .operation import Operation
-from .sdk import load_sdk, loaded_sdk
-from .trace import Trace
+from .instrumentation import instrumentation, load_sdk, loaded_sdk
+from .trace import Operation, Shared, Trace
+
+logger = logging.getLogger(__name__)
 
 
 class OtelTracer(Tracer):
@@ -31,7 +32,7 @@ class OtelTracer(Tracer):
 
     def _write(self, core: SpanCoreFields) -> None:
         sdk = loaded_sdk()
-        if sdk is None or not sdk.provider.has_guests:
+        if sdk is None or not sdk.provider.has_listeners:
             super()._write(core)
         else:
             sdk.write(core)
@@ -51,12 +52,12 @@ class OtelTracer(Tracer):
 
     def _hold(self) -> None:
         super()._hold()
-        collecting.hold()
+        _collecting.hold()
         self._hold_instrumentations()
 
     def _release(self) -> None:
         self._release_instrumentations()
-        collecting.release()
+        _collecting.release()
         super()._release()
 
     def _hold_instrumentations(self) -> None:
@@ -82,3 +83,25 @@ class _LazyOtelTracer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(load_sdk().tracer, name)
+
+
+_COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def _start_collecting() -> None:
+    """Send what is recorded to the user's own collector as well, where OpenTelemetry's variables name one."""
+    variable = next((variable for variable in _COLLECTOR_VARIABLES if os.environ.get(variable)), None)
+    if variable is None:
+        return
+    try:
+        load_sdk().start_collecting(variable)
+    except Exception as error:  # noqa: BLE001 - a wrong setting of the collector is not worth an attempt
+        logger.warning("spans cannot be sent to the collector that %s names: %s", variable, error)
+
+
+def _stop_collecting() -> None:
+    if (sdk := loaded_sdk()) is not None:
+        sdk.stop_collecting()
+
+
+_collecting = Shared(_start_collecting, _stop_collecting)

@@ -1,9 +1,12 @@
-"""Attribute values as every store can write them: what JSON holds, in text that UTF-8 holds.
+"""Attributes as a trace records them: values that every store can write, and no content where none is captured.
 
-A span that a store refuses would cost the attempt it belongs to, so nothing else is recorded.
+A span that a store refuses would cost the attempt it belongs to, so a value is what JSON holds, in text that UTF-8
+holds. Content is the words of prompts, responses and tools; names, models, token counts, times and statuses are not.
 """
 
+import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -62,3 +65,50 @@ def _number_or_type(value: Any) -> Any:
 def type_name(value: Any) -> str:
     """How a value that cannot be written is described."""
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+# -- content -----------------------------------------------------------------------------------------
+
+_CONTENT = re.compile(
+    "|".join(
+        (
+            # OpenTelemetry's GenAI names
+            r"gen_ai\..*messages(\..*)?",
+            r"gen_ai\.system_instructions.*",
+            r"gen_ai\.(prompt|completion|content|choice|event\.content)([._].*)?",
+            r"gen_ai\.tool\.(call\.(arguments|result)|definitions|message|parameters|result).*",
+            r"gen_ai\.(retrieval\.(documents|query\.text)|evaluation\.explanation).*",
+            # OpenLLMetry and AgentOps
+            r"gen_ai\.(request|response)\.(functions|tools|content|instructions|reasoning\.(content|text))(\..*)?",
+            r"traceloop\.entity\.(input|output)",
+            r"agentops\.\w+\.(input|output)",
+            r"mcp\.(request|response)\.(argument|value).*",
+            # OpenInference
+            r"(input|output)\.value",
+            r"llm\.(input_messages|output_messages|prompts?|completions?|prompt_template|tools|function_call)(\..*)?",
+            r"llm\.invocation_parameters",
+            r"message\.(contents?|function_call_arguments_json|tool_calls)(\..*)?",
+            r"(tool|tool_call)\..*(parameters|arguments|result|json_schema).*",
+            r"(retrieval|reranker)\..*(documents|query).*",
+            r"embedding\.(text|embeddings.*)",
+            # our own
+            r"sharpen\.operation\.(input|output)(\..*)?",
+        )
+    )
+)
+
+
+@lru_cache(maxsize=4096)  # the same few names come again and again
+def is_content(key: str) -> bool:
+    """Whether an attribute of this name holds words of a prompt, a response or a tool."""
+    return _CONTENT.fullmatch(key) is not None
+
+
+def without_content(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that may be recorded."""
+    return {key: value for key, value in attributes.items() if not is_content(key)}
+
+
+def event_without_content(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """An event of a GenAI operation is all content, whatever its attributes are called."""
+    return {} if name.startswith("gen_ai.") else without_content(attributes)

@@ -14,7 +14,14 @@ from weakref import WeakSet
 from opentelemetry import context as otel_context, trace as api
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    Event as SdkEvent,
+    ReadableSpan,
+    Span as SdkSpan,
+    SpanLimits,
+    SpanProcessor,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link as OtelLink, SpanKind, TraceState
@@ -22,14 +29,16 @@ from opentelemetry.trace.status import StatusCode as OtelStatusCode
 
 from ..errors import in_words
 from ..secrets import hide_known
-from ..types import Attributes, SpanCoreFields
+from ..semconv import LightningResourceAttributes as Names
+from ..types import Attributes, Event, Link, Span, SpanContext, SpanCoreFields, TraceStatus
 from ..types.spans import StatusCode
-from .collector import Collector
-from .conversion import to_span
-from .operation import exception_attributes
-from .trace import Trace, current_trace, new_span_id
+from .plain import event_without_content, plain_attributes, plain_text, without_content
+from .trace import Trace, current_trace, exception_attributes, new_span_id
 
 logger = logging.getLogger(__name__)
+
+# A collector that does not answer must not hold up the end of a worker.
+LAST_SPANS_SECONDS = 5.0
 
 _DROPPED = SamplingResult(Decision.DROP)
 # All of them off: a long conversation in single attributes must not lose its beginning.
@@ -62,7 +71,7 @@ class TraceIds(RandomIdGenerator):
         return trace.trace_number if trace is not None else 1
 
 
-class InTraces(Sampler):
+class TraceSampler(Sampler):
     """Records inside a trace; elsewhere a span is nothing."""
 
     def should_sample(
@@ -80,7 +89,7 @@ class InTraces(Sampler):
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
 
     def get_description(self) -> str:
-        return "InTraces"
+        return "TraceSampler"
 
 
 class TraceProcessor(SpanProcessor):
@@ -124,7 +133,7 @@ class TraceProcessor(SpanProcessor):
 class OwnProcessor(TraceProcessor):
     """Watches our own provider, whose spans also go to the user's collector; others send theirs themselves."""
 
-    collector: Collector | None = None
+    collector: "Collector | None" = None
 
     def _record(self, span: ReadableSpan, trace: Trace) -> None:
         recorded = to_span(span, trace)
@@ -138,9 +147,9 @@ class TraceProvider(TracerProvider):
 
     def __init__(self, own: OwnProcessor) -> None:
         self._own = own
-        self._has_guests = False
+        self._has_listeners = False
         super().__init__(
-            sampler=InTraces(),
+            sampler=TraceSampler(),
             resource=Resource.create({}),
             shutdown_on_exit=False,
             id_generator=TraceIds(),
@@ -148,11 +157,11 @@ class TraceProvider(TracerProvider):
         )
 
     @property
-    def has_guests(self) -> bool:
-        return self._has_guests or self._own.collector is not None
+    def has_listeners(self) -> bool:
+        return self._has_listeners or self._own.collector is not None
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
-        self._has_guests = self._has_guests or not isinstance(span_processor, TraceProcessor)
+        self._has_listeners = self._has_listeners or not isinstance(span_processor, TraceProcessor)
         super().add_span_processor(span_processor)
 
 
@@ -178,6 +187,19 @@ class Sdk:
             api.set_tracer_provider(self.provider)
         elif isinstance(found, TracerProvider) and found is not self.provider:
             self.foreign.attach_to(found)
+
+    def gated(self, source: str) -> "GatedProvider":
+        """Return our provider for instrumentations that cannot be switched off again."""
+        return GatedProvider(self.provider, source)
+
+    def start_collecting(self, variable: str) -> None:
+        """Also send our spans to the collector that this variable names."""
+        self.own.collector = _open_collector(variable)
+
+    def stop_collecting(self) -> None:
+        collector, self.own.collector = self.own.collector, None
+        if collector is not None:
+            collector.close()
 
     def forget(self, trace: Trace) -> None:
         """Let go of spans of this trace that were never ended."""
@@ -240,6 +262,168 @@ class OtelOperation:
 
 def _nanoseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
+
+
+# -- spans of the SDK as spans of ours -------------------------------------------------------------
+
+_UNSET = TraceStatus()
+
+
+def to_span(span: ReadableSpan, trace: Trace) -> Span:
+    """A span of the SDK as part of this trace.
+
+    Spans of a user's own provider may come with trace ids of their own: an attempt has one. `context` and `parent`
+    are left out, since they repeat the ids.
+    """
+    parent = span.parent
+    return Span(
+        trace.rollout_id,
+        trace.attempt_id,
+        0,
+        trace.trace_id,
+        f"{cast(api.SpanContext, span.get_span_context()).span_id:016x}",
+        f"{parent.span_id:016x}" if parent is not None else None,
+        plain_text(span.name),
+        _status(span),
+        _kept(span.attributes, trace),
+        [_event(event, trace) for event in span.events],
+        [_link(link, trace) for link in span.links],
+        _seconds(span.start_time),
+        _seconds(span.end_time),
+        resource=trace.resource,
+    )
+
+
+def _status(span: ReadableSpan) -> TraceStatus:
+    status = span.status
+    if status.status_code is OtelStatusCode.UNSET:
+        return _UNSET
+    description = plain_text(status.description) if status.description is not None else None
+    return TraceStatus(cast(StatusCode, status.status_code.name), description)
+
+
+def _event(event: Any, trace: Trace) -> Event:
+    attributes = plain_attributes(event.attributes)
+    if not trace.capture_content:
+        attributes = event_without_content(event.name, attributes)
+    return Event(event.name, attributes, _seconds(event.timestamp))
+
+
+def _link(link: OtelLink, trace: Trace) -> Link:
+    found = link.context
+    context = SpanContext(f"{found.trace_id:032x}", f"{found.span_id:016x}", found.is_remote, dict(found.trace_state))
+    return Link(context, _kept(link.attributes, trace))
+
+
+def _kept(attributes: Mapping[str, Any] | None, trace: Trace) -> dict[str, Any]:
+    plain = plain_attributes(attributes)
+    return plain if trace.capture_content else without_content(plain)
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+# -- the user's own collector ----------------------------------------------------------------------
+
+
+class Collector:
+    """Sends spans in batches, from a thread of its own, to the collector that OpenTelemetry's variables name."""
+
+    def __init__(self, batches: SpanProcessor) -> None:
+        self._batches = batches
+
+    def send(self, original: ReadableSpan, recorded: Span, trace: Trace) -> None:
+        """Send the span as it was recorded: without content where the trace has none, with the ids of its attempt."""
+        ids = {Names.ROLLOUT_ID.value: trace.rollout_id, Names.ATTEMPT_ID.value: trace.attempt_id}
+        self._batches.on_end(
+            ReadableSpan(
+                name=original.name,
+                context=original.get_span_context(),
+                parent=original.parent,
+                resource=original.resource,
+                attributes={**recorded.attributes, **{key: value for key, value in ids.items() if value}},
+                events=[
+                    SdkEvent(kept.name, kept.attributes, event.timestamp)
+                    for kept, event in zip(recorded.events, original.events, strict=True)
+                ],
+                links=original.links,
+                kind=original.kind,
+                status=original.status,
+                start_time=original.start_time,
+                end_time=original.end_time,
+                instrumentation_scope=original.instrumentation_scope,
+            )
+        )
+
+    def close(self) -> None:
+        """Send what is left, for a limited time."""
+        closing = threading.Thread(target=self._batches.shutdown, name="sharpen-collector", daemon=True)
+        closing.start()
+        closing.join(LAST_SPANS_SECONDS)
+        if closing.is_alive():
+            logger.warning("the collector did not take the last spans within %g seconds", LAST_SPANS_SECONDS)
+
+
+def _open_collector(variable: str) -> Collector | None:
+    """Return None, with a warning that holds the command to run, where a package is missing."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        logger.warning(
+            "%s is set, but spans cannot be sent there: pip install opentelemetry-exporter-otlp-proto-http", variable
+        )
+        return None
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return Collector(BatchSpanProcessor(OTLPSpanExporter()))
+
+
+# -- AgentOps --------------------------------------------------------------------------------------
+
+
+class GatedProvider(api.TracerProvider):
+    """Hands out tracers that record only in traces with this source, for instrumentations that stay switched on."""
+
+    def __init__(self, provider: api.TracerProvider, source: str) -> None:
+        self._provider = provider
+        self._source = source
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> api.Tracer:
+        return GatedTracer(self._provider.get_tracer(instrumenting_module_name, *args, **kwargs), self._source)
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Nothing is kept back here."""
+        return True
+
+    def shutdown(self) -> None:
+        """The provider behind the gate belongs to others too, and goes on."""
+
+
+class GatedTracer(api.Tracer):
+    """Where it is closed, its spans are nothing, and children of theirs belong to the span around them."""
+
+    def __init__(self, tracer: api.Tracer, source: str) -> None:
+        self._tracer = tracer
+        self._source = source
+
+    def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> api.Span:
+        if self._is_open():
+            return self._tracer.start_span(name, context, *args, **kwargs)
+        return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
+
+    # The API's own kind of context manager is private.
+    @contextmanager
+    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[api.Span]:  # type: ignore[override]
+        if self._is_open():
+            with self._tracer.start_as_current_span(name, *args, **kwargs) as span:
+                yield span
+        else:
+            yield api.NonRecordingSpan(api.get_current_span().get_span_context())
+
+    def _is_open(self) -> bool:
+        trace = current_trace()
+        return trace is not None and self._source in trace.sources
 
 
 sdk = Sdk()

@@ -1,16 +1,26 @@
 """The trace of one attempt: where its spans are collected while it runs.
 
-The current trace is a `contextvars` value, so that a hundred attempts in one process never mix. A span belongs to the
-trace that was current when it started. A trace that has ended takes nothing more: an agent that was left behind
-(its time was over, nobody waits for it) stops costing anything.
+The current trace is a `contextvars` value, so that a hundred attempts in one process never mix, and it follows the
+threads that an agent starts. A span belongs to the trace that was current when it started. A trace that has ended takes
+nothing more: an agent that was left behind (its time was over, nobody waits for it) stops costing anything.
 """
 
 import os
-from contextvars import ContextVar
-from typing import Any, Protocol, TypeGuard
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, ContextVar, copy_context
+from functools import wraps
+from traceback import format_exception, format_tb
+from typing import Any, Protocol, TypeGuard, cast
 
+from ..errors import text_of
+from ..secrets import hide_known
 from ..semconv import LightningResourceAttributes
-from ..types import OtelResource, Span
+from ..types import Attributes, Event, OtelResource, Span, TraceStatus
+from ..types.spans import StatusCode
+from .plain import plain_attributes, plain_text
 
 
 class SpanSink(Protocol):
@@ -108,3 +118,152 @@ def resource_of(tracer_name: str, name: str | None) -> OtelResource:
     if name is not None:
         attributes["sharpen.trace.name"] = name
     return OtelResource(attributes)
+
+
+# -- operations --------------------------------------------------------------------------------------
+
+
+class Operation(Protocol):
+    """What `operation_context` gives to the code inside it."""
+
+    def set_attributes(self, attributes: Attributes) -> None: ...
+    def record_exception(self, exception: BaseException) -> None: ...
+    def set_status(self, status_code: StatusCode, description: str | None = None) -> None: ...
+
+
+class PlainOperation:
+    """An operation without OpenTelemetry."""
+
+    def __init__(self, name: str, attributes: Attributes | None, start_time: float | None) -> None:
+        self.name = plain_text(name)
+        self.span_id = new_span_id()
+        self.start_time = time.time() if start_time is None else start_time
+        self.attributes: dict[str, Any] = plain_attributes(attributes)
+        self.events: list[Event] = []
+        self.status = TraceStatus()
+
+    def set_attributes(self, attributes: Attributes) -> None:
+        self.attributes.update(plain_attributes(attributes))
+
+    def record_exception(self, exception: BaseException) -> None:
+        self.events.append(Event("exception", exception_attributes(exception), time.time()))
+
+    def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        self.status = TraceStatus(status_code, hide_known(plain_text(description)) if description is not None else None)
+
+
+def exception_attributes(exception: BaseException) -> Attributes:
+    """An exception under OpenTelemetry's names."""
+    kind = type(exception)
+    is_builtin = kind.__module__ == "builtins"
+    return {
+        "exception.type": kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}",
+        "exception.message": hide_known(text_of(exception)),
+        "exception.stacktrace": hide_known(plain_text("".join(_traceback(exception)))),
+    }
+
+
+def _traceback(exception: BaseException) -> list[str]:
+    try:
+        return format_exception(exception)
+    except Exception:  # noqa: BLE001 - its own text fails
+        return format_tb(exception.__traceback__)
+
+
+# -- what tracers change in the whole process --------------------------------------------------------
+
+
+class Shared:
+    """Something of the whole process that is on while any tracer holds it."""
+
+    def __init__(self, switch_on: Callable[[], None], switch_off: Callable[[], None]) -> None:
+        self._switch_on = switch_on
+        self._switch_off = switch_off
+        self._lock = threading.Lock()
+        self._holders = 0
+
+    def hold(self) -> None:
+        with self._lock:
+            if self._holders == 0:
+                self._switch_on()
+            self._holders += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._switch_off()
+
+
+class Patch:
+    """A function in somebody else's class or module that is replaced for a while."""
+
+    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        self._owner = owner
+        self._name = name
+        self._replacement = replacement
+        self._is_wrapped = False
+        self.original: Callable[..., Any] = getattr(owner, name)
+
+    def apply(self) -> None:
+        found = getattr(self._owner, self._name)
+        if found is not self._replacement and not self._is_wrapped:
+            self.original = found
+            setattr(self._owner, self._name, self._replacement)
+
+    def undo(self) -> None:
+        """Put the original back, unless somebody has wrapped the replacement: then it stays below theirs."""
+        self._is_wrapped = getattr(self._owner, self._name) is not self._replacement
+        if not self._is_wrapped:
+            setattr(self._owner, self._name, self.original)
+
+
+# -- threads -----------------------------------------------------------------------------------------
+#
+# A new thread begins with an empty context, so a span in it would belong to no attempt. While a tracer is on,
+# `Thread.start` and `ThreadPoolExecutor.submit` called inside a trace run their function in a copy of the caller's
+# context; outside a trace, and after the last tracer, they do what they always do.
+
+
+@wraps(threading.Thread.start)
+def _start(thread: threading.Thread) -> None:
+    if current_trace() is not None and not thread.ident:
+        _run_in_copy(thread)
+    _START.original(thread)
+
+
+def _run_in_copy(thread: threading.Thread) -> None:
+    context, run = copy_context(), thread.run
+
+    def run_in_context() -> None:
+        # The thread is its own again, and this closure is freed when it ends.
+        del thread.run
+        context.run(run)
+
+    thread.run = run_in_context  # type: ignore[method-assign]
+
+
+@wraps(ThreadPoolExecutor.submit)  # type: ignore[arg-type]
+def _submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+    submit = _SUBMIT.original
+    if current_trace() is None:
+        return cast("Future[Any]", submit(pool, function, *args, **kwargs))
+    # In an empty context, so that a thread which the pool starts now does not keep this trace for its whole life.
+    return cast("Future[Any]", Context().run(submit, pool, copy_context().run, function, *args, **kwargs))
+
+
+_START = Patch(threading.Thread, "start", _start)
+_SUBMIT = Patch(ThreadPoolExecutor, "submit", _submit)
+
+
+def _follow() -> None:
+    _START.apply()
+    _SUBMIT.apply()
+
+
+def _stop_following() -> None:
+    _START.undo()
+    _SUBMIT.undo()
+
+
+following_threads = Shared(_follow, _stop_following)

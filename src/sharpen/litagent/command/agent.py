@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...checks import check_number
 from ...emitter import operation
-from ...emitter.span import emit
+from ...emitter.emit import emit
 from ...errors import AgentTimeoutError, ConfigError
 from ...semconv import AGL_MESSAGE, LightningSpanAttributes
 from ...tracer.base import active_tracer

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ...emitter import emit_message, emit_reward
 from ...errors import InvalidInputError, UnknownIdError
-from ...tracer.content import event_without_content, without_content
+from ...tracer.plain import event_without_content, without_content
 from ...tracer.trace import Trace, current_trace
 from ...types import Event, Span
 
