@@ -7,7 +7,7 @@ import torch
 
 from . import reading
 from .packed import Packed
-from .programs.agents import NOTES
+from .programs.recorded_agents import NOTES
 from .programs.training import fine_tune, grpo, simulate
 from .reading import assert_near
 

@@ -12,7 +12,7 @@ from sharpen import LLMProxy
 
 from . import reading
 from .packed import Packed
-from .programs.agents import NOTES, answer_to
+from .programs.recorded_agents import NOTES, answer_to
 from .reading import Command, as_recorded, assert_near
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -71,7 +71,7 @@ def test_the_conversation_of_a_rollout_is_read(packed: Packed, command: Command,
 
 def test_a_recorded_rollout_is_replayed_without_its_model(packed: Packed, command: Command, tmp_path: Path) -> None:
     run = packed.unpack("run-finished", tmp_path)
-    agent = f"{PROGRAMS / 'agents.py'}:converse"
+    agent = f"{PROGRAMS / 'recorded_agents.py'}:converse"
     rollouts = command("rollouts", "list", "--run", str(run), "--status", "succeeded")["rollouts"]
     for each in rollouts[:2]:
         replayed = command("replay", each["rollout_id"], "--run", str(run), "--agent", agent)

@@ -28,7 +28,7 @@ from tests.store.servers import postgres_server, redis_server
 from . import databases, reading, store_content
 from .model_server import model_server
 from .packed import Packed
-from .programs import agents
+from .programs import recorded_agents as agents
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPOSITORY = Path(__file__).parents[2]

@@ -434,7 +434,7 @@ def test_a_long_poll_notices_that_its_client_has_gone(url, pages):
 
 
 def test_a_client_that_leaves_in_its_body_is_nobodys_error(serve, caplog):
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "sharpen.web.access"):
         url = serve()
         with socket.create_connection(httpx.URL(url).netloc.decode().split(":")) as client:
             head = f"POST /orders HTTP/1.1\r\nhost: localhost\r\nx-api-key: {TOKEN}\r\ncontent-length: 9\r\n"

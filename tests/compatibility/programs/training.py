@@ -29,7 +29,7 @@ from sharpen.rl import (
     TrainingVessel,
 )
 
-from .agents import TASKS, pick_even
+from .recorded_agents import TASKS, pick_even
 
 Row = dict[str, Any]
 RETRY = {"unresponsive_seconds": 2, "max_attempts": 9, "retry_condition": ["unresponsive"]}

@@ -33,7 +33,7 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"temperature": 1e9}, "temperature", "0 to 100"),
         ({"temperature": "hot"}, "temperature", "expected `float"),
         ({"top_p": 0}, "top_p", "top_p is 0"),
-        ({"top_p": 1.5}, "top_p", "share above 0"),
+        ({"top_p": 1.5}, "top_p", "top_p is 1.5"),
         ({"top_k": -2}, "top_k", "top_k is -2"),
         ({"n": 0}, "n", "n is 0"),
         ({"n": 10**9}, "n", "1 to 1024"),
