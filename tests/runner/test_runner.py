@@ -308,6 +308,53 @@ async def test_a_missing_resource_reaches_the_caller_of_step(store):
 # -- runners of one's own ----------------------------------------------------------------------------
 
 
+class Watched(Runner):
+    """Overrides what happens with an attempt from its start to its end."""
+
+    def __init__(self):
+        super().__init__(tracer=DummyTracer())
+        self.seen = []
+
+    def take(self, rollout):
+        self.seen.append("take")
+        return super().take(rollout)
+
+    async def attend(self, attempt):
+        self.seen.append("attend")
+        await super().attend(attempt)
+
+    async def report(self, attempt):
+        self.seen.append("report")
+        await super().report(attempt)
+
+    async def give_up(self, attempt):
+        self.seen.append("give_up")
+        await super().give_up(attempt)
+
+
+async def test_a_subclass_may_override_the_steps_of_an_attempt(store):
+    runner = Watched()
+    await run_tasks(Doubling(), [1], runner=runner, store=store)
+    assert runner.seen == ["take", "attend", "report"]
+
+
+async def test_a_subclass_may_override_what_happens_when_a_runner_stops(store):
+    runner, is_asleep = Watched(), asyncio.Event()
+
+    @rollout
+    async def agent(task):
+        is_asleep.set()
+        await asyncio.sleep(60)
+
+    with runner.run_context(agent=agent, store=store):
+        step = asyncio.create_task(runner.step(1))
+        await is_asleep.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+    assert runner.seen == ["take", "attend", "give_up"]
+
+
 async def test_an_execute_of_ones_own_may_go_around_the_agent():
     class Half(Runner):
         async def execute(self, rollout):

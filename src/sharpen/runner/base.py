@@ -162,12 +162,12 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         self._heartbeat.start()
         resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
         rollout = await store.start_rollout(input, mode, resources_id, worker_id=self.worker_name)
-        attempt = self.start_attempt(rollout)
+        attempt = self.take(rollout)
         with counted_output:
             try:
-                await self.run_attempt(attempt)
+                await self.attend(attempt)
             except asyncio.CancelledError:
-                await asyncio.shield(self.hand_back(attempt))
+                await asyncio.shield(self.give_up(attempt))
                 raise
             await self.report(attempt)
         if attempt.error is not None:
@@ -176,13 +176,13 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         assert finished is not None
         return finished
 
-    def start_attempt(self, rollout: AttemptedRollout) -> RunningAttempt:
-        """From now on its spans are sent and its lease is renewed."""
+    def take(self, rollout: AttemptedRollout) -> RunningAttempt:
+        """Start an attempt: from now on its spans are sent and its lease is renewed."""
         attempt = self._attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self.get_store())
         self._heartbeat.add(attempt.outbox)
         return attempt
 
-    async def run_attempt(self, attempt: RunningAttempt) -> None:
+    async def attend(self, attempt: RunningAttempt) -> None:
         """Run one attempt. Raises nothing but its own cancellation: `attempt` says how it ended."""
         token = _running.set(attempt)
         attempt.task, attempt.loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
             self.finished += 1
             self.failed += attempt.error is not None
 
-    async def hand_back(self, attempt: RunningAttempt) -> None:
+    async def give_up(self, attempt: RunningAttempt) -> None:
         """Put the rollout back into the queue, since the runner stops."""
         try:
             await attempt.hand_back()

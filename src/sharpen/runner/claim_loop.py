@@ -110,7 +110,7 @@ class ClaimLoop:
             for rollout in await self._claim_some(free if self._left is None else min(free, self._left)):
                 if self._left is not None:
                     self._left -= 1
-                attempt = self._runner.start_attempt(rollout)
+                attempt = self._runner.take(rollout)
                 self._agents[self._loop.create_task(self._run_attempt(attempt))] = attempt
 
     async def _claim_some(self, limit: int) -> list[AttemptedRollout]:
@@ -150,14 +150,14 @@ class ClaimLoop:
         task = asyncio.current_task()
         assert task is not None
         try:
-            await self._runner.run_attempt(attempt)
+            await self._runner.attend(attempt)
         finally:
             del self._agents[task]
             self._change.set()
         self._reports.add(task)
         try:
             if self._is_cut_short(attempt):
-                await self._runner.hand_back(attempt)
+                await self._runner.give_up(attempt)
                 return
             if self._expect_claim is not None and self._continues:
                 self._expect_claim()  # the slot is filled again at once
@@ -180,7 +180,7 @@ class ClaimLoop:
             task.cancel()
         if running or self._reports:
             await asyncio.wait({*running, *self._reports})
-        await asyncio.gather(*(self._runner.hand_back(each) for task, each in running.items() if task.cancelled()))
+        await asyncio.gather(*(self._runner.give_up(each) for task, each in running.items() if task.cancelled()))
         await self._return_orphans()
 
     async def _return_orphans(self) -> None:
