@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.types import poml
-    from sharpen.types.template_fields import Field, escape_fields, parse_fields, with_text_fields
+    from sharpen.types import prompt_template
+    from sharpen.types.prompt_template import Field, escape_fields, parse_fields, with_text_fields
 
 __getattr__ = imports_on_use(__file__)

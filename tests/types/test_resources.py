@@ -32,7 +32,7 @@ from sharpen.types import (
 )
 from tests.errors import raises
 from tests.runner.internals import with_keys
-from tests.types.internals import poml
+from tests.types.internals import prompt_template
 
 CLAIMED = AttemptedRollout("ro-1", "task", 0.0, attempt=Attempt("ro-1", "at-1", 1, 0.0))
 
@@ -393,14 +393,14 @@ def test_a_poml_template_without_leave_runs_nothing_and_calls_nobody(body):
 
 
 def test_a_poml_template_that_takes_too_long_is_an_input_error(monkeypatch):
-    monkeypatch.setattr(poml, "RENDER_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(prompt_template, "RENDER_TIMEOUT_SECONDS", 0.01)
     with raises(InvalidInputError, 0.01):
         PromptTemplate("<poml><p>a</p></poml>", engine="poml").format()
 
 
 def test_a_poml_template_that_takes_too_long_leaves_no_process(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its processes are found by the path of their folder
-    monkeypatch.setattr(poml, "RENDER_TIMEOUT_SECONDS", 4)
+    monkeypatch.setattr(prompt_template, "RENDER_TIMEOUT_SECONDS", 4)
     text = "<poml><p>{{ (function () { for (;;); })() }}</p></poml>"
     seen = []
     with ThreadPoolExecutor() as threads:

@@ -1,8 +1,7 @@
-"""The words of Sharpen as data: rollouts, attempts, spans, resources, workers, pages."""
+"""The data types of Sharpen: rollouts, attempts, spans, resources, workers, pages of results."""
 
 from msgspec import UNSET, UnsetType
 
-from .hooks import Hook
 from .resources import (
     LLM,
     NamedResources,
@@ -49,7 +48,7 @@ from .spans import (
     SpanCoreFields,
     TraceStatus,
 )
-from .workers import ParallelWorkerBase, Worker, WorkerHeartbeat, WorkerStatus
+from .workers import Hook, ParallelWorkerBase, Worker, WorkerHeartbeat, WorkerStatus
 
 __all__ = [
     "ATTEMPT_STATUSES",

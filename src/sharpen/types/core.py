@@ -1,6 +1,5 @@
-"""Kept for people who move from another package; the names are those of `sharpen.types`."""
+"""The module path of Agent-lightning; import the names from `sharpen.types`."""
 
-from .hooks import Hook
 from .results import Dataset, PaginatedResult, RolloutRawResult, Triplet
 from .rollouts import (
     Attempt,
@@ -13,7 +12,7 @@ from .rollouts import (
     RolloutStatus,
     TaskInput,
 )
-from .workers import ParallelWorkerBase, Worker, WorkerStatus
+from .workers import Hook, ParallelWorkerBase, Worker, WorkerStatus
 
 __all__ = [
     "Attempt",

@@ -1,7 +1,7 @@
 """Resources: named things an agent is given to work with. Every change is a new version.
 
-`resource_type` tells them apart on the wire. A template is data, not code: candidates are written by models.
-A key is a secret: outside this process it is written only as a reference (`env:NAME`).
+`resource_type` tells them apart on the wire. A key is a secret: outside this process it is written only as a
+reference (`env:NAME`). How a prompt template is rendered stands in `prompt_template.py`.
 """
 
 import os
@@ -11,18 +11,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from ..checks import check_choice, needs_extra
-from ..errors import ConfigError, InvalidInputError, MissingValueError, SecretError
+from ..checks import check_choice
+from ..errors import ConfigError, InvalidInputError, SecretError
 from ..secrets import HIDDEN, REFERENCE, map_secrets, secret_in_url, secrets_in
-from .poml import render_poml
+from .prompt_template import fill_fields, render_jinja, render_poml
 from .rollouts import AttemptedRollout
-from .template_fields import fill_fields, why_missing
 
 ENV_PREFIX = "env:"
 
 
 class _ResourceMeta(msgspec.StructMeta):
-    """Lets `resource_type` be given to the constructor, as people write it, and refuses a wrong one."""
+    """Accepts `resource_type` in the constructor, as people write it, and refuses a wrong one."""
 
     def __call__(cls, *args: Any, resource_type: str | None = None, **kwargs: Any) -> Any:
         expected = cls.__struct_config__.tag
@@ -46,7 +45,7 @@ class LLM(_Resource, frozen=True, tag="llm"):
     sampling_parameters: dict[str, Any] = {}
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        """The endpoint; the ids matter only behind the gateway."""
+        """Return the endpoint; the ids matter only behind the gateway."""
         return self.endpoint
 
     @property
@@ -54,13 +53,13 @@ class LLM(_Resource, frozen=True, tag="llm"):
         return self.api_key is not None and not self.api_key.startswith(ENV_PREFIX)
 
     def resolve_api_key(self) -> str | None:
-        """The key itself, read from the environment where it is a reference."""
+        """Return the key itself, read from the environment if it is a reference."""
         if self.api_key is None or self.has_literal_key:
             return self.api_key
         return _from_environment("api_key", self.api_key)
 
     def resolve_sampling_parameters(self) -> dict[str, Any]:
-        """The parameters, with references such as `env:NAME` to secrets in them read from the environment."""
+        """Return the parameters, with references to secrets such as `env:NAME` read from the environment."""
 
         def resolve(place: str, text: str) -> str:
             is_reference = REFERENCE.fullmatch(text)
@@ -87,7 +86,7 @@ class LLM(_Resource, frozen=True, tag="llm"):
 def _from_environment(place: str, reference: str) -> str:
     name = reference.removeprefix(ENV_PREFIX)
     if name not in os.environ:
-        raise ConfigError(f"{place} is {reference!r}, but the environment variable {name} is not set here")
+        raise ConfigError(f"{place} is {reference!r}, but the environment variable {name} is not set")
     return os.environ[name]
 
 
@@ -106,19 +105,19 @@ class ProxyLLM(LLM, frozen=True, tag="proxy_llm"):
         if rollout_id is None and attempt_id is None:
             return self.endpoint
         if rollout_id is None or attempt_id is None:
-            raise ConfigError("a URL of the gateway needs both rollout_id and attempt_id, or neither")
+            raise ConfigError("a gateway URL needs both rollout_id and attempt_id, or neither")
         base, role, version = _split_url(self.endpoint)
         return f"{base}/rollout/{quote(rollout_id, safe='')}/attempt/{quote(attempt_id, safe='')}{role}{version}"
 
     def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
-        """The plain LLM for one attempt."""
+        """Return the plain LLM for one attempt."""
         url = self.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
         return LLM(url, self.model, self.api_key, self.sampling_parameters)
 
     def for_role(self, name: str) -> "ProxyLLM":
-        """The same endpoint for one named agent of several."""
+        """Return the same endpoint for one named agent of several."""
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"the name of a role is {name!r}: give a text, such as 'critic'")
+            raise ConfigError(f"the name of a role is {name!r}: pass a str such as 'critic'")
         base, _, version = _split_url(self.endpoint)
         return msgspec.structs.replace(self, endpoint=f"{base}/role/{quote(name, safe='')}{version}")
 
@@ -138,7 +137,7 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
       (`{"answer": {number}}`). An argument keeps its braces: with `answer=7`, `\\boxed{answer}` is `\\boxed{7}`.
     - Every other brace is text: `{"a": 1}`, `{}`, `{0}`, `{ name }`, or one that is never closed.
 
-    Values are shown as they are, whatever braces they hold.
+    Values are inserted unchanged, whatever braces they hold.
 
     **jinja** runs in an immutable sandbox. To print or loop over a value that was not given is an error;
     `{% if name %}`, `name is defined` and `default(…)` may ask for it.
@@ -156,40 +155,15 @@ class PromptTemplate(_Resource, frozen=True, tag="prompt_template"):
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ("f-string", "jinja", "poml"))
         if self.allows_code and self.engine != "poml":
-            raise ConfigError(f'allows_code is for engine="poml" alone, and the engine is {self.engine!r}')
+            raise ConfigError(f'allows_code works only with engine="poml", but the engine is {self.engine!r}')
 
     def format(self, /, **values: Any) -> str:
+        """Return the text of the template with these values."""
         if self.engine == "jinja":
-            return _render_jinja(self.template, values)
+            return render_jinja(self.template, values)
         if self.engine == "poml":
             return render_poml(self.template, values, allows_code=self.allows_code)
         return fill_fields(self.template, values)
-
-
-_JINJA_NAME = re.compile(r"'(\w+)' is undefined")
-
-
-def _render_jinja(template: str, values: dict[str, Any]) -> str:
-    with needs_extra("jinja2", extra="prompts", feature='PromptTemplate with engine="jinja"'):
-        from jinja2 import StrictUndefined, UndefinedError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Missing(StrictUndefined):
-        """A condition may ask for it."""
-
-        def __bool__(self) -> bool:  # type: ignore[override]
-            return False
-
-    try:
-        return ImmutableSandboxedEnvironment(undefined=Missing).from_string(template).render(values)
-    except UndefinedError as error:
-        found = _JINJA_NAME.fullmatch(error.message or "")
-        if found is None:  # an attribute or an item
-            raise InvalidInputError(f"the Jinja template cannot be rendered: {error}") from error
-        words = f"the Jinja template uses {found[1]}, {why_missing(found[1], values)}"
-        raise MissingValueError(f"{words}{{% raw %}}{{{{{found[1]}}}}}{{% endraw %}}") from error
-    except Exception as error:  # a template is data: whatever goes wrong in it is a wrong value
-        raise InvalidInputError(f"the Jinja template cannot be rendered: {error}") from error
 
 
 Resource = LLM | ProxyLLM | PromptTemplate
@@ -208,18 +182,18 @@ class ResourcesUpdate(msgspec.Struct, frozen=True):
 
 
 def check_no_secrets(resources: NamedResources) -> None:
-    """Refuse literal keys and passwords, which must not be written to a durable or remote store."""
+    """Raise `SecretError` for a literal key or password, which must not be written to a durable or remote store."""
     if not isinstance(resources, dict):
-        raise InvalidInputError(f"resources are {resources!r}: give a dict of LLM, ProxyLLM or PromptTemplate by name")
+        raise InvalidInputError(f"resources are {resources!r}: pass a dict of LLM, ProxyLLM or PromptTemplate by name")
     for name, resource in resources.items():
         if isinstance(resource, ProxyLLM) and resource.has_literal_key:
             raise SecretError(
-                f"resource {name!r} holds the literal token of a gateway, which would be written down: give the "
-                'gateway a reference, LLMProxy(token="env:NAME")'
+                f"resource {name!r} holds the literal token of a gateway, which the store would save: pass a "
+                'reference to the gateway instead, LLMProxy(token="env:NAME")'
             )
         if isinstance(resource, LLM) and resource.has_literal_key:
             raise SecretError(
-                f"resource {name!r} holds a literal api_key, which would be written down: give a reference such as "
+                f"resource {name!r} holds a literal api_key, which the store would save: pass a reference such as "
                 'api_key="env:OPENAI_API_KEY", or let the gateway hold the key'
             )
         if isinstance(resource, LLM):
@@ -229,11 +203,11 @@ def check_no_secrets(resources: NamedResources) -> None:
 def _check_no_other_secrets(name: str, llm: LLM) -> None:
     if found := secret_in_url(llm.endpoint):
         raise SecretError(
-            f"resource {name!r} holds {found} in its endpoint, a secret that would be written down: give the key as a "
+            f"resource {name!r} holds {found} in its endpoint, a secret that the store would save: pass the key as a "
             'reference, api_key="env:NAME", or let the gateway call the endpoint and hold the secret'
         )
     if place := next(secrets_in(llm.sampling_parameters), None):
         raise SecretError(
-            f"resource {name!r} holds a secret in sampling_parameters{place}, which would be written down: give a "
-            'reference there, "env:NAME", which is read where the agent runs, or let the gateway hold the secret'
+            f"resource {name!r} holds a secret in sampling_parameters{place}, which the store would save: pass "
+            'a reference, "env:NAME", which is read where the agent runs, or let the gateway hold the secret'
         )

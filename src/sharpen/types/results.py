@@ -1,4 +1,4 @@
-"""What calls give back: pages of things, triplets, an agent's raw result; and the data sets that go in."""
+"""What calls return (pages, triplets, an agent's raw result), and the data sets that callers pass."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
@@ -67,7 +67,7 @@ Sequence.register(PaginatedResult)
 
 
 class FinishedRollouts(msgspec.Struct, frozen=True):
-    """Rollouts in the order in which they finished, and the cursor to go on from."""
+    """Rollouts in the order in which they finished, and the cursor to continue from."""
 
     items: list[Rollout]
     cursor: int
@@ -76,9 +76,9 @@ class FinishedRollouts(msgspec.Struct, frozen=True):
 class RolloutPage(msgspec.Struct, frozen=True):
     """One page of a search for rollouts.
 
-    A search has a bound of effort: where it is reached before the page is full, `is_complete` is False and
-    `next_cursor` goes on from there. `next_cursor` is None at the end.
-    `total` counts all that match where that is cheap; it is the least there are where `is_total_exact` is False.
+    A search has a limit of effort: if it is reached before the page is full, `is_complete` is False and
+    `next_cursor` continues from there. `next_cursor` is None at the end.
+    `total` counts all that match where that is cheap; it is a lower bound if `is_total_exact` is False.
     """
 
     items: list[Rollout]
@@ -91,8 +91,10 @@ class RolloutPage(msgspec.Struct, frozen=True):
 
 
 class StoredSpans(list["Span | None"]):
-    """The spans that were stored, None for each that was there already; `unwanted` names attempts that
-    nobody waits for any more, so that their agents can be stopped."""
+    """The spans that were stored, with None for each that was there already.
+
+    `unwanted` names attempts that are no longer wanted, so that their agents can be stopped.
+    """
 
     def __init__(self, spans: Iterable[Span | None] = (), unwanted: Iterable[str] = ()) -> None:
         super().__init__(spans)

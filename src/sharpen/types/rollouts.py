@@ -1,6 +1,6 @@
 """Rollouts and attempts: what an algorithm asks for, and each try at it.
 
-Values are frozen: a change in the store is seen by asking the store again.
+Values are frozen: to see a change in the store, query the store again.
 """
 
 from typing import Any, Literal, get_args
@@ -22,7 +22,7 @@ TaskInput = Any
 
 
 class RolloutConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a rollout may take and when it is tried again.
+    """How long a rollout may take and when it is retried.
 
     A claim is a lease of `unresponsive_seconds`, renewed by heartbeats and spans; None means no lease.
     """

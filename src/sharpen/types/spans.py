@@ -16,12 +16,12 @@ AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] |
 # Checked where a span enters from a network; inside, attributes are plain JSON values.
 Attributes = dict[str, Any]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
-# Exact in every JSON reader, and so far below 2**63 that a counter which goes on from it cannot run over.
+# Exact in every JSON reader, and so far below 2**63 that a counter continuing from it cannot overflow.
 MAX_SEQUENCE_ID = 2**53 - 1
 
 
 class TraceStatus(msgspec.Struct, frozen=True):
-    """Whether the operation went well."""
+    """Whether the operation succeeded."""
 
     status_code: StatusCode = "UNSET"
     description: str | None = None
@@ -59,7 +59,7 @@ class OtelResource(msgspec.Struct, frozen=True):
 
 
 class SpanCoreFields(msgspec.Struct, frozen=True):
-    """What an agent has to say about a span; ids are added by whoever stores it."""
+    """What an agent reports about a span; ids are added when it is stored."""
 
     name: str
     status: TraceStatus = TraceStatus()
@@ -109,7 +109,7 @@ class Span(msgspec.Struct, frozen=True):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> "Span":
-        """A span made by hand; ids and times that are not given are made up here."""
+        """Create a span; ids and times that are not given are generated."""
         random_hex = os.urandom(24).hex()
         start = time.time() if start_time is None else start_time
         return cls(
@@ -129,7 +129,7 @@ class Span(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_core_fields(cls, core: SpanCoreFields, *, rollout_id: str, attempt_id: str, sequence_id: int) -> "Span":
-        """A span from what an agent returned."""
+        """Create a span from what an agent returned."""
         return cls.from_attributes(
             attributes=core.attributes,
             rollout_id=rollout_id,
@@ -145,7 +145,7 @@ class Span(msgspec.Struct, frozen=True):
     def from_opentelemetry(
         cls, readable_span: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int
     ) -> "Span":
-        """A span as the OpenTelemetry SDK hands it to an exporter."""
+        """Create a span from one that the OpenTelemetry SDK passes to an exporter."""
         context = _context(readable_span.get_span_context())
         if context is None:
             raise ValueError(f"the span {readable_span.name!r} has no context and no ids: start it from a tracer")
@@ -200,5 +200,5 @@ def _context(context: Any) -> SpanContext | None:
 def _known(context: Any) -> SpanContext:
     found = _context(context)
     if found is None:
-        raise ValueError("a link of the span has no context")
+        raise ValueError("a link of the span has no context: create it from a span that a tracer started")
     return found

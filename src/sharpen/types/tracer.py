@@ -1,4 +1,4 @@
-"""Kept for people who move from another package; the names are those of `sharpen.types`."""
+"""The module path of Agent-lightning; import the names from `sharpen.types`."""
 
 from .spans import (
     Attributes,

@@ -1,4 +1,4 @@
-"""Workers: who runs agents, and the life-cycle that everything living in a worker shares."""
+"""Workers, which run agents: their records, the life cycle of what lives in one, and the hooks around an attempt."""
 
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class WorkerHeartbeat(Worker, frozen=True, kw_only=True):
-    """The answer to a heartbeat: the worker, and those of its attempts that nobody waits for any more."""
+    """The answer to a heartbeat: the worker, and those of its attempts that are no longer wanted."""
 
     unwanted_attempts: list[str] = []
 
@@ -45,10 +45,29 @@ class ParallelWorkerBase:
         self.worker_id = worker_id
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The work itself; parts without a loop of their own leave it as it is."""
+        """The work itself; parts without a loop need not override it."""
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         """Called in the worker after its last piece of work."""
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
         """Called once after all workers have ended."""
+
+
+class Hook:
+    """User code at fixed moments of an attempt: override what you need.
+
+    A hook is called with the keywords that its signature takes.
+    """
+
+    async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any, tracer: Any) -> None:
+        """Called before the trace opens."""
+
+    async def on_trace_start(self, *, agent: Any, runner: Any, rollout: Any, tracer: Any) -> None:
+        """Called inside the trace, before the agent runs."""
+
+    async def on_trace_end(self, *, agent: Any, runner: Any, rollout: Any, tracer: Any) -> None:
+        """Called inside the trace, after the agent ran."""
+
+    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any) -> None:
+        """Called after the trace closed, before the attempt is completed."""

@@ -10,8 +10,7 @@ from xml.parsers import expat
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from ...types.poml import POML_TEXT
-from ...types.template_fields import Field, escape_fields, parse_fields
+from ...types.prompt_template import POML_TEXT, Field, escape_fields, parse_fields
 from ..prompts.placeholders import placeholders
 from .demonstration import Demonstration
 from .template_parts import (

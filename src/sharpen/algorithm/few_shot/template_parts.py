@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
-from ...types.template_fields import parse_fields, with_text_fields
+from ...types.prompt_template import parse_fields, with_text_fields
 from ..prompts.placeholders import optional_names, placeholders, value_fields
 
 DEMOS = ("demos", "demonstrations", "examples")

@@ -2,7 +2,7 @@
 
 Candidates are written by models: one that cannot work is rejected here, before any rollout is spent on it.
 
-An f-string template also has optional fields, in LaTeX and in JSON (`sharpen.types.template_fields`). The values that
+An f-string template also has optional fields, in LaTeX and in JSON (`sharpen.types.prompt_template`). The values that
 agents give decide whether such a field is a placeholder: it is one if its name is in `given`. A candidate can only use
 the fields of its parent. Other optional fields are made text by `as_child`: an agent that formats its prompt with
 the whole task would otherwise fill `\\boxed{answer}` with the reference answer.
@@ -14,8 +14,7 @@ from collections.abc import Collection, Sequence
 
 from ...errors import InvalidInputError, MissingExtraError
 from ...types import PromptTemplate
-from ...types.poml import code_in
-from ...types.template_fields import Field, parse_fields, with_text_fields
+from ...types.prompt_template import Field, code_in, parse_fields, with_text_fields
 
 MOST_CHARACTERS = 100_000
 MOST_GROWTH = 20
