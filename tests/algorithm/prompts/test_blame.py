@@ -1,19 +1,34 @@
 """Whose fault a failed rollout is."""
 
+import json
 from typing import Any
 
 import pytest
 
+from sharpen import Limits
 from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Rollout, Span
 from tests.algorithm.internals import infrastructure_fault, spent_limit, with_last_attempt
+from tests.llm_proxy.asked import call_of
+from tests.llm_proxy.internals import Budget, Said, Usage, error_body
 from tests.store.scenes import make_span
 
-SPENT = (
+SPENT_BY_0_1 = (
     "Error code: 429 - {'error': {'message': 'this run may spend $2 and has spent $2.01: its limit run_cost is "
     "reached; raise it in limits'}}"
 )
+
+
+async def refused_by(limit: str, dialect: Any) -> str:
+    """The error of an SDK whose call the gateway refuses because this limit is reached after 7 calls."""
+    budget, call = Budget(Limits(**{limit: 7}), None, None), call_of(rollout_id="ro-1")
+    for _ in range(7):
+        assert await budget.admit(call) is None
+        budget.settle(call, Said(usage=Usage(1, 0)))
+    refusal = await budget.admit(call)
+    assert refusal is not None
+    return f"Error code: 429 - {json.loads(error_body(refusal, dialect))}"
 
 
 async def ended(*calls: dict[str, Any], status: Any = "failed", **about: Any) -> tuple[Rollout, list[Span]]:
@@ -53,14 +68,25 @@ async def test_an_agent_that_succeeded_is_never_excused() -> None:
     assert infrastructure_fault(*await ended({"error.type": "500"}, status="succeeded")) is None
 
 
-async def test_a_rollout_that_spent_its_own_limit_has_the_fault_itself() -> None:
-    said = "rollout 'r' may spend 2 calls and has spent 2: its limit rollout_calls is reached; raise it in limits"
-    refused = {"error.type": "429", "sharpen.llm.refused": "limit_reached"}
-    assert infrastructure_fault(*await ended(refused, error_type="RateLimitError", error=said)) is None
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("limit", ["rollout_calls", "rollout_tokens"])
+async def test_a_rollout_that_spent_its_own_limit_has_the_fault_itself(limit: str, dialect: str) -> None:
+    error, refused = await refused_by(limit, dialect), {"error.type": "429", "sharpen.llm.refused": "limit_reached"}
+    assert infrastructure_fault(*await ended(refused, error_type="RateLimitError", error=error)) is None
 
 
-async def test_a_limit_of_the_run_is_told_apart() -> None:
-    fault = infrastructure_fault(*await ended(error_type="RateLimitError", error=SPENT))
-    assert fault is not None
-    assert spent_limit(fault) == "this run may spend $2 and has spent $2.01: its limit run_cost is reached"
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("limit", ["run_calls", "run_tokens"])
+async def test_a_limit_of_the_run_is_told_apart(limit: str, dialect: str) -> None:
+    fault = infrastructure_fault(*await ended(error_type="RateLimitError", error=await refused_by(limit, dialect)))
+    message = spent_limit(fault or "")
+    assert message is not None
+    assert limit in message
+    assert "7" in message
+    assert "{" not in message
     assert spent_limit("RateLimitError: slow down") is None
+
+
+async def test_a_limit_of_the_run_is_told_apart_in_an_older_run() -> None:
+    fault = infrastructure_fault(*await ended(error_type="RateLimitError", error=SPENT_BY_0_1))
+    assert (spent_limit(fault or "") or "").startswith("this run may spend $2 and has spent $2.01")

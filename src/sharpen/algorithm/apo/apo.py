@@ -213,7 +213,7 @@ class APO(PromptOptimiser[TaskT]):
     async def _meet_first(self, version: str, batch: Sequence[Item]) -> None:
         found = await self.evaluate(version, _first_of(batch))
         if version == SEED and not self.round and not self.run_initial_validation:
-            check_seed(found)
+            check_seed(found, has_llm=self._has_llm)
 
     async def _grow(self, branch: Branch, batch: Sequence[Item]) -> None:
         """From rollouts of the parent to a new prompt and its first validation tasks."""

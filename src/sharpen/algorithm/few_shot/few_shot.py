@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from ...checks import check_ints
 from ...errors import ConfigError
-from ...types import LLM, PromptTemplate, TaskT
+from ...types import PromptTemplate, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
@@ -223,7 +223,7 @@ class FewShot(PromptOptimiser[TaskT]):
             self.evaluations,
             frame=self._frame,
             chance=self.chance,
-            has_llm=any(isinstance(each, LLM) for each in self._others.values()),
+            has_llm=self._has_llm,
         )
         self.book.other_cost += cost
         self.checkpoint()

@@ -19,8 +19,10 @@ _OF_SDKS = frozenset(
      "ServerDisconnectedError")
 )  # fmt: skip
 _OF_GATEWAY = frozenset(("408", "425", "429", "500", "502", "503", "504", "529", "upstream_error", "incomplete"))
-_ROLLOUT_LIMIT = re.compile(r"limit rollout_\w+ is reached")
-_RUN_LIMIT = re.compile(r"this run may spend .*? limit run_\w+ is reached")
+# A refusal of the gateway names the limit that was reached, as it is set in `Limits`; nothing else of it is read.
+_LIMIT = re.compile(r"\b(?P<scope>rollout|run)_(?:calls|tokens|cost)\b")
+# The message in the body of an error, as SDKs print it: "Error code: 429 - {'error': {'message': '...'}}".
+_MESSAGE = re.compile(r"""['"]message['"]: (?P<quote>['"])(?P<text>.*?)(?P=quote)(?=[,}])""")
 
 
 def infrastructure_fault(rollout: Rollout, spans: Sequence[Span]) -> str | None:
@@ -32,7 +34,8 @@ def infrastructure_fault(rollout: Rollout, spans: Sequence[Span]) -> str | None:
     if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
         return None
     about = rollout.attempt.metadata or {}
-    if _ROLLOUT_LIMIT.search(str(about.get("error", ""))):  # which the agent has spent itself
+    limit = _LIMIT.search(str(about.get("error", "")))
+    if limit is not None and limit["scope"] == "rollout":  # which the agent has spent itself
         return None
     if about.get("error_type") in _OF_SDKS or _has_broken_call(spans):
         return why_failed(rollout)
@@ -40,9 +43,12 @@ def infrastructure_fault(rollout: Rollout, spans: Sequence[Span]) -> str | None:
 
 
 def spent_limit(fault: str) -> str | None:
-    """What the gateway said when it refused a call because the run has spent what it may."""
-    found = _RUN_LIMIT.search(fault)
-    return found[0] if found else None
+    """Return the message with which the gateway refused a call because a limit of the run is reached, if it did."""
+    limit = _LIMIT.search(fault)
+    if limit is None or limit["scope"] != "run":
+        return None
+    message = _MESSAGE.search(fault)
+    return message["text"] if message is not None and limit[0] in message["text"] else fault
 
 
 def _has_broken_call(spans: Sequence[Span]) -> bool:

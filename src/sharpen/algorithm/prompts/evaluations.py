@@ -70,6 +70,8 @@ class Evaluation:
     is_unanswered: bool = False
     """Whether it is lost because a model could not be reached, or broke down."""
     error: str | None = None
+    error_type: str | None = None
+    """The class of the exception that ended its last attempt, by name."""
     cost: Cost = field(default_factory=Cost)
     """Of all rollouts that it took."""
 
@@ -262,15 +264,21 @@ def _evaluation(rollout: Rollout, item: Item, cost: Cost, fault: str | None) -> 
         is_unanswered=fault is not None and rollout.status == "failed" and not is_lost(rollout),
         has_reward=rollout.reward is not None,
         error=fault or why_failed(rollout),
+        error_type=_error_type(rollout),
         cost=cost,
     )
+
+
+def _error_type(rollout: Rollout) -> str | None:
+    about = rollout.attempt.metadata if isinstance(rollout, AttemptedRollout) else None
+    return (about or {}).get("error_type")
 
 
 def _refuse_more_cost(lost: Evaluation) -> None:
     """When the run has spent what it may, every further rollout would fail by that alone."""
     limit = spent_limit(lost.error or "")
     if limit is not None:
-        raise RunError(f"{limit}. What is paid for is kept: raise the limit and resume the run")
+        raise RunError(f"the run has reached a limit: {limit}. Finished rollouts are kept: raise it and resume the run")
 
 
 def _told(evaluation: Evaluation) -> Evaluation:

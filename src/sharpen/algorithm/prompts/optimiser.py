@@ -26,7 +26,7 @@ from ...checks import check_ints
 from ...errors import ConfigError, RunError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
-from ...types import Dataset, NamedResources, PromptTemplate, TaskT
+from ...types import LLM, Dataset, NamedResources, PromptTemplate, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound
 from ..held_calls import HeldCalls
@@ -324,13 +324,18 @@ class PromptOptimiser(Algorithm[TaskT]):
         of = list(self.fields_filled.values()) if prompt is None else [self.fields_filled.get(prompt, {})]
         return [name for found in of for name, is_filled in found.items() if is_filled]
 
+    @property
+    def _has_llm(self) -> bool:
+        """Whether agents are given a model beside their prompts."""
+        return any(isinstance(each, LLM) for each in self._others.values())
+
     async def validate_seed(self) -> None:
         """Score the seed prompt on all validation tasks, if that is wanted."""
         if not self.run_initial_validation:
             return
         is_told = self.round > 0 or len(self._scores.get("met", {}).get(SEED, ())) == len(self.val_items)
         found = await self.evaluate(SEED, self.val_items)
-        check_seed(found)
+        check_seed(found, has_llm=self._has_llm)
         if is_told:  # by an earlier life of the run
             return
         await self._check_use(found)
