@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from sharpen.store import backup, memory, openapi, row_search, sqlite, sqlite_schema, sqlite_search
     from sharpen.store.application import MAX_WAIT_SECONDS, StoreApplication
     from sharpen.store.backup import backup_store
-    from sharpen.store.ids import new_id
+    from sharpen.store.checks import new_id
     from sharpen.store.jobs import Job
     from sharpen.store.lifecycle import StoreClock
-    from sharpen.store.local import LocalStore
+    from sharpen.store.local import Crowd, LocalStore
     from sharpen.store.methods import METHODS
     from sharpen.store.opening import is_server_url, open_url
     from sharpen.store.postgres import (
@@ -28,6 +28,5 @@ if TYPE_CHECKING:
     from sharpen.store.spool import Entry, Spool, default_folder
     from sharpen.store.tokens import VARIABLE, given_token, left_in_file, read_token, token_file
     from sharpen.store.transitions import FINISHED, OPEN, PHASES, QUEUED
-    from sharpen.store.waiting import Crowd
 
 __getattr__ = imports_on_use(__file__)

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, MutableMapping
 from functools import cached_property
 from typing import Any
@@ -30,9 +31,8 @@ from ..errors import (
 from ..types import PaginatedResult, Rollout, StoredSpans, check_no_secrets
 from ..web.app import serve_other
 from . import openapi, otlp
-from .base import LightningStore
+from .base import LightningStore, LightningStoreStatistics
 from .methods import METHODS, BatchAnswer, BatchEntry, BatchRequest, Method, SpanReceipt, call_method, change_rollouts
-from .metrics import Metrics
 from .task_json import from_tagged, has_tag, to_tagged
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ LABEL = "sharpen.label"  # where a request keeps the name it is counted under
 CLIENT_GONE = 499  # in the metrics only: there is nobody left to answer
 FIXED = {"/health": "GET", "/metrics": "GET", "/v1/openapi.json": "GET", "/v1/traces": "POST", "/v1/batch": "POST"}
 MAX_TOGETHER = 256  # writes in one batch
+METRICS_PREFIX = "sharpen_store"
 _encode = msgspec.json.Encoder().encode
 _decode_batch = msgspec.json.Decoder(BatchRequest).decode
 
@@ -405,6 +406,46 @@ class StoreApplication:
         for name, value in arguments.items():
             if name in ("spans", "requests", "pairs") and len(value) > self._max_batch:
                 raise TooLargeError(f"{name} has {len(value)} items; at most {self._max_batch} are taken in one call")
+
+
+class Metrics:
+    """Requests by method and status, the time they took, and the sizes of the store, in Prometheus' text format."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self.in_progress = 0
+
+    def record(self, method: str, status: int, seconds: float) -> None:
+        self._requests[method, status] += 1
+        self._seconds[method] += seconds
+
+    def render(self, statistics: LightningStoreStatistics) -> str:
+        lines: list[str] = []
+
+        def add(name: str, kind: str, text: str, rows: list[tuple[str, float]]) -> None:
+            lines.append(f"# HELP {METRICS_PREFIX}_{name} {text}")
+            lines.append(f"# TYPE {METRICS_PREFIX}_{name} {kind}")
+            lines.extend(f"{METRICS_PREFIX}_{name}{labels} {value!r}" for labels, value in rows)
+
+        requests = [(f'{{method="{m}",status="{s}"}}', n) for (m, s), n in sorted(self._requests.items())]
+        add("requests_total", "counter", "Requests answered.", [(labels, float(n)) for labels, n in requests])
+        seconds = [(f'{{method="{m}"}}', s) for m, s in sorted(self._seconds.items())]
+        add("request_seconds_total", "counter", "Seconds spent on requests, long polls included.", seconds)
+        now = float(self.in_progress)
+        add("requests_in_progress", "gauge", "Requests under way, long polls included.", [("", now)])
+        by_status = [(f'{{status="{s}"}}', float(n)) for s, n in statistics["rollouts_by_status"].items()]
+        add("rollouts", "gauge", "Rollouts by status.", by_status)
+        for name, text in (
+            ("queue_length", "Rollouts that wait for a worker."),
+            ("open_attempts", "Attempts at work."),
+            ("total_spans", "Spans kept."),
+            ("total_workers", "Workers known."),
+            ("size_bytes", "Bytes kept."),
+            ("uptime_seconds", "Seconds since the store was opened."),
+        ):
+            add(name, "gauge", text, [("", float(statistics[name]))])  # type: ignore[literal-required]
+        return "\n".join(lines) + "\n"
 
 
 def _restore_tasks(arguments: dict[str, Any]) -> None:

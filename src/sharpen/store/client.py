@@ -36,8 +36,7 @@ from ..types import (
     check_no_secrets,
 )
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
-from .checks import check_finite, check_number, check_spans
-from .ids import new_id
+from .checks import check_finite, check_number, check_spans, new_id
 from .methods import METHODS, MaybeAttempted, Method, change_rollouts, forward_methods
 from .spool import Entry, default_folder
 from .spooler import Away, OtherStore, Spooler

@@ -34,7 +34,6 @@ from ..types import (
 )
 from . import checks
 from .base import AttemptEnd
-from .ids import new_id
 from .lifecycle import HANDED_BACK, Events, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
@@ -76,7 +75,7 @@ class Ledger(Queries):
                 return row
             checks.check_id("rollout_id", rollout_id)
         else:
-            rollout_id = new_id("ro")
+            rollout_id = checks.new_id("ro")
         if request.resources_id not in bound:
             bound[request.resources_id] = self._bind(request.resources_id)
         row = self._new_row(request, rollout_id, bound[request.resources_id], now)
@@ -124,7 +123,7 @@ class Ledger(Queries):
         _check_worker(worker_id)
         now = self.clock()
         request = EnqueueRolloutRequest(input, mode, resources_id, config, metadata, rollout_id)
-        row = self._new_row(request, rollout_id or new_id("ro"), self._bind(resources_id), now)
+        row = self._new_row(request, rollout_id or checks.new_id("ro"), self._bind(resources_id), now)
         row.status = "preparing"
         self.tables.add_rollouts([row])
         return self._attempted(row, self._open_attempt(row, worker_id, None, now))
@@ -378,7 +377,7 @@ class Ledger(Queries):
             if known := self.tables.resources(resources_id, 1):
                 return known
         now = self.clock()
-        update = ResourcesUpdate(resources_id or new_id("rs"), now, now, 1, dict(resources))
+        update = ResourcesUpdate(resources_id or checks.new_id("rs"), now, now, 1, dict(resources))
         self.tables.add_resources(update, None)
         return update
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import StoreUnavailableError
-from .ids import new_id
+from .checks import new_id
 from .tokens import check_folder, state_folder
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,10 @@ from ..errors import InvalidInputError, StoreError, StoreFileError, StoreFullErr
 from .base import LightningStoreCapabilities
 from .jobs import Job, KeptWork
 from .ledger import Events, Ledger
-from .local import LocalStore
+from .local import LocalStore, Ticket
 from .sqlite_reading import ReadOnlyFile
 from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
 from .sqlite_tables import SQLiteTables, WorkerTimes
-from .waiting import Ticket
 
 log = logging.getLogger(__name__)
 

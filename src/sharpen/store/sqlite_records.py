@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .packed import unpacked_config
-from .tables import AttemptRow, RolloutRow
+from .tables import AttemptRow, RolloutRow, unpacked_config
 from .transitions import PHASES
 
 CHUNK = 500  # values in one IN (...); SQLite allows 32,766

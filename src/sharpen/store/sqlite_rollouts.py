@@ -7,7 +7,6 @@ import msgspec
 
 from ..errors import UnknownIdError
 from ..types import PaginatedResult, Rollout, RolloutPage, RolloutStatus
-from .packed import packed_config
 from .search import RolloutSearch
 from .sqlite_records import (
     BOTH,
@@ -22,7 +21,7 @@ from .sqlite_records import (
     record,
 )
 from .sqlite_search import SQLiteSearch
-from .tables import AttemptRow, Page, RolloutFilter, RolloutRow, public_rollout
+from .tables import AttemptRow, Page, RolloutFilter, RolloutRow, packed_config, public_rollout
 from .transitions import FINISHED, OPEN, PHASES, phases_of
 
 _BODIES = (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InvalidInputError, StoreFileError
-from .ids import new_id
+from .checks import new_id
 
 APPLICATION_ID = 0x53485250  # "SHRP"
 HEADER = b"SQLite format 3\x00"

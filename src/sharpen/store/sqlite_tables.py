@@ -21,10 +21,9 @@ from ..types import (
     WorkerStatus,
 )
 from .base import FilterLogic
-from .packed import body_of, unpacked_body
 from .sqlite_records import chunks, marks
 from .sqlite_rollouts import RolloutTables
-from .tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
+from .tables import AttemptRow, Counts, Match, Page, RolloutRow, body_of, paginate, select_workers, unpacked_body
 from .task_json import decode_equal, encode_equal
 from .worker_times import TIMES, worker_of
 

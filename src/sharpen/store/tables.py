@@ -6,6 +6,7 @@ these can never disagree with its status.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -14,6 +15,9 @@ from ..types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    Event,
+    Link,
+    OtelResource,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -22,6 +26,8 @@ from ..types import (
     RolloutPage,
     RolloutStatus,
     Span,
+    SpanContext,
+    TraceStatus,
     Worker,
     WorkerStatus,
 )
@@ -30,6 +36,7 @@ from .search import RolloutSearch
 from .task_json import TASK
 
 T = TypeVar("T")
+_default_config = RolloutConfig()
 
 
 class RolloutRow(msgspec.Struct):
@@ -280,3 +287,39 @@ def paginate(found: list[T], page: Page) -> PaginatedResult[T]:
 def _sort_key(item: Any, field: str | None) -> tuple[bool, Any]:
     value = getattr(item, field or "")
     return (value is not None, value if value is not None else 0)
+
+
+# -- configurations and spans as JSON, as every store with columns keeps them ----------------------
+
+
+def packed_config(config: RolloutConfig) -> str | None:
+    """None for the default, which most rollouts have."""
+    return None if config is _default_config or config == _default_config else msgspec.json.encode(config).decode()
+
+
+def unpacked_config(text: str | None) -> RolloutConfig:
+    return _default_config if text is None else _decoded_config(text)
+
+
+@lru_cache(maxsize=256)
+def _decoded_config(text: str) -> RolloutConfig:
+    return msgspec.json.decode(text, type=RolloutConfig)
+
+
+class SpanBody(msgspec.Struct, omit_defaults=True):
+    """What a span holds beside its columns."""
+
+    status: TraceStatus = TraceStatus()
+    attributes: dict[str, Any] = {}
+    events: list[Event] = []
+    links: list[Link] = []
+    context: SpanContext | None = None
+    parent: SpanContext | None = None
+    resource: OtelResource = OtelResource()
+
+
+def body_of(span: Span) -> SpanBody:
+    return SpanBody(span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource)
+
+
+unpacked_body = msgspec.json.Decoder(SpanBody).decode

@@ -9,8 +9,8 @@ import time
 import psycopg
 
 from ...errors import StoreError
-from ..ids import new_id
-from ..waiting import Crowd
+from ..checks import new_id
+from ..local import Crowd
 from . import waiters
 from .address import Address
 from .session import Lost, Session, Statement

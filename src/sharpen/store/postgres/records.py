@@ -8,8 +8,7 @@ run is asked for together with BEGIN, so that most methods take two round trips.
 from collections.abc import Sequence
 from typing import Any
 
-from ..packed import packed_config, unpacked_config
-from ..tables import AttemptRow, RolloutRow
+from ..tables import AttemptRow, RolloutRow, packed_config, unpacked_config
 from ..transitions import FINISHED, PHASES
 from .groups import group_name
 from .session import Lost, Query, Row, Session, Statement, Value

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from ...types import RolloutPage, RolloutStatus
-from ..packed import packed_config
 from ..search import RolloutSearch
-from ..tables import AttemptRow, RolloutRow
+from ..tables import AttemptRow, RolloutRow, packed_config
 from ..transitions import OPEN
 from .groups import group_name
 from .listing import RolloutLists

@@ -8,7 +8,7 @@ import msgspec
 
 from ...errors import InvalidInputError
 from ...types import Span
-from ..packed import body_of, unpacked_body
+from ..tables import body_of, unpacked_body
 from .session import Row, Statement
 
 FEW = 20  # so many are inserted one by one, more are copied

@@ -24,8 +24,7 @@ from ..base import LightningStoreCapabilities
 from ..checks import check_number
 from ..jobs import KeptWork
 from ..ledger import Events, Ledger
-from ..local import LocalStore
-from ..waiting import Ticket
+from ..local import LocalStore, Ticket
 from ..worker_times import WorkerTimes
 from . import waiters
 from .address import Address

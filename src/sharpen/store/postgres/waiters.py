@@ -8,7 +8,7 @@ all the same (a store that died with a wake-up in its hands) is found by a slow 
 import asyncio
 from collections.abc import Callable
 
-from ..waiting import Line, Ticket
+from ..local import Line, Ticket
 from .session import Query, Row, Statement
 
 ALIVE = "seen > now() - interval '5 seconds'"

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from ..ids import new_id
-from ..local import Watchdog
-from ..waiting import Crowd, Line
+from ..checks import new_id
+from ..local import Crowd, Line, Watchdog
 from .connection import Connection
 from .scripts import WAKE
 

@@ -6,7 +6,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ...errors import InvalidInputError, StoreError, StoreFileError
-from ..ids import new_id
+from ..checks import new_id
 from .connection import SOCKET_SECONDS, Connection
 from .scripts import TRIAL
 

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from ...types import AttemptStatus, RolloutMode, RolloutStatus
-from ..packed import packed_config, unpacked_config
-from ..tables import AttemptRow, RolloutRow
+from ..tables import AttemptRow, RolloutRow, packed_config, unpacked_config
 from ..transitions import OPEN, PHASES
 
 _encode = msgspec.json.Encoder().encode

@@ -18,8 +18,7 @@ from ...errors import StoreError, StoreFileError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..jobs import Job, KeptWork
 from ..ledger import Events, Ledger
-from ..local import LocalStore
-from ..waiting import Ticket
+from ..local import LocalStore, Ticket
 from .bodies import Bodies, ChangedMeanwhileError
 from .connection import Address, Connection
 from .listening import News

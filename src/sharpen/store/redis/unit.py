@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..ids import new_id
+from ..checks import new_id
 from .bodies import Bodies
 from .connection import Connection
 from .records import AttemptRecord, Index, Record, old_attempts_of, read_record, state_of
