@@ -6,8 +6,8 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.http import connection
-    from sharpen.http.answer import HELD_BYTES
     from sharpen.http.client import HttpClient, Unsent
+    from sharpen.http.connection import HELD_BYTES
     from sharpen.http.proxies import is_loopback, proxy_for
 
 __getattr__ = imports_on_use(__file__)

@@ -1,1 +1,1 @@
-"""Our HTTP client: kept connections, proxies, and bodies that are read as they arrive."""
+"""The HTTP client: kept connections, proxies, and bodies that are read as they arrive."""

@@ -1,7 +1,7 @@
 """`HttpClient`: kept HTTP/1.1 connections of one event loop to one server.
 
-Written on a parser in C because it was measured: a small call costs a third of the CPU that a general client takes,
-and nothing has to be imported for it, which is half of the start of a runner.
+It uses a parser written in C for a measured reason: a small call takes a third of the CPU time of a general client, and
+the imports of such a client would be half of the start of a runner.
 """
 
 import asyncio
@@ -12,27 +12,34 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from ..errors import ConfigError
-from .answer import HttpAnswer
-from .connection import Connection, Stale
+from .connection import Connection, HttpResponse, StaleConnection
 from .proxies import open_tunnel, proxy_for
 
-__all__ = ["HttpAnswer", "HttpClient", "Unsent"]
+__all__ = ["HttpClient", "HttpResponse", "Unsent"]
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 60.0  # most servers of ours close after 75: a connection is dropped before it can be stale
+IDLE_SECONDS = 60.0  # our servers close after 75: a connection is dropped before it can be stale
 STALE_SECONDS = 1.0
 
 
 class Unsent(ConnectionError):
-    """The server has certainly not read the request: there is no connection to it."""
+    """The server has certainly not read the request, as there is no connection to it."""
 
 
 class HttpClient:
-    """Requests to paths below one URL. `headers` go with every request.
+    """Sends requests to paths below one URL.
 
-    A kept connection that the server closes within `stale_seconds` of a request, without a byte of an answer, was
-    closed while it rested: the request is sent again on another one. Closed later, the server may have read it, and
-    it is a ConnectionResetError. `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` are respected unless `uses_proxy` is
-    False; this machine itself is never reached through a proxy. `tls` replaces the default, verified settings.
+    A kept connection that the server closes within `stale_seconds` of a request, without a byte of a response, was
+    closed while it was idle: the request is sent again on another one. If it is closed later, the server may have read
+    the request, and the error is a ConnectionResetError.
+
+    Args:
+        url: The URL that paths are appended to.
+        headers: Sent with every request.
+        idle_seconds: How long a connection may be idle before it is closed.
+        stale_seconds: See above.
+        uses_proxy: Whether `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` are respected; this machine itself is never
+            reached through a proxy.
+        tls: Replaces the default settings, which verify certificates.
     """
 
     def __init__(
@@ -51,11 +58,11 @@ class HttpClient:
         self._proxy = proxy_for(parts.scheme, self._host, self._port) if uses_proxy else None
         netloc = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path.rstrip("/")
-        own = list(headers)
+        always = list(headers)
         if self._proxy is not None and not self._is_tls:
             self._prefix = f"http://{netloc}{self._prefix}"
-            own += self._proxy.headers
-        self._always = f" HTTP/1.1\r\nhost: {netloc}\r\n{_lines(own)}"
+            always += self._proxy.headers
+        self._after_path = f" HTTP/1.1\r\nhost: {netloc}\r\n{_lines(always)}"
         self._idle_seconds, self._stale_seconds = idle_seconds, stale_seconds
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
@@ -70,11 +77,14 @@ class HttpClient:
         connect_seconds: float = CONNECT_SECONDS,
         head_seconds: float | None = None,
         chunk_seconds: float | None = None,
-    ) -> HttpAnswer:
-        """Send; returns when status and headers are there. Close the answer, or read it to its end.
+    ) -> HttpResponse:
+        """Send a request and return when status and headers are there. Close the response, or read it to its end.
 
-        `Unsent` when the server read nothing, other OSErrors and TimeoutError when that is not certain. The body may
-        take `chunk_seconds` from piece to piece. There is no way to ask with HEAD: its answer has no body.
+        The body may take `chunk_seconds` from piece to piece. HEAD is not supported, as its response has no body.
+
+        Raises:
+            Unsent: The server read nothing.
+            OSError, TimeoutError: The server may have read the request.
         """
         message = self._head(method, path, headers, len(body)), body
         return await self._send(message, connect_seconds, head_seconds, chunk_seconds, is_whole=False)
@@ -88,8 +98,8 @@ class HttpClient:
         body: bytes = b"",
         connect_seconds: float = CONNECT_SECONDS,
         seconds: float | None = None,
-    ) -> HttpAnswer:
-        """Send; returns when the whole answer is there, which may take `seconds`. Cheaper for small answers."""
+    ) -> HttpResponse:
+        """Send a request and return the whole response, which may take `seconds`. Cheaper for small responses."""
         message = self._head(method, path, headers, len(body)), body
         return await self._send(message, connect_seconds, seconds, None, is_whole=True)
 
@@ -101,16 +111,16 @@ class HttpClient:
         chunk_seconds: float | None,
         *,
         is_whole: bool,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable:
                 try:
-                    return await connection.ask(*message, seconds, is_whole=is_whole, chunk_seconds=chunk_seconds)
-                except Stale:
+                    return await connection.send(*message, seconds, is_whole=is_whole, chunk_seconds=chunk_seconds)
+                except StaleConnection:
                     continue
         connection = await self._connect(connect_seconds)
-        return await connection.ask(*message, seconds, is_whole=is_whole, chunk_seconds=chunk_seconds)
+        return await connection.send(*message, seconds, is_whole=is_whole, chunk_seconds=chunk_seconds)
 
     def close(self) -> None:
         """Close every connection; requests under way fail."""
@@ -119,7 +129,7 @@ class HttpClient:
         self._idle.clear()
 
     def close_idle(self) -> None:
-        """Close the connections that carry no request now."""
+        """Close the connections that carry no request at the moment."""
         while self._idle:
             self._idle.pop().close()
 
@@ -127,12 +137,19 @@ class HttpClient:
         if not (path.isascii() and path.isprintable()) or " " in path:
             raise ValueError(f"the path {path!r} cannot be sent: quote it first")
         more = _lines(headers) if headers else ""
-        return f"{method} {self._prefix}{path}{self._always}{more}content-length: {length}\r\n\r\n".encode("latin-1")
+        return f"{method} {self._prefix}{path}{self._after_path}{more}content-length: {length}\r\n\r\n".encode(
+            "latin-1"
+        )
 
     # -- connections ---------------------------------------------------------------------------------
 
     async def _connect(self, seconds: float) -> Connection:
-        connection = Connection(self, idle_seconds=self._idle_seconds, stale_seconds=self._stale_seconds)
+        connection = Connection(
+            on_idle=self._keep,
+            on_closed=self._open.discard,
+            idle_seconds=self._idle_seconds,
+            stale_seconds=self._stale_seconds,
+        )
         try:
             async with asyncio.timeout(seconds):
                 await self._open_transport(connection)
@@ -159,32 +176,27 @@ class HttpClient:
                 raise ConnectionError("the proxy closed the connection")
             connection.connection_made(through)
 
-    def rests(self, connection: Connection) -> None:
-        """Called by a connection that is free for the next request."""
+    def _keep(self, connection: Connection) -> None:
         self._idle.append(connection)
-        while self._idle and self._idle[0].is_over:  # those that nobody needed for a while
+        while self._idle and self._idle[0].is_closed:  # not needed for a while
             self._idle.popleft()
-
-    def is_lost(self, connection: Connection) -> None:
-        """Called by a connection that is closed."""
-        self._open.discard(connection)
 
 
 def _parts_of(url: str) -> SplitResult:
     parts = urlsplit(url)
     try:
         is_known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is not a number
         is_known = False
     if not is_known:
         shown = url.rpartition("@")[2]  # without the password that it may hold
-        raise ConfigError(f"the URL is {shown!r}: give one such as http://127.0.0.1:8000/v1")
+        raise ConfigError(f"the URL is {shown!r}: use one such as http://127.0.0.1:8000/v1")
     return parts
 
 
 @functools.cache
 def default_tls() -> ssl.SSLContext:
-    """Verified against the certificates of this machine; read once."""
+    """Return settings that verify against the certificates of this machine, which are read once."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

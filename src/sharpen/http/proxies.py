@@ -1,4 +1,4 @@
-"""The proxy that the environment names for a server, and the tunnel through it that TLS needs."""
+"""The proxy that the environment sets for a server, and the tunnel through it that TLS needs."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class Proxy(NamedTuple):
-    """Where it listens, and the headers that it wants to see."""
+    """Where it listens, and the headers that it requires."""
 
     host: str
     port: int
@@ -21,10 +21,10 @@ class Proxy(NamedTuple):
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
-    """The proxy for this server, by `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` in either case."""
+    """Return the proxy for this server: `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in either case."""
     if is_loopback(host) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
-    # Imported where it is needed: it brings a whole HTTP client along.
+    # Imported where it is needed, as it loads a whole HTTP client.
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     named = getproxies_environment()
@@ -48,7 +48,7 @@ def _parse(url: str) -> Proxy:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
         where = f"{parts.scheme}://{parts.hostname}"  # without the password that it may hold
-        raise ConfigError(f"the environment names the proxy {where}: only http:// proxies can be used here")
+        raise ConfigError(f"the environment sets the proxy {where}, but only http:// proxies are supported")
     headers = []
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -57,14 +57,14 @@ def _parse(url: str) -> Proxy:
 
 
 async def open_tunnel(proxy: Proxy, host: str, port: int) -> asyncio.Transport:
-    """A connection to the server behind the proxy; a proxy that refuses is a ConnectionError."""
+    """Connect to the server through the proxy; raise ConnectionError if the proxy refuses."""
     loop = asyncio.get_running_loop()
-    transport, opening = await loop.create_connection(_Opening, proxy.host, proxy.port)
+    transport, handshake = await loop.create_connection(_TunnelHandshake, proxy.host, proxy.port)
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = "".join(f"{key}: {value}\r\n" for key, value in proxy.headers)
     transport.write(f"CONNECT {name} HTTP/1.1\r\nhost: {name}\r\n{lines}\r\n".encode("latin-1"))
     try:
-        status = await opening.answered
+        status = await handshake.status
     except BaseException:
         transport.abort()
         raise
@@ -74,22 +74,22 @@ async def open_tunnel(proxy: Proxy, host: str, port: int) -> asyncio.Transport:
     return transport
 
 
-class _Opening(asyncio.Protocol):
-    """Reads the proxy's one answer; what follows belongs to the server."""
+class _TunnelHandshake(asyncio.Protocol):
+    """Reads the one response of the proxy; what follows belongs to the server."""
 
     def __init__(self) -> None:
-        self.answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.status: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        if self.answered.done():
+        if self.status.done():
             return
         if b"\r\n\r\n" in self._head:
-            self.answered.set_result(self._head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")[2])
+            self.status.set_result(self._head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")[2])
         elif len(self._head) > MAX_HEAD_BYTES:
-            self.answered.set_exception(ConnectionError("the proxy does not speak HTTP"))
+            self.status.set_exception(ConnectionError("the proxy sent something that is not HTTP"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.answered.done():
-            self.answered.set_exception(error or ConnectionError("the proxy closed the connection"))
+        if not self.status.done():
+            self.status.set_exception(error or ConnectionError("the proxy closed the connection"))

@@ -81,9 +81,8 @@ def _fill(field: Field, values: Mapping[str, Any]) -> str:
             f"as it should read, under its own name; to write it as text, use {{{field.text}}}"
         )
     if field.name not in values:
-        raise MissingValueError(
-            f"the template has {field.text}, {_missing_value(field.name, values, f'{{{field.text}}}')}"
-        )
+        why = _missing_value(field.name, values, as_text=f"{{{field.text}}}")
+        raise MissingValueError(f"the template has {field.text}, {why}")
     value = str(values[field.name])
     return f"{{{value}}}" if field.is_argument else value
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from ...http.client import HttpAnswer
+from ...http.client import HttpResponse
 from ..calls import PATHS, Call, UpstreamAnswer
 from ..models.model_entry import Engine, ModelEntry
 from .engines import names_in, wanted_fields
@@ -123,8 +123,8 @@ class LinkAnswer:
 
     __slots__ = ("_answer", "_link", "headers", "status")
 
-    def __init__(self, answer: HttpAnswer, link: Link) -> None:
-        self._answer: HttpAnswer | None = answer
+    def __init__(self, answer: HttpResponse, link: Link) -> None:
+        self._answer: HttpResponse | None = answer
         self._link = link
         self.status = answer.status
         self.headers: Sequence[tuple[str, str]] = passed_back(answer.headers)
