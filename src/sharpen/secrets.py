@@ -45,7 +45,8 @@ _URL_KEYS = ("key", "sig", "signature", "code")
 _URL_FIELD = re.compile(r"(?<=[?&])((?:key|sig|signature|code)=)[^&\s'\"#]+", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
 _OF_REQUESTS = re.compile(r"headers|query|params", re.IGNORECASE)
-REFERENCE = re.compile(r"env:(\w+)")
+ENV_PREFIX = "env:"
+REFERENCE = re.compile(rf"{ENV_PREFIX}(\w+)")
 _BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
 # The forms of keys that services give out.
 _FORM = re.compile(r"\b((?:sk|pk|rk|hf|gsk|xai|nvapi|ghp)[-_]|AIza)(?=[\w-]*[0-9])[\w-]{16,}")

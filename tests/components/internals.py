@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.components.addresses import is_address, resolve_address
+    from sharpen.components.paths import is_address, resolve_address
 
 __getattr__ = imports_on_use(__file__)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from ..components.addresses import resolve_address
+from ..components.paths import resolve_address
 from ..errors import ConfigError, InvalidInputError, UnknownIdError
 from ..secrets import hidden_password
 from ..store import LightningStore

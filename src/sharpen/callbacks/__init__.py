@@ -1,7 +1,7 @@
 """Callbacks: checkpoints, early stopping, and what else looks on while something is trained."""
 
 from ..checkpoints import load_state, save_state
-from ..components.named import named
+from ..components.registry import named
 from ..errors import StateError, StateFileError
 from .base import Callback, Hook, Loop, Trained, run_hook
 from .checkpoint import Checkpoint

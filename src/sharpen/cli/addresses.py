@@ -19,7 +19,7 @@ def is_address(text: str) -> bool:
 def is_database(text: str) -> bool:
     """Whether a text means a database server, also by the name of a variable that holds its URL. One of an unknown kind
     is refused where it is opened."""
-    from ..components.addresses import resolve_address
+    from ..components.paths import resolve_address
     from ..store.opening import scheme_of
 
     return scheme_of(resolve_address(text.strip())) not in ("sqlite", "http", "https")
@@ -37,7 +37,7 @@ def split_address(url: str) -> tuple[str, int]:
 
 def served_place(url: str, *, who: str) -> tuple[str, int]:
     """Host and port of a store server, for a role that waits for it there."""
-    from ..components.addresses import resolve_address
+    from ..components.paths import resolve_address
 
     url = resolve_address(url.strip())
     if is_database(url):

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, Any]:
     """The store and the strategy, in the place of those of the file."""
-    from ..components.addresses import resolve_address
+    from ..components.paths import resolve_address
     from ..execution import ClientServerExecutionStrategy
     from ..store.opening import open_url
 

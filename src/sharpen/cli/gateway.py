@@ -176,7 +176,7 @@ def _entry(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 def _open_store(text: str, stopping: threading.Event) -> "LightningStore | None":
     """The store, once its server answers; None when a signal came first. A database is opened at once."""
-    from ..components.addresses import resolve_address
+    from ..components.paths import resolve_address
     from ..store.opening import open_url
 
     if is_database(text):

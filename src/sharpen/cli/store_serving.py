@@ -71,7 +71,7 @@ async def _serve(arguments: argparse.Namespace, out: Output) -> int:
 def _place(text: str | None) -> Place:
     """What was named, else the database of the environment, else a file here. A folder stands for the store file in
     it."""
-    from ..components.addresses import resolve_address
+    from ..components.paths import resolve_address
     from ..store.opening import scheme_of
 
     named = text or os.environ.get(DATABASE_VARIABLE, "").strip() or DATABASE

@@ -1,26 +1,29 @@
-"""From a spec to a component.
+"""How a spec becomes a component.
 
 A spec is an instance, a class, a factory without arguments, a name, an import path, a dict with `type`, or `None`.
-Errors name the spec and show its value; what a constructor or a factory raises itself passes unchanged.
+Errors name the spec and show its value. A call that cannot work is refused before it is made; what a constructor or a
+factory raises itself passes unchanged.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_origin, overload
 
-from ..checks import did_you_mean, listed
-from ..errors import ComponentError, ComponentTypeError
-from .conformance import has_methods_of, is_instance, missing_methods
-from .construct import construct, instantiate_component
-from .messages import Origin, name_of
-from .paths import load_class, load_from
+from ..checks import check_names, did_you_mean, listed
+from ..errors import ComponentArgumentError, ComponentError, ComponentTypeError
+from .paths import Origin, load_class, load_from, name_of
 from .registry import DEFAULT_REGISTRY, Maker, Target, classes_in_main
 
 __all__ = ["ComponentSpec", "build_component", "instantiate_component", "instantiate_from_spec", "load_class"]
 
 T = TypeVar("T")
 ComponentSpec: TypeAlias = T | type[T] | Callable[[], T] | str | Mapping[str, Any] | None
+Parameters = Mapping[str, inspect.Parameter]
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _FORMS = "an instance, a class, a factory without arguments, a name, an import path, or a dict with 'type'"
 
 
@@ -82,9 +85,9 @@ def build_component(
     invalid_spec_error_fmt: str | None = None,
     registry: Mapping[str, Target] | None = None,
 ) -> T | None:
-    """The component that a spec asks for, checked against `expected_type`.
+    """Return the component that a spec describes, checked against `expected_type`.
 
-    The formats replace the first words of an error; their fields are `type` (also `type_name`, `actual_type`,
+    The formats replace the beginning of an error message; their fields are `type` (also `type_name`, `actual_type`,
     `spec_type`), `expected` (also `expected_type`) and `spec_name`.
     """
     given = default_factory if spec is None else spec
@@ -106,11 +109,23 @@ def instantiate_from_spec(
     dict_requires_type: bool = True,
     dict_default_cls: Maker | None = None,
 ) -> Any:
-    """The object that a name, an import path or a dict asks for, of whatever type it is."""
+    """Return the object that a name, an import path or a dict describes, of any type."""
     if not isinstance(spec, (str, Mapping)):
         raise ComponentTypeError(f"{spec_name} spec must be a string or dict, but it is {type(spec)}")
     reading = _Reading(registry, optional_defaults or {}, dict_requires_type, dict_default_cls)
     return _read(spec, reading, Origin(spec_name, spec))
+
+
+def instantiate_component(
+    cls: Maker,
+    provided_kwargs: Mapping[str, Any] | None = None,
+    optional_defaults: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call `cls`, adding a default where the constructor takes its name and nothing was provided.
+
+    A default that can be called without arguments is a factory, called only when its value is needed.
+    """
+    return construct(cls, provided_kwargs or {}, optional_defaults or {}, Origin("provided_kwargs", provided_kwargs))
 
 
 def _make(spec: Any, expected: type, reading: _Reading, origin: Origin, invalid_fmt: str | None) -> object:
@@ -125,7 +140,7 @@ def _make(spec: Any, expected: type, reading: _Reading, origin: Origin, invalid_
         return construct(spec, {}, {}, origin)
     if type(spec).__module__ == "builtins":
         raise _no_spec(expected, origin, invalid_fmt)
-    # A stand-in, or a wrong part: the check of its type tells what it lacks.
+    # A stand-in, or the wrong type: the check of its type says what it lacks.
     return spec
 
 
@@ -163,7 +178,7 @@ def _named(name: str, registry: Mapping[str, Target] | None, origin: Origin) -> 
 def _check_type(component: object, expected: type, origin: Origin, fmt: str | None) -> None:
     if is_instance(component, expected) or has_methods_of(component, expected):
         return
-    message = f"{origin} gave a {name_of(type(component))}, which is not a {expected.__name__}"
+    message = f"{origin} resolves to a {name_of(type(component))}, which is not a {expected.__name__}"
     if fmt is not None:
         message = _formatted(fmt, type(component), expected, origin)
     missing = missing_methods(component, expected)
@@ -174,12 +189,101 @@ def _no_spec(expected: type, origin: Origin, fmt: str | None) -> ComponentError:
     if fmt is not None:
         return ComponentError(_formatted(fmt, type(origin.spec), expected, origin))
     if origin.spec is None:
-        return ComponentError(f"{origin.spec_name} cannot be None: a {expected.__name__} is needed. Give {_FORMS}")
-    return ComponentError(f"{origin} is no spec of {expected.__name__}: give {_FORMS}")
+        return ComponentError(f"{origin.spec_name} cannot be None: a {expected.__name__} is required. Pass {_FORMS}")
+    return ComponentError(f"{origin} is not a valid spec for {expected.__name__}: pass {_FORMS}")
 
 
 def _formatted(fmt: str, actual: type, expected: type, origin: Origin) -> str:
-    # Several names for one value: the first is ours, the others are in formats that people bring along.
+    # Several names for one value: the first is ours, the others are in formats that users bring along.
     of_actual = dict.fromkeys(("type", "type_name", "actual_type", "spec_type"), actual)
     of_expected = dict.fromkeys(("expected", "expected_type"), expected.__name__)
     return fmt.format(**of_actual, **of_expected, spec_name=origin.spec_name)
+
+
+# -- calling a constructor or a factory --------------------------------------------------------------
+
+
+def construct(make: Maker, provided: Mapping[str, Any], defaults: Mapping[str, Any], origin: Origin) -> Any:
+    """Call `make` for a spec that is named in errors."""
+    if isinstance(make, ABCMeta) and make.__abstractmethods__:
+        lacking = listed(sorted(make.__abstractmethods__))
+        raise ComponentTypeError(f"{origin}: {name_of(make)} is abstract, it lacks {lacking}")
+    parameters = _parameters(make)
+    _check_unknown(make, parameters, provided, origin)
+    added = {name: value for name, value in defaults.items() if name not in provided and _takes(parameters, name)}
+    _check_missing(make, parameters, {*provided, *added}, origin)
+    made = make(**provided, **{name: _value(default) for name, default in added.items()})
+    return _check_not_coroutine(made, make, origin)
+
+
+def _parameters(make: Maker) -> Parameters | None:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some built-ins have no signature: the call itself decides
+        return None
+
+
+def _takes(parameters: Parameters | None, name: str) -> bool:
+    return parameters is not None and name in parameters and parameters[name].kind in _BY_NAME
+
+
+def _required(parameters: Parameters | None) -> list[str]:
+    every = (parameters or {}).items()
+    return [name for name, each in every if each.default is each.empty and each.kind not in _STARRED]
+
+
+def _value(default: Any) -> Any:
+    # Some components can be called too, such as an adapter with its source: what needs arguments is a value.
+    return default() if callable(default) and not _required(_parameters(default)) else default
+
+
+def _check_unknown(make: Maker, parameters: Parameters | None, given: Iterable[str], origin: Origin) -> None:
+    if parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    taken = [name for name in parameters if _takes(parameters, name)]
+    check_names(given, taken, owner=f"{origin}: {name_of(make)}", noun="argument", error=ComponentArgumentError)
+
+
+def _check_missing(make: Maker, parameters: Parameters | None, given: set[str], origin: Origin) -> None:
+    missing = [name for name in _required(parameters) if name not in given]
+    if not missing:
+        return
+    hint = "pass a dict with 'type' and these, or an instance"
+    if not isinstance(make, type):
+        hint = "a factory is called without arguments, so wrap it in a lambda that passes them"
+    raise ComponentArgumentError(f"{origin}: {name_of(make)} needs {listed(missing)}: {hint}")
+
+
+def _check_not_coroutine(made: Any, make: Maker, origin: Origin) -> Any:
+    if inspect.iscoroutine(made):
+        made.close()
+        raise ComponentError(f"{origin}: {name_of(make)} is async: a factory must return the component itself")
+    return made
+
+
+# -- stand-ins ----------------------------------------------------------------------------------------
+
+
+def is_instance(component: object, expected: type) -> bool:
+    """Like `isinstance`, but False for a protocol that is not runtime-checkable."""
+    if getattr(expected, "_is_protocol", False) and not getattr(expected, "_is_runtime_protocol", False):
+        return False
+    return isinstance(component, expected)
+
+
+def has_methods_of(component: object, expected: type) -> bool:
+    """Whether the object has every public method of the class; a class without methods has no stand-ins."""
+    return bool(_methods(expected)) and not missing_methods(component, expected)
+
+
+def missing_methods(component: object, expected: type) -> list[str]:
+    """Return the public methods of the class that the object does not have."""
+    return [name for name in _methods(expected) if not callable(getattr(component, name, None))]
+
+
+def _methods(expected: type) -> list[str]:
+    declared: dict[str, object] = {}
+    for each in reversed(expected.__mro__[:-1]):
+        declared.update(vars(each))
+    kinds = (FunctionType, classmethod, staticmethod)
+    return [name for name, value in declared.items() if isinstance(value, kinds) and not name.startswith("_")]

@@ -1,11 +1,11 @@
 """Names for components.
 
-A name leads to a class or to the import path of one, so that knowing a name imports nothing. A name never changes
-its meaning: giving it to another class is an error, and a built-in name cannot be taken at all.
+A name stands for a class or for the import path of one, so that knowing a name imports nothing. A name never changes
+its meaning: registering it for another class is an error, and a built-in name cannot be registered at all.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from ..errors import ComponentError
@@ -14,6 +14,7 @@ from ..secrets import shown
 Maker = Callable[..., Any]
 Target = Maker | str
 M = TypeVar("M", bound=Maker)
+T = TypeVar("T")
 
 BUILT_IN: dict[str, str] = {
     "Checkpoint": "sharpen.callbacks.Checkpoint",
@@ -74,7 +75,7 @@ BUILT_IN: dict[str, str] = {
 
 
 class Registry(Mapping[str, Target]):
-    """Names and what they lead to: the built-in ones and those that were registered."""
+    """Maps names to classes or import paths: the built-in ones and those that were registered."""
 
     def __init__(self, built_in: Mapping[str, str]) -> None:
         self._built_in = built_in
@@ -96,7 +97,7 @@ class Registry(Mapping[str, Target]):
     def register(self, name: str, class_or_path: Target) -> None: ...
 
     def register(self, name: str, class_or_path: Target | None = None) -> Callable[[M], M] | None:
-        """Give a class, or the import path of one, a name; also as `@register("Name")`."""
+        """Register a class, or the import path of one, under a name; also as `@register("Name")`."""
         if not isinstance(name, str) or not name:
             raise ComponentError(f'{shown(name)} is not a name: write register("Name", cls) or @register("Name")')
         if class_or_path is None:
@@ -116,7 +117,9 @@ class Registry(Mapping[str, Target]):
             raise ComponentError(f"{name}={shown(target)} is neither a class nor an import path: 'pkg.module.Class'")
         if name in self and not _is_same(self[name], target):
             kind = "a built-in name" if name in self._built_in else "already registered"
-            raise ComponentError(f"{name!r} is {kind} for {_path(self[name])}: give {_path(target)} another name")
+            raise ComponentError(
+                f"{name!r} is {kind} for {_path(self[name])}: register {_path(target)} under another name"
+            )
         if name not in self._built_in:
             self._registered[name] = target
 
@@ -126,7 +129,7 @@ def _path(target: Target) -> str:
 
 
 def _loaded(target: Target) -> Target:
-    """What a path leads to if its module is imported already; otherwise the path."""
+    """Return the class at a path if its module is imported already; otherwise the path."""
     if not isinstance(target, str):
         return target
     module, _, attribute = target.rpartition(".")
@@ -146,6 +149,19 @@ register = DEFAULT_REGISTRY.register
 
 
 def classes_in_main() -> dict[str, Maker]:
-    """The classes that the running script can name."""
+    """Return the classes of the running script, by name."""
     names = vars(sys.modules["__main__"])
     return {name: value for name, value in names.items() if isinstance(value, type)}
+
+
+def named(things: Iterable[T]) -> dict[str, T]:
+    """Return each thing under its class name in lower case, numbered if repeated: `checkpoint`, `checkpoint1`."""
+    names: dict[str, T] = {}
+    for thing in things:
+        base = name = type(thing).__name__.lower()
+        number = 0
+        while name in names:
+            number += 1
+            name = f"{base}{number}"
+        names[name] = thing
+    return names

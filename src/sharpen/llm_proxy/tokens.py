@@ -3,7 +3,7 @@
 import os
 
 from ..errors import ConfigError
-from ..types.resources import ENV_PREFIX
+from ..secrets import ENV_PREFIX
 
 
 def is_reference(token: object) -> bool:

@@ -1,6 +1,6 @@
 """Loggers: where the metrics of a training loop go."""
 
-from ..components.named import named
+from ..components.registry import named
 from .base import FinishStatus, Logger, min_loglevel, wanting
 from .console import ConsoleLogger
 from .csv_logger import CsvLogger

@@ -10,7 +10,7 @@ from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
 from ..components import ComponentSpec, build_component
-from ..components.addresses import is_address, resolve_address
+from ..components.paths import is_address, resolve_address
 from ..errors import ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..loggers import Logger

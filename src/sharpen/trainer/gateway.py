@@ -18,9 +18,9 @@ from ..errors import ConfigError, PortTakenError, RunError
 from ..execution.events import ExecutionEvent, RunEvent
 from ..http.proxies import is_loopback
 from ..runner.bundle import GatewayReadiness
+from ..secrets import ENV_PREFIX
 from ..store import LightningStore
 from ..types import LLM, NamedResources
-from ..types.resources import ENV_PREFIX
 from ..web.serving import address
 from .gateway_watch import GatewayWatch
 from .moving import move_endpoint

@@ -6,9 +6,8 @@ from typing import Any
 
 from ..checks import did_you_mean, listed
 from ..components import DEFAULT_REGISTRY
-from ..components.conformance import has_methods_of
-from ..components.messages import Origin
-from ..components.paths import load_from
+from ..components.build import has_methods_of
+from ..components.paths import Origin, load_from
 from ..components.registry import Target, classes_in_main
 from ..errors import ComponentError, ComponentTypeError
 

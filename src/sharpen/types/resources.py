@@ -13,11 +13,9 @@ import msgspec
 
 from ..checks import check_choice
 from ..errors import ConfigError, InvalidInputError, SecretError
-from ..secrets import HIDDEN, REFERENCE, map_secrets, secret_in_url, secrets_in
+from ..secrets import ENV_PREFIX, HIDDEN, REFERENCE, map_secrets, secret_in_url, secrets_in
 from .prompt_template import fill_fields, render_jinja, render_poml
 from .rollouts import AttemptedRollout
-
-ENV_PREFIX = "env:"
 
 
 class _ResourceMeta(msgspec.StructMeta):

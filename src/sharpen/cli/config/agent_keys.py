@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...components.addresses import is_address
+from ...components.paths import is_address
 from ...errors import ConfigError
 from ...secrets import shown
 from ...types import RolloutConfig

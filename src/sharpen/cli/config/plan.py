@@ -14,8 +14,7 @@ from ...algorithm import Baseline
 from ...algorithm.bounds import UpperBound, product
 from ...algorithm.datasets import size_of
 from ...algorithm.sequence import path_of, stages_of
-from ...components.addresses import is_address
-from ...components.paths import class_path
+from ...components.paths import class_path, is_address
 from ...secrets import HIDDEN, hidden_password, looks_secret, shown
 from .gateway_bounds import run_bound
 from .sources import Path_, dotted

@@ -10,9 +10,8 @@ from typing import Any
 
 from ...checks import did_you_mean, listed
 from ...components import DEFAULT_REGISTRY, load_class
-from ...components.addresses import is_address
-from ...components.construct import construct
-from ...components.messages import Origin, name_of
+from ...components.build import construct
+from ...components.paths import Origin, is_address, name_of
 from ...errors import ComponentTypeError, ConfigError, MissingExtraError, SharpenError
 from ...secrets import shown
 from .arguments import Maker, argument_names, is_verl, unknown_verl_key, verl_leaves

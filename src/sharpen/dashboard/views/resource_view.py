@@ -6,9 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...secrets import looks_secret
+from ...secrets import ENV_PREFIX, looks_secret
 from ...types import LLM, NamedResources, PromptTemplate, Resource, ResourcesUpdate
-from ...types.resources import ENV_PREFIX
 from .shown_text import as_json, visible
 from .word_diff import TextDiff, text_diff
 
