@@ -11,11 +11,21 @@ if TYPE_CHECKING:
     from sharpen.rl.order_execution.data import Ticks, open_stock, write_stock
     from sharpen.rl.order_execution.market import FEATURES, log_prices
     from sharpen.rl.order_execution.order import save_orders
-    from sharpen.rl.policies import distributions as policies_distributions, losses as policies_losses
-    from sharpen.rl.policies.advantages import explained_variance, gae, n_step_returns, next_values
-    from sharpen.rl.policies.normaliser import RunningMoments
-    from sharpen.rl.policies.replay import transitions
-    from sharpen.rl.policies.tianshou import Batch, EpisodeBuffer
+    from sharpen.rl.policies.adapters import Batch, EpisodeBuffer
+    from sharpen.rl.policies.dqn import double_q_target
+    from sharpen.rl.policies.ppo import (
+        RunningMoments,
+        categorical,
+        clipped_surrogate,
+        clipped_value_loss,
+        explained_variance,
+        gae,
+        gaussian,
+        next_values,
+        normalised,
+    )
+    from sharpen.rl.policies.replay import n_step_returns, transitions
+    from sharpen.rl.policies.sac import soft_q_target, squashed_gaussian
     from sharpen.rl.spaces import SpaceCheck
     from sharpen.rl.trees import stack
 

@@ -1,4 +1,4 @@
-"""Policies that learn: PPO, DQN and SAC, each in one file, and adapters for policies of others.
+"""Policies that learn: PPO, DQN and SAC, each in one file, and adapters for policies of other libraries.
 
 torch is loaded when the first of these names is used.
 """
@@ -6,25 +6,27 @@ torch is loaded when the first of these names is used.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapters import (
+        ModulePolicy as ModulePolicy,
+        SB3Policy as SB3Policy,
+        Tianshou04Policy as Tianshou04Policy,
+    )
     from .dqn import DQN as DQN
-    from .module import ModulePolicy as ModulePolicy
     from .networks import MLP as MLP
     from .ppo import PPO as PPO, QlibPPO as QlibPPO
     from .replay import ReplayBuffer as ReplayBuffer
     from .sac import SAC as SAC
-    from .stable_baselines3 import SB3Policy as SB3Policy
-    from .tianshou import Tianshou04Policy as Tianshou04Policy
 
 _MODULE_OF = {
     "DQN": "dqn",
     "MLP": "networks",
-    "ModulePolicy": "module",
+    "ModulePolicy": "adapters",
     "PPO": "ppo",
     "QlibPPO": "ppo",
     "ReplayBuffer": "replay",
     "SAC": "sac",
-    "SB3Policy": "stable_baselines3",
-    "Tianshou04Policy": "tianshou",
+    "SB3Policy": "adapters",
+    "Tianshou04Policy": "adapters",
 }
 __all__ = [
     "DQN",

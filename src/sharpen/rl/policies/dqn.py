@@ -1,8 +1,10 @@
-"""DQN: Q-learning on discrete actions with a lasting replay buffer, from top to bottom.
+"""DQN: Q-learning on discrete actions with a replay buffer, from top to bottom.
 
     collect with epsilon-greedy actions -> add to the buffer -> gradient steps on random transitions
 
-Epsilon falls linearly with the steps learned from, and stays the same within a collect.
+Epsilon falls linearly with the number of collected steps, and is constant within a collect.
+
+Axis letters: N is the observations of one call, B a minibatch, A the actions.
 """
 
 import copy
@@ -13,28 +15,32 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
-from torch import nn
+from torch import Tensor, nn
 
 from ...checks import check_names
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
 from ..policy import Actions
 from ..trees import Array
-from . import losses
-from .exported import Exported
-from .networks import Head, as_tensors
-from .optimiser import LEARN_OPTIONS, descend, fitting_threads, load_optimiser_state, optimiser_state, weights_state
+from .actions import load_rng_state, new_rng, rng_state
+from .networks import Head, NumpyMLP, as_tensors, load_weights
 from .replay import ReplayBuffer, Transitions, transitions
-from .sampling import discrete, load_rng_state, new_rng, rng_state
-from .spoilt import refuse_spoilt
-from .weights import load_weights
+from .updates import (
+    LEARN_OPTIONS,
+    check_losses,
+    gradient_step,
+    limit_threads,
+    load_optimiser_state,
+    optimiser_state,
+    weights_state,
+)
 
 
 class DQN:
     """Deep Q-learning, with Qlib's parameters; double by default.
 
     `target_update_freq` counts gradient steps (0: no target network). `learn` makes `updates_per_step` gradient steps
-    for each step collected, once the buffer holds `learning_starts` transitions.
+    per collected step, once the buffer holds `learning_starts` transitions.
     """
 
     def __init__(
@@ -63,10 +69,14 @@ class DQN:
         seed: int | None = None,
     ) -> None:
         if reward_normalization:
-            raise ConfigError("DQN does not normalise rewards, since Q-values need one scale: scale the reward itself")
+            raise ConfigError(
+                "DQN has no reward_normalization, since Q-values need a fixed scale: scale the reward itself"
+            )
         if not 0 <= eps_end <= eps_start <= 1:
-            raise ConfigError(f"epsilon goes from {eps_start} to {eps_end}: use 1 >= eps_start >= eps_end >= 0")
-        self.obs_space, self.action_space = obs_space, discrete(action_space, "DQN")
+            raise ConfigError(f"eps_start is {eps_start} and eps_end is {eps_end}: use 1 >= eps_start >= eps_end >= 0")
+        if not isinstance(action_space, spaces.Discrete):
+            raise ConfigError(f"DQN supports Discrete action spaces, not {action_space}")
+        self.obs_space, self.action_space = obs_space, action_space
         self.module = Head(network, int(self.action_space.n), gain=None)
         if weight_file is not None:
             load_weights(self.module, weight_file)
@@ -78,20 +88,20 @@ class DQN:
         self.batch_size, self.learning_starts = batch_size, learning_starts
         self.updates_per_step, self.max_grad_norm = updates_per_step, max_grad_norm
         self.buffer = ReplayBuffer(buffer_size, learning_starts=learning_starts)
-        self.steps, self.updates, self._owed = 0, 0, 0.0
+        self.steps, self.updates, self._updates_due = 0, 0, 0.0
         self._rng = new_rng(seed)
-        self._fast = Exported.of(self.module)
+        self._numpy_module = NumpyMLP.of(self.module)
 
     # Acting
 
     @property
     def epsilon(self) -> float:
-        """The share of random actions now."""
+        """The current share of random actions."""
         done = min(1.0, self.steps / max(1, self.exploration_steps))
         return self.eps_start + done * (self.eps_end - self.eps_start)
 
     def act(self, obs_N: Any, *, rng: np.random.Generator | None = None, deterministic: bool = False) -> Actions:
-        """The best action for each observation, or now and then a random one."""
+        """Choose the best action for each observation, or with probability `epsilon` a random one."""
         best_N = self._q(obs_N).argmax(-1)
         if not deterministic:
             draw_N_2 = (rng if rng is not None else self._rng).random((len(best_N), 2))
@@ -100,9 +110,9 @@ class DQN:
         return Actions(best_N + int(self.action_space.start))
 
     def _q(self, obs_N: Any) -> Array:
-        if self._fast is not None:
-            return self._fast(obs_N)
-        with fitting_threads(self.module), torch.inference_mode():
+        if self._numpy_module is not None:
+            return self._numpy_module(obs_N)
+        with limit_threads(self.module), torch.inference_mode():
             return self.module(as_tensors(obs_N, self._device)).numpy(force=True)  # type: ignore[no-any-return]
 
     @property
@@ -114,61 +124,71 @@ class DQN:
     def learn(
         self, batch: EpisodeBatch, *, repeat: int | None = None, batch_size: int | None = None, **unknown: Any
     ) -> dict[str, float]:
-        """Keep the episodes, and make `repeat` gradient steps (by default, `updates_per_step` for each step)."""
+        """Store the episodes and make `repeat` gradient steps (default: `updates_per_step` per collected step)."""
         check_names(unknown, LEARN_OPTIONS, owner="DQN.learn")
         self.buffer.add(transitions(batch, discount=self.discount_factor, steps=self.estimation_step))
         self.steps += len(batch)
         metrics = {"epsilon": self.epsilon, "buffer": float(len(self.buffer))}
         if len(self.buffer) < self.learning_starts:
             return metrics
-        self._owed += len(batch) * self.updates_per_step
-        count = int(self._owed) if repeat is None else repeat
-        self._owed -= int(self._owed)
-        with fitting_threads(self.module):
+        self._updates_due += len(batch) * self.updates_per_step
+        count = int(self._updates_due) if repeat is None else repeat
+        self._updates_due -= int(self._updates_due)
+        with limit_threads(self.module):
             parts = [self._step(self.buffer.sample(self._rng, batch_size or self.batch_size)) for _ in range(count)]
-        return refuse_spoilt("DQN", metrics | ({"loss": float(np.mean(parts))} if parts else {}), batch)
+        return check_losses("DQN", metrics | ({"loss": float(np.mean(parts))} if parts else {}), batch)
 
     def _step(self, part: Transitions) -> float:
-        """One gradient step on random transitions; its loss."""
+        """Make one gradient step on random transitions and return its loss."""
         part = as_tensors(part, self._device)
         action_B = part["action"].long() - int(self.action_space.start)
         with torch.no_grad():
             next_q, target_q = self._next_q(part["next_obs"])
-            wanted_B = losses.double_q_target(
-                part["reward"], part["discount"], next_q, target_q, is_double=self.is_double
-            )
+            target_B = double_q_target(part["reward"], part["discount"], next_q, target_q, is_double=self.is_double)
         q_B = self.module(part["obs"]).gather(-1, action_B.unsqueeze(-1)).squeeze(-1)
-        loss = F.smooth_l1_loss(q_B, wanted_B) if self.clip_loss_grad else F.mse_loss(q_B, wanted_B)
-        descend(self.optimiser, loss, max_grad_norm=self.max_grad_norm)
+        loss = F.smooth_l1_loss(q_B, target_B) if self.clip_loss_grad else F.mse_loss(q_B, target_B)
+        gradient_step(self.optimiser, loss, max_grad_norm=self.max_grad_norm)
         self.updates += 1
         if self.target_update_freq and self.updates % self.target_update_freq == 0:
             self.target.load_state_dict(self.module.state_dict())
         return float(loss.detach())
 
-    def _next_q(self, next_obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the online and the target network say of the next step."""
+    def _next_q(self, next_obs: Any) -> tuple[Tensor, Tensor]:
+        """Return the next step's Q-values from the online and from the target network."""
         target_q = self.target(next_obs)
         return self.module(next_obs) if self.is_double and self.target is not self.module else target_q, target_q
 
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, target, optimiser, buffer, counters and random numbers: everything to go on."""
+        """Return weights, target, optimiser, buffer, counters and generator: everything needed to resume."""
         return {
             "weights": weights_state(self.module),
             "target": weights_state(self.target),
             "optimiser": optimiser_state(self.optimiser),
             "buffer": self.buffer.state_dict(),
-            "counters": {"steps": self.steps, "updates": self.updates, "owed": self._owed},
+            "counters": {"steps": self.steps, "updates": self.updates, "owed": self._updates_due},
             "rng": rng_state(self._rng),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.module.load_state_dict(state_dict["weights"])
         self.target.load_state_dict(state_dict["target"])
         load_optimiser_state(self.optimiser, state_dict["optimiser"])
         self.buffer.load_state_dict(state_dict["buffer"])
         counters = state_dict["counters"]
-        self.steps, self.updates, self._owed = counters["steps"], counters["updates"], counters["owed"]
+        self.steps, self.updates, self._updates_due = counters["steps"], counters["updates"], counters["owed"]
         load_rng_state(self._rng, state_dict["rng"])
+
+
+def double_q_target(
+    reward_B: Tensor, discount_B: Tensor, next_q_B_A: Tensor, target_q_B_A: Tensor, *, is_double: bool
+) -> Tensor:
+    """Return the target of each Q-value. `discount_B` is 0 after a terminal step.
+
+    With `is_double` the online network chooses the next action and the target network rates it.
+    """
+    chooser = next_q_B_A if is_double else target_q_B_A
+    best_B = chooser.argmax(dim=-1, keepdim=True)
+    return reward_B + discount_B * target_q_B_A.gather(-1, best_B).squeeze(-1)

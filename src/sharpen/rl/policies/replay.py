@@ -1,4 +1,4 @@
-"""A replay buffer that lasts over collects: a ring of transitions, saved with its cursor."""
+"""A replay buffer that is kept across collects: a ring of transitions, saved with its cursor."""
 
 from typing import Any
 
@@ -7,24 +7,10 @@ import numpy as np
 from ...checks import check_int
 from ...errors import ConfigError
 from ..episodes import EpisodeBatch
-from ..trees import Tree, map_tree, row_count, rows
-from .advantages import n_step_returns
+from ..trees import Array, Tree, map_tree, row_count, rows
 
 Transitions = dict[str, Any]
-"""`obs`, `action`, `reward`, `discount` (0 after a terminal step) and `next_obs`, each with one row a transition."""
-
-
-def transitions(batch: EpisodeBatch, *, discount: float, steps: int = 1) -> Transitions:
-    """The transitions of a collect, `steps` long or up to the end of their episode."""
-    reward_T, count_T = n_step_returns(batch.reward_T, batch.lengths_E, discount=discount, steps=steps)
-    last_T = np.arange(len(batch)) + count_T - 1
-    return {
-        "obs": batch.obs_T,
-        "action": batch.action_T,
-        "reward": reward_T.astype(np.float32),
-        "discount": np.where(batch.terminated_T[last_T], 0.0, discount**count_T).astype(np.float32),
-        "next_obs": rows(batch.next_obs_T, last_T),
-    }
+"""`obs`, `action`, `reward`, `discount` (0 after a terminal step) and `next_obs`, each with one row per transition."""
 
 
 class ReplayBuffer:
@@ -46,7 +32,7 @@ class ReplayBuffer:
         return self._size
 
     def add(self, fresh: Transitions) -> None:
-        """Append transitions over the oldest ones."""
+        """Append transitions, overwriting the oldest ones."""
         count = row_count(fresh["reward"])
         if count > self.capacity:  # only the last ones would stay
             fresh, count = rows(fresh, slice(count - self.capacity, None)), self.capacity
@@ -58,22 +44,47 @@ class ReplayBuffer:
         self._size = min(self._size + count, self.capacity)
 
     def sample(self, rng: np.random.Generator, batch_size: int) -> Transitions:
-        """A uniform draw, with replacement."""
-        drawn: Transitions = rows(self._data, rng.integers(self._size, size=batch_size))
-        return drawn
+        """Return transitions drawn uniformly, with replacement."""
+        return rows(self._data, rng.integers(self._size, size=batch_size))  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is filled, and where the next transition goes."""
+        """Return the stored transitions and the position of the next one."""
         filled = None if self._data is None else map_tree(lambda ring: ring[: self._size].copy(), self._data)
         return {"capacity": self.capacity, "cursor": self._cursor, "size": self._size, "data": filled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved buffer; it must have this capacity, or the cursor would point elsewhere."""
+        """Restore a saved buffer. It must have the same capacity, or the cursor would be wrong."""
         if state["capacity"] != self.capacity:
             raise ConfigError(
-                f"the saved replay buffer holds {state['capacity']} transitions, this one {self.capacity}"
+                f"the saved replay buffer holds {state['capacity']} transitions, but this one holds {self.capacity}: "
+                "use the same buffer_size"
             )
         self._data, self._cursor, self._size = None, 0, 0
         if state["data"] is not None:
             self.add(state["data"])
         self._cursor = int(state["cursor"])
+
+
+def transitions(batch: EpisodeBatch, *, discount: float, steps: int = 1) -> Transitions:
+    """Return the transitions of a collect, each `steps` long or up to the end of its episode."""
+    reward_T, count_T = n_step_returns(batch.reward_T, batch.lengths_E, discount=discount, steps=steps)
+    last_T = np.arange(len(batch)) + count_T - 1
+    return {
+        "obs": batch.obs_T,
+        "action": batch.action_T,
+        "reward": reward_T.astype(np.float32),
+        "discount": np.where(batch.terminated_T[last_T], 0.0, discount**count_T).astype(np.float32),
+        "next_obs": rows(batch.next_obs_T, last_T),
+    }
+
+
+def n_step_returns(reward_T: Array, length_E: Array, *, discount: float, steps: int) -> tuple[Array, Array]:
+    """Return for each step the discounted sum of the next `steps` rewards of its episode, and how many those were."""
+    ends_T = np.repeat(np.cumsum(length_E), length_E)
+    position_T = np.arange(len(reward_T))
+    count_T = np.minimum(ends_T - position_T, steps)
+    padded = np.concatenate([np.asarray(reward_T, np.float64), np.zeros(steps)])
+    total_T = np.zeros(len(reward_T))
+    for ahead in range(steps):
+        total_T += np.where(ahead < count_T, discount**ahead * padded[position_T + ahead], 0.0)
+    return total_T, count_T

@@ -1,50 +1,31 @@
-"""Drawing actions: every draw comes from a NumPy generator, one number (or row) for each observation."""
+"""Drawing actions. Every draw comes from a NumPy generator, one number (or row) for each observation."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from ...errors import ConfigError
 from ..trees import Array
 
 
 def new_rng(seed: int | None) -> np.random.Generator:
-    """A generator from a seed, and without one from torch's, so that `torch.manual_seed` fixes a whole run."""
+    """Return a generator with this seed, or one drawn from torch, so that `torch.manual_seed` fixes a whole run."""
     return np.random.default_rng(int(torch.randint(2**62, ()).item()) if seed is None else seed)
 
 
 def rng_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Where a generator stands, as a plain tree."""
+    """Return the state of a generator as a plain tree."""
     return dict(rng.bit_generator.state)
 
 
 def load_rng_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
-    """Put back what `rng_state` gave."""
+    """Restore what `rng_state` returned."""
     rng.bit_generator.state = state
 
 
-@contextmanager
-def drawing_from(rng: np.random.Generator | None) -> Iterator[None]:
-    """For code that draws from the global generators: they are seeded from `rng`, and put back afterwards."""
-    if rng is None:
-        yield
-        return
-    number, before = int(rng.random(1)[0] * 2**53), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
-        np.random.seed(number % 2**32)
-        try:
-            yield
-        finally:
-            np.random.set_state(before)
-
-
 def sample_categorical(logits_N_A: Array, uniform_N: Array) -> Array:
-    """The action in which each uniform number falls."""
+    """Return the action into whose share of the probability each uniform number falls."""
     weight_N_A = np.exp(logits_N_A - logits_N_A.max(-1, keepdims=True))
     below_N_A = np.cumsum(weight_N_A, axis=-1)
     chosen_N: Array = (below_N_A[:, :-1] <= uniform_N[:, None] * below_N_A[:, -1:]).sum(-1)
@@ -52,9 +33,9 @@ def sample_categorical(logits_N_A: Array, uniform_N: Array) -> Array:
 
 
 class ActionBox:
-    """Translates between a box of actions and numbers around 0, which are what a network gives.
+    """Translates between a box of actions and the numbers around 0 that a network outputs.
 
-    A bounded box is mapped from (-1, 1). Where only one side is bounded, 0 means one unit inside the bound.
+    A bounded box is mapped from (-1, 1). If only one side is bounded, 0 means one unit inside the bound.
     """
 
     def __init__(self, space: spaces.Box) -> None:
@@ -70,19 +51,12 @@ class ActionBox:
         self.size = max(1, int(np.prod(space.shape)))
 
     def to_action(self, raw_N_D: Array) -> Array:
-        """Actions inside the box."""
+        """Return actions inside the box for the outputs of a network."""
         raw = raw_N_D.reshape(len(raw_N_D), *self.space.shape)
         inside: Array = np.clip(self.centre + self.scale * raw, self.space.low, self.space.high)
         return inside.astype(self.space.dtype)
 
     def from_action(self, action_N: Array) -> Array:
-        """The numbers that stand for actions."""
+        """Return the network outputs that stand for these actions."""
         raw = (np.asarray(action_N, np.float32) - self.centre) / self.scale
         return raw.reshape(len(raw), self.size).astype(np.float32)
-
-
-def discrete(space: spaces.Space[Any], policy: str) -> spaces.Discrete:
-    """The space, if its actions are discrete."""
-    if not isinstance(space, spaces.Discrete):
-        raise ConfigError(f"{policy} chooses among discrete actions, but the action space is {space}")
-    return space
