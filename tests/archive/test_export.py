@@ -13,7 +13,7 @@ from sharpen.emitter import emit_message
 from sharpen.errors import InvalidInputError, StoreError
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import Attempt, EnqueueRolloutRequest, PaginatedResult
-from tests.archive.internals import export_rollouts, exported, matching
+from tests.archive.internals import export_rollouts, exported_rollouts, matching_rollouts
 from tests.errors import raises
 
 from .rollout_scenes import play
@@ -87,7 +87,7 @@ async def test_more_than_a_page_is_exported(tmp_path: Path) -> None:
     count = await export_rollouts(store, tmp_path / "x.jsonl", format="jsonl", progress=told.append)
     assert (count, told) == (1203, [500, 1000])
     assert [each["input"] for each in lines(tmp_path / "x.jsonl")] == list(range(1203))
-    assert len([each async for each in matching(store, limit=700)]) == 700
+    assert len([each async for each in matching_rollouts(store, limit=700)]) == 700
 
 
 class Failing(InMemoryLightningStore):
@@ -117,7 +117,7 @@ async def test_a_place_that_cannot_be_written_is_named(store: InMemoryLightningS
 
 
 async def test_rollouts_can_be_taken_one_by_one(store: InMemoryLightningStore) -> None:
-    found = [each async for each in exported(store, {"status_in": ["failed"]}, with_spans=True)]
+    found = [each async for each in exported_rollouts(store, {"status_in": ["failed"]}, with_spans=True)]
     assert [(each.rollout.rollout_id, each.error) for each in found] == [("ro-2", "ValueError: not this one")]
 
 
@@ -143,7 +143,7 @@ async def test_attempts_are_asked_for_at_once_and_only_where_there_can_be_some()
     ids = [f"ro-{number:02}" for number in range(40)]
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=each, rollout_id=each) for each in ids])
     claimed = [each.rollout_id for each in await store.dequeue_many_rollouts(limit=30, worker_id="w")]
-    found = [each async for each in exported(store)]
+    found = [each async for each in exported_rollouts(store)]
     assert [each.rollout.rollout_id for each in found] == ids
     assert [len(each.attempts) for each in found] == [int(each in claimed) for each in ids]
     assert store.asked == claimed

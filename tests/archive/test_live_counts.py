@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sharpen.runs import RunFolder
 from sharpen.store import SQLiteStore
-from tests.archive.internals import RunEntry, counted_now
+from tests.archive.internals import RunEntry, with_live_rollouts
 
 from .run_scenes import write_lines
 
@@ -27,10 +27,11 @@ def test_the_count_of_a_run_that_works_is_of_its_store_and_not_behind(tmp_path: 
         store = await _work(folder.store_path)
         entry = RunEntry.of(folder.path)
         assert (entry.state, entry.rollouts) == ("running", 0)  # its metrics are behind
-        found = await counted_now(entry)
+        found = await with_live_rollouts(entry)
         await store.close()
         folder.release()
-        assert await counted_now(RunEntry.of(folder.path)) == RunEntry.of(folder.path)  # what ended has its result
+        ended = RunEntry.of(folder.path)
+        assert await with_live_rollouts(ended) == ended  # its result has the number
         return found.rollouts
 
     assert asyncio.run(count()) == 2
@@ -40,5 +41,5 @@ def test_a_count_that_nobody_knows_is_none(tmp_path: Path) -> None:
     folder = RunFolder.create("in-memory", root=tmp_path)
     folder.write_config({"components": {}})
     write_lines(folder.path / "metrics.jsonl", [{"time": 1.0, "rollouts": 0}])
-    assert asyncio.run(counted_now(RunEntry.of(folder.path))).rollouts is None
+    assert asyncio.run(with_live_rollouts(RunEntry.of(folder.path))).rollouts is None
     folder.release()

@@ -1,15 +1,16 @@
-"""Entries: what happened in an attempt, one after the other, from its spans.
+"""Entries of a transcript: what happened in an attempt, as a person reads it, and what a single span says of it.
 
-One LLM call is one entry, however many spans tell about it. Spans that say nothing to a person (those of frameworks)
+One LLM call is one entry, however many spans recorded it. Spans that mean nothing to a person (those of frameworks)
 have no entry, unless they failed; the waterfall shows them.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from ..adapter.calls import is_gateway_call, is_llm_call
 from ..adapter.rewards import reward_of
+from ..chat.wire import json_text
 from ..semconv import (
     AGL_ANNOTATION,
     AGL_EXCEPTION,
@@ -20,16 +21,15 @@ from ..semconv import (
     LightningSpanAttributes,
 )
 from ..types import Span
-from .conversation import Message, ToolCall, Usage, as_text
-from .tokens import TokenStrip
 
 EntryKind = Literal["call", "message", "tool", "operation", "object", "annotation", "reward", "error"]
 
+OPERATION = LightningSpanAttributes.OPERATION_NAME.value
 _TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
 _TOOL_ARGUMENTS = ("gen_ai.tool.call.arguments", "tool.parameters", "traceloop.entity.input", "input.value")
 _TOOL_RESULTS = ("gen_ai.tool.call.result", "tool.result", "traceloop.entity.output", "output.value")
 _KIND_KEYS = ("traceloop.span.kind", "openinference.span.kind", "agentops.span.kind")
-_OURS: dict[str, EntryKind] = {
+_EMITTED: dict[str, EntryKind] = {
     AGL_MESSAGE: "message",
     AGL_OBJECT: "object",
     AGL_ANNOTATION: "annotation",
@@ -38,9 +38,63 @@ _OURS: dict[str, EntryKind] = {
 }
 
 
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool call that a model requested or an agent ran; `result` is None if none was recorded."""
+
+    id: str | None
+    name: str
+    arguments: str
+    result: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message. `name` is the speaker, or the id of the call if the message is the result of a tool; `thoughts` is
+    the reasoning before the answer."""
+
+    role: str
+    text: str
+    tool_calls: list[ToolCall] = []
+    name: str | None = None
+    thoughts: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What calls used. `cost` is in US dollars, None if no price is known; `seconds` is the duration of the calls."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    calls: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: "Usage") -> "Usage":
+        costs = [each for each in (self.cost, other.cost) if each is not None]
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            sum(costs) if costs else None,
+            self.calls + other.calls,
+            self.seconds + other.seconds,
+        )
+
+
+class TokenStrip(msgspec.Struct, frozen=True):
+    """The tokens of one call.
+
+    `logprobs` and `texts` are as long as `response_ids`, or as the answer if only they are known. A missing
+    log-probability is None, and `texts` is None if the spans hold no texts.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float | None]
+    texts: list[str] | None = None
+    weights_version: str | None = None
+
+
 class RewardMark(msgspec.Struct, frozen=True):
-    """One reward of a span; the plain one has no name. `turn` is the number, from 1, of the agent's call that it came
-    after."""
+    """One reward of a span; the default one has no name. `turn` is the number, from 1, of the agent's call before
+    it."""
 
     span_id: str
     sequence_id: int
@@ -52,11 +106,11 @@ class RewardMark(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened.
 
-    Of a `call` the `messages` are what is new in it, and `num_repeated` is how many it sent again; `answer` is the
-    first choice; `reward` is the first that came after this turn; `turn` is its number from 1, None where the call was
-    made to find a reward; `text` tells of tries that failed before. A `tool` has one of `tool_calls`, an `operation`
-    `input` and `output`; others have their words in `text`. Results of tools stand with the calls that asked for them,
-    not among the messages.
+    For a `call`, `messages` are those that are new in it and `num_repeated` is the number of messages it sent again;
+    `answer` is the first choice; `reward` is the first one after this turn; `turn` is its number from 1, None if the
+    call was made to compute a reward; `text` reports failed tries before it. A `tool` has one of `tool_calls`, an
+    `operation` has `input` and `output`; all others have their content in `text`. Results of tools are kept with the
+    calls that requested them, not among the messages.
     """
 
     kind: EntryKind
@@ -82,35 +136,38 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
 
 
+# -- what a span says --------------------------------------------------------------------------------
+
+
 def kind_of(span: Span) -> EntryKind | None:
-    """What a span is to a person; None for spans that only hold others."""
+    """Return the kind of entry that a span makes; None for spans that only contain others."""
     if is_call(span):
         return "call"
     if is_tool(span):
         return "tool"
-    if span.name in _OURS:
-        return _OURS[span.name]
+    if span.name in _EMITTED:
+        return _EMITTED[span.name]
     if reward_of(span) is not None:
         return "reward"
-    if LightningSpanAttributes.OPERATION_NAME.value in span.attributes:
+    if OPERATION in span.attributes:
         return "operation"
     return "error" if span.status.status_code == "ERROR" else None
 
 
 def is_call(span: Span) -> bool:
-    """Whether a span tells of an LLM call; also of one that only embeds."""
+    """Return whether a span records an LLM call, including one for embeddings."""
     return span.name == SHARPEN_LLM_CALL or is_gateway_call(span) or is_llm_call(span)
 
 
 def is_tool(span: Span) -> bool:
-    """Whether an agent ran a tool in this span, in the words of any of the usual recorders."""
+    """Return whether an agent ran a tool in this span, as any of the usual recorders writes it."""
     if span.attributes.get("gen_ai.operation.name") == "execute_tool":
         return True
     return any(str(span.attributes.get(key, "")).lower() == "tool" for key in _KIND_KEYS)
 
 
 def tool_call_of(span: Span) -> ToolCall:
-    """The call that a tool's span recorded."""
+    """Return the call that a tool's span recorded."""
     call_id = span.attributes.get("gen_ai.tool.call.id")
     result = _first(span, _TOOL_RESULTS)
     return ToolCall(
@@ -122,16 +179,21 @@ def tool_call_of(span: Span) -> ToolCall:
 
 
 def error_of(span: Span) -> str | None:
-    """What went wrong in a span, in its own words; None where nothing did."""
+    """Return the error that a span recorded; None if it did not fail."""
     if span.status.status_code != "ERROR":
         return None
     if span.status.description:
         return span.status.description
-    thrown = next((event for event in span.events if event.name == "exception"), None)
-    if thrown is not None:
-        kind, message = (str(thrown.attributes.get(f"exception.{key}") or "") for key in ("type", "message"))
+    raised = next((event for event in span.events if event.name == "exception"), None)
+    if raised is not None:
+        kind, message = (str(raised.attributes.get(f"exception.{key}") or "") for key in ("type", "message"))
         return f"{kind}: {message}" if message else kind
-    return str(span.attributes.get("error.type") or "it failed, and nobody said why")
+    return str(span.attributes.get("error.type") or "it failed without a recorded reason")
+
+
+def as_text(value: Any) -> str:
+    """Return a string as it is, None as an empty string, and everything else as JSON."""
+    return "" if value is None else json_text(value)
 
 
 def _first(span: Span, keys: tuple[str, ...]) -> object:

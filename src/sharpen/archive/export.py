@@ -1,59 +1,41 @@
-"""Exports: rollouts as lines of JSON, or as a Parquet table.
+"""Export rollouts as JSON Lines or as a Parquet table.
 
-Rollouts are read page by page and written as they come, so an export needs no more memory for a million than for a
-thousand. The file is there whole or not at all.
+Rollouts are read in pages and written as they arrive, so an export of a million rollouts needs no more memory than one
+of a thousand. The file appears complete or not at all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..checks import needs_extra
 from ..errors import InvalidInputError, SpansEvictedError
 from ..files import replacing
 from ..store import LightningStore
-from ..store.base import RolloutOrder
-from ..types import Attempt, Rollout, RolloutMode, RolloutStatus, Span
-from .transcript import why_ended
+from ..types import Attempt, Rollout, Span
+from .lookup import PAGE, RolloutFilters, matching_rollouts, why_ended
 
 ExportFormat = Literal["jsonl", "parquet"]
-PAGE = 500
-AT_ONCE = 16  # asked for at the same time: of a store behind a server, most of a short question is waiting
-FEW = 100  # a store reads so many at once, without a thread for each question
+_CONCURRENT_READS = 16  # most of the time of a small request to a store server is waiting
+_SMALL_PAGE = 100  # a store reads up to this many rows without a thread
 _encode = msgspec.json.Encoder().encode
 
 
-class RolloutFilters(TypedDict, total=False):
-    """Which rollouts, as `search_rollouts` takes it."""
-
-    status_in: list[RolloutStatus]
-    mode: RolloutMode
-    reward_min: float
-    reward_max: float
-    text: str
-    worker_id: str
-    resources_id: str
-    resources_version: int
-    group: str
-    started_after: float
-    started_before: float
-    order: RolloutOrder
-
-
 class ExportedRollout(msgspec.Struct, frozen=True):
-    """A rollout with all its attempts; `spans` are those of all attempts, None where they were not asked for."""
+    """A rollout with all its attempts and, if requested, the spans of all attempts (otherwise None)."""
 
     rollout: Rollout
     attempts: list[Attempt]
     spans: list[Span] | None = None
 
     def line(self) -> bytes:
-        """One line of JSON: the fields of the rollout, then `attempts`, `error` and `spans`."""
-        fields = {**_plain(self.rollout), "attempts": self.attempts, "error": self.error}
-        fields.pop("attempt", None)
+        """Return one line of JSON: the fields of the rollout, then `attempts`, `error` and `spans`."""
+        fields = {name: getattr(self.rollout, name) for name in Rollout.__struct_fields__}
+        fields |= {"attempts": self.attempts, "error": self.error}
         if self.spans is not None:
             fields["spans"] = self.spans
         return _encode(fields) + b"\n"
@@ -74,14 +56,15 @@ async def export_rollouts(
     with_spans: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
-    """Write the rollouts that meet the filters, the oldest first unless they say otherwise; how many.
+    """Write the rollouts that match the filters to a file and return their number.
 
-    A file of this name is replaced once all is written. `progress` is told from time to time how many are written.
+    The oldest come first unless the filters give an order. An existing file is replaced once everything is written.
+    `progress` is called from time to time with the number written so far.
     """
     _check_target(path)
     count = 0
-    with replacing(path) as temporary, _opened(temporary, format) as file:
-        async for each in exported(store, filters, limit=limit, with_spans=with_spans):
+    with replacing(path) as temporary, _FORMATS[format](temporary) as file:
+        async for each in exported_rollouts(store, filters, limit=limit, with_spans=with_spans):
             file.add(each)
             count += 1
             if progress is not None and count % PAGE == 0:
@@ -89,64 +72,53 @@ async def export_rollouts(
     return count
 
 
-async def exported(
+async def exported_rollouts(
     store: LightningStore, filters: RolloutFilters | None = None, *, limit: int | None = None, with_spans: bool = False
 ) -> AsyncIterator[ExportedRollout]:
-    """The rollouts that meet the filters, one after the other."""
+    """Yield the rollouts that match the filters, one after the other."""
     batch: list[Rollout] = []
-    async for rollout in matching(store, filters, limit=limit):
+    async for rollout in matching_rollouts(store, filters, limit=limit):
         batch.append(rollout)
-        if len(batch) == AT_ONCE:
-            for each in await asyncio.gather(*(whole(store, one, with_spans=with_spans) for one in batch)):
+        if len(batch) == _CONCURRENT_READS:
+            for each in await _exported_batch(store, batch, with_spans=with_spans):
                 yield each
             batch = []
-    for each in await asyncio.gather(*(whole(store, one, with_spans=with_spans) for one in batch)):
+    for each in await _exported_batch(store, batch, with_spans=with_spans):
         yield each
 
 
-async def whole(store: LightningStore, rollout: Rollout, *, with_spans: bool) -> ExportedRollout:
-    """A rollout with what belongs to it; spans that the store no longer keeps are left out."""
-    if rollout.status == "queuing":  # nobody has begun with it
+async def _exported_batch(store: LightningStore, rollouts: list[Rollout], *, with_spans: bool) -> list[ExportedRollout]:
+    return await asyncio.gather(*(exported_rollout(store, each, with_spans=with_spans) for each in rollouts))
+
+
+async def exported_rollout(store: LightningStore, rollout: Rollout, *, with_spans: bool) -> ExportedRollout:
+    """Return a rollout with its attempts and spans; spans that the store no longer keeps are left out."""
+    if rollout.status == "queuing":  # it has no attempts yet
         return ExportedRollout(rollout, [], [] if with_spans else None)
     spans = await _spans(store, rollout.rollout_id) if with_spans else None
-    return ExportedRollout(rollout, await _attempts(store, rollout.rollout_id), spans)
-
-
-async def matching(
-    store: LightningStore, filters: RolloutFilters | None = None, *, limit: int | None = None
-) -> AsyncIterator[Rollout]:
-    """All rollouts that meet the filters, in pages; the oldest first unless the filters say otherwise."""
-    conditions: dict[str, Any] = {"order": "oldest", **(filters or {})}
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        page = await store.search_rollouts(**conditions, cursor=cursor, limit=PAGE if left is None else min(PAGE, left))
-        for rollout in page.items:
-            yield rollout
-        left = None if left is None else left - len(page.items)
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-
-
-async def _attempts(store: LightningStore, rollout_id: str) -> list[Attempt]:
-    found = await store.query_attempts(rollout_id, limit=FEW)
-    return list(found if found.total <= FEW else await store.query_attempts(rollout_id))
+    attempts = await store.query_attempts(rollout.rollout_id, limit=_SMALL_PAGE)
+    if attempts.total > _SMALL_PAGE:
+        attempts = await store.query_attempts(rollout.rollout_id)
+    return ExportedRollout(rollout, list(attempts), spans)
 
 
 async def _spans(store: LightningStore, rollout_id: str) -> list[Span]:
     try:
-        found = await store.query_spans(rollout_id, limit=FEW)
-        return list(found if found.total <= FEW else await store.query_spans(rollout_id))
+        found = await store.query_spans(rollout_id, limit=_SMALL_PAGE)
+        return list(found if found.total <= _SMALL_PAGE else await store.query_spans(rollout_id))
     except SpansEvictedError:  # a store in memory keeps only the newest
         return []
 
 
-def _plain(rollout: Rollout) -> dict[str, Any]:
-    return {name: getattr(rollout, name) for name in Rollout.__struct_fields__}
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInputError(f"{str(path)!r} is a folder; give the name of a file")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InvalidInputError(f"there is no folder {str(folder)!r} to write {path.name!r} to; create it first")
 
 
-# -- writing -----------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------------
 
 
 class ExportFile(Protocol):
@@ -159,13 +131,11 @@ class ExportFile(Protocol):
     def add(self, exported: ExportedRollout) -> None: ...
 
 
-class LinesFile:
-    """Lines of JSON."""
-
+class JSONLinesFile:
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
 
-    def __enter__(self) -> "LinesFile":
+    def __enter__(self) -> "JSONLinesFile":
         return self
 
     def __exit__(
@@ -177,17 +147,105 @@ class LinesFile:
         self._file.write(exported.line())
 
 
-def _opened(path: Path, format: ExportFormat) -> ExportFile:
-    if format == "jsonl":
-        return LinesFile(path)
-    from .parquet import ParquetFile
+_MAX_WAITING_ROWS, _MAX_WAITING_SPANS = 1_000, 10_000  # in memory, to be written together
+_COLUMNS = {
+    "rollout_id": "string",
+    "status": "string",
+    "mode": "string",
+    "reward": "double",
+    "start_time": "double",
+    "end_time": "double",
+    "resources_id": "string",
+    "resources_version": "int64",
+    "num_attempts": "int64",
+    "attempt_id": "string",
+    "worker_id": "string",
+    "error": "string",
+    "input": "string",
+    "metadata": "string",
+}
+_SPAN_COLUMNS = {
+    "attempt_id": "string",
+    "sequence_id": "int64",
+    "trace_id": "string",
+    "span_id": "string",
+    "parent_id": "string",
+    "name": "string",
+    "status": "string",
+    "description": "string",
+    "start_time": "double",
+    "end_time": "double",
+    "attributes": "string",
+    "events": "string",
+}
 
-    return ParquetFile(path)
+
+class ParquetFile:
+    """A Parquet table with one row for each rollout.
+
+    Input, metadata and attributes are JSON texts, as their shape varies; spans are a list of structs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with needs_extra("pyarrow", extra="parquet", feature="an export to Parquet"):
+            import pyarrow  # type: ignore[import-untyped]
+            import pyarrow.parquet  # type: ignore[import-untyped]
+        self._arrow = pyarrow
+        fields = [(name, pyarrow.type_for_alias(kind)) for name, kind in _COLUMNS.items()]
+        of_span = pyarrow.struct([(name, pyarrow.type_for_alias(kind)) for name, kind in _SPAN_COLUMNS.items()])
+        self._schema = pyarrow.schema([*fields, ("spans", pyarrow.list_(of_span))])
+        self._writer = pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._rows: list[Mapping[str, Any]] = []
+        self._num_spans = 0
+
+    def __enter__(self) -> "ParquetFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        try:
+            if error is None:
+                self._flush()  # without rollouts, too: an empty table is a valid one
+        finally:
+            self._writer.close()
+
+    def add(self, exported: ExportedRollout) -> None:
+        self._rows.append(_row(exported))
+        self._num_spans += len(exported.spans or ())
+        if len(self._rows) >= _MAX_WAITING_ROWS or self._num_spans >= _MAX_WAITING_SPANS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows, self._num_spans = [], 0
 
 
-def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise InvalidInputError(f"{str(path)!r} is a folder: give the name of a file")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise InvalidInputError(f"there is no folder {str(folder)!r} to write {path.name!r} to: make it first")
+_FORMATS: dict[ExportFormat, Callable[[Path], ExportFile]] = {"jsonl": JSONLinesFile, "parquet": ParquetFile}
+
+
+def _row(exported: ExportedRollout) -> dict[str, Any]:
+    rollout, attempts = exported.rollout, exported.attempts
+    last = attempts[-1] if attempts else None
+    return {name: getattr(rollout, name, None) for name in _COLUMNS} | {
+        "num_attempts": len(attempts),
+        "attempt_id": last.attempt_id if last is not None else None,
+        "worker_id": last.worker_id if last is not None else None,
+        "error": exported.error,
+        "input": _json(rollout.input),
+        "metadata": None if rollout.metadata is None else _json(rollout.metadata),
+        "spans": None if exported.spans is None else [_span_row(span) for span in exported.spans],
+    }
+
+
+def _span_row(span: Span) -> dict[str, Any]:
+    return {name: getattr(span, name, None) for name in _SPAN_COLUMNS} | {
+        "status": span.status.status_code,
+        "description": span.status.description,
+        "attributes": _json(span.attributes),
+        "events": _json(span.events),
+    }
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

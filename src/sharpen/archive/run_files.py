@@ -34,7 +34,7 @@ class RunFiles:
             if beside is not None and beside.is_run_with_records:
                 self.name, self.names = beside.name, beside.names
             else:
-                self.store_name, self.names = path.name, {path.name} if _is_database(path) else set()
+                self.store_name, self.names = path.name, {path.name} if is_sqlite_file(path) else set()
 
     def _listing(self) -> set[str]:
         try:
@@ -226,13 +226,13 @@ def number_in(value: dict[str, Any], name: str) -> float | None:
     return as_number(value.get(name))
 
 
-def _is_database(path: Path) -> bool:
-    from ..store.sqlite_schema import open_files
+def is_sqlite_file(path: Path) -> bool:
+    from ..store.sqlite_schema import HEADER, open_files
 
     if open_files.has(path):
         return True  # closing a second descriptor of it would drop the locks of the first
     with open(path, "rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
+        return file.read(len(HEADER)) == HEADER
 
 
 def _dict_in(path: Path) -> dict[str, Any]:

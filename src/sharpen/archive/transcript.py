@@ -1,42 +1,28 @@
-"""Transcripts: one attempt of a rollout as people read it.
+"""Transcripts and waterfalls: one attempt of a rollout as people read it, and its spans as bars over time.
 
-Everything in a transcript comes from agents and models: whoever shows it must escape it.
+Everything in them comes from agents and models: whoever displays it must escape it.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..adapter.tree import SpanNode, build_tree
+from ..adapter.rewards import reward_of
+from ..adapter.tree import SpanNode, build_tree, roots
 from ..emitter import get_message_value
 from ..emitter.reward import DEFAULT_NAME, get_rewards_from_span
 from ..errors import SpansEvictedError, UnknownIdError
 from ..semconv import LightningSpanAttributes
 from ..store import LightningStore
 from ..types import Attempt, Rollout, Span
-from .calls import CallEntries
-from .conversation import Message, ToolCall, Usage, as_text
-from .entries import Entry, EntryKind, RewardMark, error_of, kind_of, tool_call_of
-from .side_work import aside
-from .tokens import TokenStrip
-
-__all__ = [
-    "Entry",
-    "EntryKind",
-    "Message",
-    "RewardMark",
-    "TokenStrip",
-    "ToolCall",
-    "Transcript",
-    "Usage",
-    "read_transcript",
-    "transcript_of",
-    "why_ended",
-]
+from .background import run_in_background
+from .entries import OPERATION, Entry, EntryKind, RewardMark, Usage, as_text, error_of, kind_of, tool_call_of
+from .llm_calls import CallEntries
+from .lookup import why_ended
 
 MAX_SPANS = 20_000
-_OPERATION = LightningSpanAttributes.OPERATION_NAME.value
 _INPUT = LightningSpanAttributes.OPERATION_INPUT.value
 _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 _OBJECT_LITERAL = LightningSpanAttributes.OBJECT_LITERAL.value
@@ -45,12 +31,12 @@ _OBJECT_TYPE = LightningSpanAttributes.OBJECT_TYPE.value
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """A rollout, all its attempts, and what happened in one of them, in the order of time."""
+    """A rollout, all its attempts, and the entries of one of them, in order of time."""
 
     rollout: Rollout
     attempts: list[Attempt]
     attempt: Attempt | None
-    """The one that is shown; None where the rollout has none yet."""
+    """The one that is shown; None if the rollout has none yet."""
     spans: list[Span]
     entries: list[Entry]
     rewards: list[RewardMark]
@@ -61,12 +47,16 @@ class Transcript(msgspec.Struct, frozen=True):
 
 
 async def read_transcript(store: LightningStore, rollout_id: str, attempt_id: str | None = None) -> Transcript:
-    """The transcript of an attempt, of the latest unless one is given. Unknown ids are `UnknownIdError`."""
+    """Return the transcript of an attempt, the latest unless one is given.
+
+    Raises:
+        UnknownIdError: There is no such rollout or attempt.
+    """
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise UnknownIdError(f"there is no rollout {rollout_id!r} in this store")
     attempts = list(await store.query_attempts(rollout_id))
-    attempt = _chosen(rollout_id, attempts, attempt_id)
+    attempt = _chosen_attempt(rollout_id, attempts, attempt_id)
     if attempt is None:
         return transcript_of(rollout, attempts, None, [])
     try:
@@ -74,10 +64,10 @@ async def read_transcript(store: LightningStore, rollout_id: str, attempt_id: st
     except SpansEvictedError as error:
         return transcript_of(rollout, attempts, attempt, [], problems=[str(error)])
     is_cut = page.total > len(page)
-    return await aside(transcript_of, rollout, attempts, attempt, list(page), is_cut=is_cut)
+    return await run_in_background(transcript_of, rollout, attempts, attempt, list(page), is_cut=is_cut)
 
 
-def _chosen(rollout_id: str, attempts: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
+def _chosen_attempt(rollout_id: str, attempts: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
     if attempt_id is None:
         return attempts[-1] if attempts else None
     found = next((each for each in attempts if each.attempt_id == attempt_id), None)
@@ -96,7 +86,7 @@ def transcript_of(
     problems: Sequence[str] = (),
     is_cut: bool = False,
 ) -> Transcript:
-    """The transcript of an attempt whose spans were read already."""
+    """Return the transcript of an attempt from its spans."""
     nodes = build_tree(spans)
     calls = CallEntries(nodes)
     entries = _entries(nodes, calls)
@@ -105,53 +95,37 @@ def transcript_of(
         usage = usage if entry.usage is None else usage.plus(entry.usage)
     reason = why_ended(attempt) if attempt is not None else None
     errors = [*filter(None, [reason]), *problems, *(entry.error for entry in entries if entry.error)]
-    marks = _marks(nodes, calls)
+    rewards = _reward_marks(nodes, calls)
     return Transcript(
-        rollout, list(attempts), attempt, list(spans), entries, marks, list(dict.fromkeys(errors)), usage, is_cut
+        rollout, list(attempts), attempt, list(spans), entries, rewards, list(dict.fromkeys(errors)), usage, is_cut
     )
-
-
-def why_ended(attempt: Attempt) -> str | None:
-    """Why an attempt did not succeed; None for one that did or that still runs."""
-    if attempt.status in ("succeeded", "preparing", "running"):
-        return None
-    about = attempt.metadata or {}
-    if about.get("error") or about.get("error_type"):
-        kind, words = str(about.get("error_type") or ""), str(about.get("error") or "")
-        return words if not kind or words == kind else f"{kind}: {words}".removesuffix(": ")
-    if attempt.status == "timeout":
-        return "it took longer than the timeout_seconds of its rollout"
-    if attempt.status == "unresponsive":
-        worker = attempt.worker_id or "a worker without a name"
-        return f"nothing was heard of it within its unresponsive_seconds (worker {worker})"
-    return "no reason was recorded: it was put back into the queue, or marked as failed by hand"
 
 
 # -- entries -----------------------------------------------------------------------------------------
 
 
 def _entries(nodes: Sequence[SpanNode], calls: CallEntries) -> list[Entry]:
-    of_calls = calls.entries(nodes)
+    call_entries = calls.entries(nodes)
     made: dict[int, Entry] = {}
     for node in nodes:
-        if node.position in of_calls:
-            made[node.position] = of_calls[node.position]
+        if node.position in call_entries:
+            made[node.position] = call_entries[node.position]
         elif node.position not in calls.positions:
             kind = kind_of(node.span)
             if kind is not None:
                 made[node.position] = _entry(node.span, kind)
-    return _without_echoes([made[position] for position in sorted(made)])
+    return _without_repeated_errors([made[position] for position in sorted(made)])
 
 
-def _without_echoes(entries: Sequence[Entry]) -> list[Entry]:
-    """An error that passes through the spans of a framework is told once, where an agent or a call told it."""
-    told = {entry.error for entry in entries if entry.kind != "error" or entry.text}
+def _without_repeated_errors(entries: Sequence[Entry]) -> list[Entry]:
+    """Drop the errors of framework spans that only pass on an error which an agent or a call reported."""
+    known = {entry.error for entry in entries if entry.kind != "error" or entry.text}
     kept: list[Entry] = []
     for entry in entries:
         if entry.kind == "error" and entry.text is None:
-            if entry.error in told:
+            if entry.error in known:
                 continue
-            told.add(entry.error)
+            known.add(entry.error)
         kept.append(entry)
     return kept
 
@@ -180,7 +154,7 @@ def _title(span: Span, kind: EntryKind) -> str:
     if kind == "tool":
         return tool_call_of(span).name
     if kind == "operation":
-        return str(span.attributes.get(_OPERATION) or span.name)
+        return str(span.attributes.get(OPERATION) or span.name)
     if kind == "object":
         return str(span.attributes.get(_OBJECT_TYPE) or "object")
     if kind == "error":
@@ -204,7 +178,7 @@ def _text(span: Span, kind: EntryKind) -> str | None:
 # -- rewards -----------------------------------------------------------------------------------------
 
 
-def _marks(nodes: Sequence[SpanNode], calls: CallEntries) -> list[RewardMark]:
+def _reward_marks(nodes: Sequence[SpanNode], calls: CallEntries) -> list[RewardMark]:
     turns = _Turns(calls)
     return [
         RewardMark(node.span.span_id, node.span.sequence_id, None if name == DEFAULT_NAME else name, value, turn)
@@ -224,9 +198,74 @@ class _Turns:
         self._ended = sorted(ended, key=lambda turn: turn[0])
 
     def before(self, node: SpanNode) -> int | None:
-        """The call that carries the reward, or the one that ended last before it."""
+        """Return the number of the call that carries the reward, or of the one that ended last before it."""
         if node.position in self._own:
             return self._own[node.position]
         count = bisect_right(self._ended, node.start, key=lambda turn: turn[0])
         earlier = (self._ended[place] for place in range(count - 1, -1, -1))
         return next((number for _, number, position in earlier if position < node.position), None)
+
+
+# -- waterfall ---------------------------------------------------------------------------------------
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One span. `kind` is that of its entry, or "span"; `parent_id` is the bar above it, None at the top."""
+
+    span_id: str
+    parent_id: str | None
+    depth: int
+    name: str
+    kind: str
+    start: float
+    end: float
+    is_error: bool
+    reward: float | None
+
+
+class Waterfall(msgspec.Struct, frozen=True):
+    """Bars, parents before children, siblings in order of time; all between `start` and `end`."""
+
+    start: float
+    end: float
+    bars: list[Bar]
+
+
+def waterfall(spans: Sequence[Span]) -> Waterfall:
+    """Return a bar for each span.
+
+    A span whose parent is unknown is at the top. One without times has no length, and its position follows from its
+    sequence id.
+    """
+    nodes = build_tree(spans)
+    start = min((node.start for node in nodes if math.isfinite(node.start)), default=0.0)
+    end = max((node.end for node in nodes if math.isfinite(node.end)), default=start)
+    bars = [_bar(node, depth, first=start, last=end) for node, depth in _depth_first(nodes)]
+    return Waterfall(start, end, bars)
+
+
+def _depth_first(nodes: Sequence[SpanNode]) -> Iterator[tuple[SpanNode, int]]:
+    """Without recursion, since a trace may be deep."""
+    waiting = [(node, 0) for node in reversed(roots(nodes))]
+    while waiting:
+        node, depth = waiting.pop()
+        yield node, depth
+        below = sorted(node.children, key=lambda child: child.position, reverse=True)
+        waiting.extend((child, depth + 1) for child in below)
+
+
+def _bar(node: SpanNode, depth: int, *, first: float, last: float) -> Bar:
+    span = node.span
+    start = node.start if math.isfinite(node.start) else first
+    end = node.end if math.isfinite(node.end) else start
+    return Bar(
+        span.span_id,
+        node.parent.span.span_id if node.parent is not None else None,
+        depth,
+        str(span.attributes.get(OPERATION) or span.name),
+        kind_of(span) or "span",
+        start,
+        min(max(start, end), last) if last >= start else start,
+        span.status.status_code == "ERROR",
+        reward_of(span),
+    )

@@ -143,7 +143,7 @@ async def _opened(text: str | None) -> AsyncIterator["Source"]:
     from ..dashboard.sources import StoreSource
 
     if text is not None and is_database(text):
-        from ..archive.opening import open_store
+        from ..archive.lookup import open_store
 
         async with open_store(text) as opened:
             yield StoreSource(opened.store, opened.label)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..archive.finding import find_attempt, find_rollout
+from ..archive.lookup import find_attempt, find_rollout
 from ..archive.transcript import Transcript, read_transcript
 from ..emitter import find_final_reward
 from ..errors import ConfigError, MissingResourceError

@@ -10,7 +10,7 @@ from .exit_codes import FAILED, INTERRUPTED, OK, is_interrupt
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..archive.failures import Failures
+    from ..archive.lookup import CommonFailure
     from ..trainer import RunResult
     from .config import TrainConfig
     from .config.recording_trainer import RecordingTrainer
@@ -120,14 +120,14 @@ def run_scores(run_dir: Path) -> list[dict[str, Any]]:
     return [{"mode": each.mode, **msgspec.structs.asdict(each.final)} for each in found.scores]
 
 
-def why_failed(run_dir: Path, metrics: Mapping[str, Any]) -> "Failures | None":
+def why_failed(run_dir: Path, metrics: Mapping[str, Any]) -> "CommonFailure | None":
     """The most common reason, where rollouts failed."""
     import asyncio
 
     from ..archive.catalog import RunEntry
-    from ..archive.failures import failures_of
+    from ..archive.lookup import common_failure
 
-    return asyncio.run(failures_of(RunEntry.of(run_dir))) if metrics.get("failed") else None
+    return asyncio.run(common_failure(RunEntry.of(run_dir))) if metrics.get("failed") else None
 
 
 def draw_failures(out: Output, run_dir: Path | None, metrics: Mapping[str, Any], *, has_scores: bool) -> None:

@@ -18,7 +18,8 @@ from .parser import examples
 from .store_choice import add_store_options, chosen_store
 
 if TYPE_CHECKING:
-    from ..archive.export import ExportFormat, RolloutFilters
+    from ..archive.export import ExportFormat
+    from ..archive.lookup import RolloutFilters
     from ..archive.transcript import Transcript
     from ..store import LightningStore
     from ..types import Attempt, Rollout, RolloutPage
@@ -174,7 +175,7 @@ async def _latest_attempts(store: "LightningStore", rollouts: "Sequence[Rollout]
 def _as_json(rollout: "Rollout", attempt: "Attempt | None") -> dict[str, Any]:
     import msgspec
 
-    from ..archive.transcript import why_ended
+    from ..archive.lookup import why_ended
 
     error = None if attempt is None else why_ended(attempt)
     return {**msgspec.to_builtins(rollout), "attempt": attempt, "error": error}
@@ -193,7 +194,7 @@ async def _first(store: "LightningStore", filters: "RolloutFilters", limit: int)
 
 
 def _row(rollout: "Rollout", attempt: "Attempt | None", now: float) -> list[object]:
-    from ..archive.transcript import why_ended
+    from ..archive.lookup import why_ended
 
     seconds = None if rollout.end_time is None else round(rollout.end_time - rollout.start_time, 2)
     reason = None if attempt is None else why_ended(attempt)
@@ -252,7 +253,7 @@ def run_show(arguments: argparse.Namespace) -> None:
 
 
 async def _transcript(arguments: argparse.Namespace) -> "Transcript":
-    from ..archive.finding import find_attempt, find_rollout
+    from ..archive.lookup import find_attempt, find_rollout
     from ..archive.transcript import read_transcript
 
     async with chosen_store(arguments) as opened:

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..archive.comparison import ComparedRun, Comparison
-from ..archive.scores import Difference, Estimate
+from ..archive.comparison import ComparedRun, Comparison, Difference, Estimate
 from ..dashboard.formats import duration
 from .columns import Column
 from .output import Output

@@ -4,10 +4,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..archive.best import model_choices
 from ..archive.catalog import RunEntry, size_of
 from ..archive.comparison import reported_estimate, summaries
 from ..archive.curves import Series, main_metrics, read_curves
-from ..archive.model_folders import model_choices
 from ..archive.run_files import RunFiles, fields_of
 from ..dashboard.formats import duration, moment
 from .columns import Column

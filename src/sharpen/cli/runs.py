@@ -127,10 +127,10 @@ def _counted(entries: "list[RunEntry]") -> "list[RunEntry]":
     """Those that work with what they have finished by now."""
     import asyncio
 
-    from ..archive.live_counts import counted_now
+    from ..archive.lookup import with_live_rollouts
 
     async def count() -> "list[RunEntry]":
-        return [await counted_now(entry) for entry in entries]
+        return [await with_live_rollouts(entry) for entry in entries]
 
     return asyncio.run(count()) if any(entry.is_running for entry in entries) else entries
 

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..archive.waterfall import Bar, Waterfall, waterfall
+from ..archive.transcript import Bar, Waterfall, waterfall
 from ..types import Span
 from .output import one_line
 

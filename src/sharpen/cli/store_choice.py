@@ -8,7 +8,7 @@ from ..errors import UnknownIdError
 from .addresses import is_address, token_for
 
 if TYPE_CHECKING:
-    from ..archive.opening import OpenedStore
+    from ..archive.lookup import OpenedStore
 
 STORE = (
     "a store file, a run (name, folder or 'last'), the address of a store that is served, or a database "
@@ -32,7 +32,7 @@ def chosen_store(arguments: argparse.Namespace, *, read_only: bool = True) -> "O
 
 def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
     """The store that a STORE argument names; behind an address, with the token of this user."""
-    from ..archive.opening import open_store
+    from ..archive.lookup import open_store
 
     token = token_for(text) if text is not None and is_address(text) else None
     try:

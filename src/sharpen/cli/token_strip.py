@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..archive.tokens import TokenStrip
+from ..archive.entries import TokenStrip
 from ..logging import plain
 
 # Log-probabilities from which on a token has this style: 0.9, 0.5, 0.1, 0.01, and less.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def as_json(transcript: "Transcript", *, with_spans: bool, with_tokens: bool) -> dict[str, Any]:
     """All of it, but spans and tokens only where they are asked for; each attempt says why it ended."""
-    from ..archive.transcript import why_ended
+    from ..archive.lookup import why_ended
 
     found: dict[str, Any] = msgspec.structs.asdict(transcript)
     found["attempts"] = [{**msgspec.to_builtins(each), "why_ended": why_ended(each)} for each in transcript.attempts]

@@ -13,8 +13,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ..archive.conversation import as_text
-from ..archive.transcript import Entry, Message, ToolCall, Transcript, Usage, why_ended
+from ..archive.entries import Entry, Message, ToolCall, Usage, as_text
+from ..archive.lookup import why_ended
+from ..archive.transcript import Transcript
 from ..logging import plain
 from .output import one_line
 from .span_bars import draw_spans

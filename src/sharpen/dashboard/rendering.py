@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .._version import __version__
-from ..archive.side_work import aside
+from ..archive.background import run_in_background
 from . import formats
 from .views.shown_text import visible
 
@@ -127,6 +127,6 @@ class _Page(HTMLResponse):
         self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body = self.render(await aside(self._render))
+        self.body = self.render(await run_in_background(self._render))
         self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

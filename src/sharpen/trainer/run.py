@@ -296,7 +296,7 @@ class Run:
         """That what was published last is worse than what the run began with."""
         if self._algorithm is None or latest is None:
             return []
-        from ..archive.scores import validation_decline
+        from ..archive.comparison import validation_decline
 
         published = latest.resources_id, latest.version
         began = moment(self._started) or 0.0

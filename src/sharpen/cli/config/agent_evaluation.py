@@ -96,7 +96,7 @@ def _prompts_of(entry: "RunEntry") -> NamedResources:
 def _published(entry: "RunEntry") -> NamedResources:
     import asyncio
 
-    from ...archive.opening import open_store
+    from ...archive.lookup import open_store
 
     if not entry.has_store:
         return {}
@@ -111,8 +111,7 @@ def _published(entry: "RunEntry") -> NamedResources:
 
 def _model_of_run(entry: "RunEntry") -> str | None:
     """The best model that a run has kept."""
-    from ...archive.best_step import choose
-    from ...archive.model_folders import model_choices
+    from ...archive.best import choose, model_choices
 
     best = choose(entry, model_choices(entry))
     return None if best is None else str(best.path)

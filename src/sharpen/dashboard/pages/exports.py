@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ...archive.export import RolloutFilters, exported, whole
-from ...archive.side_work import aside
+from ...archive.background import run_in_background
+from ...archive.export import exported_rollout, exported_rollouts
+from ...archive.lookup import RolloutFilters
 from ...archive.transcript import read_transcript
 from ...errors import UnknownIdError
 from ..sources import Source
@@ -29,7 +30,7 @@ async def rollouts_jsonl(request: Request) -> Response:
     """The rollouts of a filter, one on each line; with `spans=1` each with its spans."""
     opened = await RunStore.of(request)
     filters = cast(RolloutFilters, RolloutFilter.of(request.query_params.multi_items()).arguments())
-    found = exported(opened.store, filters, with_spans=request.query_params.get("spans") == "1")
+    found = exported_rollouts(opened.store, filters, with_spans=request.query_params.get("spans") == "1")
     name = _file_name(opened.entry.name, "rollouts.jsonl")
     lines = _batched(each.line() async for each in found)
     source: Source = request.app.state.source
@@ -55,7 +56,7 @@ async def rollout_json(request: Request) -> Response:
     rollout = await opened.store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise UnknownIdError(f"there is no rollout {rollout_id!r}")
-    line = (await whole(opened.store, rollout, with_spans=True)).line()
+    line = (await exported_rollout(opened.store, rollout, with_spans=True)).line()
     return Response(line, headers=_shown(request, f"{rollout_id}.json", "application/json"))
 
 
@@ -66,7 +67,7 @@ async def rollout_markdown(request: Request) -> Response:
         return await show_rollout(request)
     rollout_id = request.path_params["id"]
     read = await read_transcript(opened.store, rollout_id, request.query_params.get("attempt") or None)
-    text = await aside(transcript_markdown, read, run_name=opened.entry.name)
+    text = await run_in_background(transcript_markdown, read, run_name=opened.entry.name)
     return Response(text, headers=_shown(request, f"{rollout_id}.md", "text/plain; charset=utf-8"))
 
 

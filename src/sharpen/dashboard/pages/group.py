@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...archive.groups import MAX_GROUP, task_group
+from ...archive.lookup import MAX_GROUP, task_group
 from ...errors import UnknownIdError
 from ..rendering import page
 from ..views.group_columns import read_group

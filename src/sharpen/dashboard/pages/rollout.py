@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...archive.side_work import aside
-from ...archive.tokens import token_strips
-from ...archive.transcript import Transcript, read_transcript, why_ended
-from ...archive.waterfall import waterfall
+from ...archive.background import run_in_background
+from ...archive.llm_calls import token_strips
+from ...archive.lookup import why_ended
+from ...archive.transcript import Transcript, read_transcript, waterfall
 from ...errors import SpansEvictedError, UnknownIdError
 from ...types import Rollout, Span
 from ..rendering import fragment, link_from, page
@@ -34,7 +34,7 @@ async def show_rollout(request: Request) -> Response:
     read = await _transcript(request, opened)
     wanted = request.query_params.get("span")
     most = _EVERYTHING if "all" in request.query_params else MOST_ROWS
-    rows = await aside(lambda: waterfall_rows(waterfall(read.spans), most=most))
+    rows = await run_in_background(lambda: waterfall_rows(waterfall(read.spans), most=most))
     context = {
         "run": opened.entry,
         "tab": "rollouts",

@@ -4,7 +4,8 @@ import math
 
 import msgspec
 
-from ...archive.transcript import Entry, Transcript
+from ...archive.entries import Entry
+from ...archive.transcript import Transcript
 from .heat_strip import HeatStrip, heat_strip
 from .shown_text import MOST_CHARACTERS
 

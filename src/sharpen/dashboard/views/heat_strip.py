@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from ...archive.tokens import TokenStrip
+from ...archive.entries import TokenStrip
 from .shown_text import visible
 
 NUM_SHADES = 8

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from ...archive.transcript import Entry, Message, ToolCall, Transcript, why_ended
+from ...archive.entries import Entry, Message, ToolCall
+from ...archive.lookup import why_ended
+from ...archive.transcript import Transcript
 from ..formats import duration, moment
 from .shown_text import as_text, visible
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...archive.waterfall import Bar, Waterfall
+from ...archive.transcript import Bar, Waterfall
 from ..formats import duration
 from .shown_text import one_line
 
