@@ -18,9 +18,11 @@ from typing import Any, TypeGuard, TypeVar
 from .errors import ConfigError, MissingExtraError, SharpenError
 
 T = TypeVar("T")
+E = TypeVar("E", bound=SharpenError)
 Whole = TypeVar("Whole", int, int | None)
 Number = TypeVar("Number", float, float | None)
 FEW_NAMES = 12
+_SETTING = "_sharpen_setting"
 
 
 # -- names -------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ def check_choice(
     texts = [each for each in choices if isinstance(each, str)]
     hint = did_you_mean(value, texts) if isinstance(value, str) and len(texts) > 3 else ""
     one_of = ", ".join(map(repr, choices)) + (" or None" if optional else "")
-    raise error(f"{name} is {value!r:.200}: use {one_of}.{hint}")
+    raise about(name, error(f"{name} is {value!r:.200}: use {one_of}.{hint}"))
 
 
 # -- numbers -----------------------------------------------------------------------------------------
@@ -122,7 +124,8 @@ def check_int(
         if (at_least is None or number >= at_least) and (at_most is None or number <= at_most):
             return number
     bounds = _bounds(at_least=at_least, at_most=at_most)
-    raise error(f"{name} is {value!r:.80}: use a whole number{bounds}{' or None' if optional else ''}")
+    message = f"{name} is {value!r:.80}: use a whole number{bounds}{' or None' if optional else ''}"
+    raise about(name, error(message))
 
 
 def check_ints(*, at_least: int = 1, error: type[SharpenError] = ConfigError, **values: int | None) -> None:
@@ -158,7 +161,8 @@ def check_number(
             return int(value) if isinstance(value, Integral) else float(value)
     bounds = _bounds(above=above, at_least=at_least, below=below, at_most=at_most)
     what = f"number of {unit}" if unit else "finite number" if not bounds else "number"
-    raise error(f"{name} is {value!r:.80}: use a {what}{bounds}{' or None' if optional else ''}")
+    message = f"{name} is {value!r:.80}: use a {what}{bounds}{' or None' if optional else ''}"
+    raise about(name, error(message))
 
 
 def _is_finite(value: Real | float) -> bool:
@@ -174,6 +178,24 @@ def _bounds(**bounds: float | None) -> str:
     if not texts:
         return ""
     return (" " if texts[0].startswith(("above", "below")) else " of ") + " and ".join(texts)
+
+
+# -- the setting that an error is about --------------------------------------------------------------
+
+
+def about(setting: str, error: E) -> E:
+    """Return the error, marked with the setting it is about, so that a configuration file can point at the line.
+
+    A setting within others is dotted: `model_list.0`.
+    """
+    vars(error).setdefault(_SETTING, setting)
+    return error
+
+
+def setting_of(error: SharpenError) -> str | None:
+    """Return the setting that an error was marked with, if any."""
+    found: str | None = vars(error).get(_SETTING)
+    return found
 
 
 # -- optional packages -------------------------------------------------------------------------------

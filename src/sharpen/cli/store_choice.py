@@ -38,7 +38,7 @@ def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
     try:
         return open_store(text, read_only=read_only, token=token)
     except UnknownIdError as error:
-        if text is None or not _is_meant_as_file(text) or not str(error).startswith("there is no run "):
+        if text is None or not _is_meant_as_file(text) or Path(text).expanduser().exists():
             raise
         raise UnknownIdError(f"there is no store file {text!r}, and {error}") from None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_origin, overload
 
-from ..checks import check_names, did_you_mean, listed
+from ..checks import about, check_names, did_you_mean, listed
 from ..errors import ComponentArgumentError, ComponentError, ComponentTypeError
 from .paths import Origin, load_class, load_from, name_of
 from .registry import DEFAULT_REGISTRY, Maker, Target, classes_in_main
@@ -95,8 +95,12 @@ def build_component(
         return None
     reading = _Reading(registry, optional_defaults or {}, dict_requires_type, dict_default_cls)
     origin = Origin(spec_name, given)
-    component = _make(given, expected_type, reading, origin, invalid_spec_error_fmt)
-    _check_type(component, expected_type, origin, type_error_fmt)
+    try:
+        component = _make(given, expected_type, reading, origin, invalid_spec_error_fmt)
+        _check_type(component, expected_type, origin, type_error_fmt)
+    except (ComponentError, ComponentTypeError) as error:
+        about(spec_name, error)
+        raise
     return cast(T, component)
 
 

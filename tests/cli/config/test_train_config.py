@@ -402,6 +402,24 @@ def test_an_error_points_at_the_value_it_speaks_of(tmp_path: Path, override: str
         load_config(path, overrides).trainer()
 
 
+@pytest.mark.parametrize(
+    "message", ["speed_limit is 3", "cannot use speed_limit=3", "3 is too low for 'speed_limit' and for max_speed"]
+)
+def test_an_error_points_at_the_setting_that_it_names_anywhere(tmp_path: Path, message: str) -> None:
+    code = f"""
+from sharpen import Algorithm
+from sharpen.errors import ConfigError
+
+class Mine(Algorithm):
+    def __init__(self, speed_limit, max_speed):
+        raise ConfigError({message!r})
+"""
+    text = "strategy: shm\nalgorithm:\n  type: own.py:Mine\n  max_speed: 5\n  speed_limit: 3\n"
+    path = write(tmp_path, text, own__py=code)
+    with raises(ConfigError, "config.yaml:5:3", message):
+        load_config(path).trainer()
+
+
 def test_an_error_that_begins_with_a_number_points_at_no_task(tmp_path: Path) -> None:
     path = write(tmp_path, "train_dataset: [a, b, {n: 1}]\nagent: odd.py:agent\n", odd__py="agent = 2\n")
     with raises(SharpenError, "config.yaml:2:1", 2):

@@ -4,11 +4,11 @@
 the gateway reads when it is used.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...checks import setting_of
 from ...errors import ConfigError, SharpenError
 from .arguments import argument_names
 from .document import Document, read_document
@@ -48,9 +48,9 @@ class GatewayConfig:
         try:
             return LLMProxy(**{**self.values, **options}, launch_mode="thread")
         except SharpenError as error:
-            entry = None if "model_list" in options else re.match(r"entry (\d+) of model_list", str(error))
-            path: Path_ = () if entry is None else ("model_list", int(entry[1]) - 1)
-            found = located(error, path, self._source) if self._has_file else error
+            # With --model the entries of the file are not numbered as they are there.
+            is_numbered_otherwise = "model_list" in options and (setting_of(error) or "").startswith("model_list.")
+            found = located(error, (), self._source) if self._has_file and not is_numbered_otherwise else error
             raise type(found)(self._references.hide(str(found))) from None
 
     def _source(self, path: Path_) -> Source:

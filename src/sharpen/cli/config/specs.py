@@ -16,7 +16,7 @@ from ...errors import ComponentTypeError, ConfigError, MissingExtraError, Sharpe
 from ...secrets import shown
 from .arguments import Maker, argument_names, is_verl, unknown_verl_key, verl_leaves
 from .imports import is_import_path, load
-from .sources import Path_, Source, dotted
+from .sources import Path_, Source, dotted, keys_of, settings_named
 
 _ROOMS = {
     key: key for key in ("tracer", "adapter", "store", "runner", "algorithm", "llm_proxy", "callbacks", "loggers")
@@ -180,14 +180,10 @@ class Specs:
 
 
 def located(error: SharpenError, path: Path_, place: Callable[[Path_], Source]) -> SharpenError:
-    """An error of a component with the place of the argument that it speaks of, else of the component.
-
-    Messages begin with the name of what is wrong: `beam_rounds is 0: …`.
-    """
-    text = str(error)
-    first = text.split(" ", 1)[0].rstrip(":,").split("=", 1)[0]
-    inner = (*path, *first.split(".")) if first else path
-    source = place(inner)
+    """Return the error of a component with the place of the setting it is about, otherwise of the component."""
+    around = place(path)
+    inner = (place((*path, *keys_of(each))) for each in settings_named(error))
+    source = next((each for each in inner if each != around), around)
     at = source.exact() if source.kind == "file" else str(source)
     kind = type(error) if isinstance(error, ConfigError | ComponentTypeError | MissingExtraError) else ConfigError
-    return kind(f"{at}: {text}")
+    return kind(f"{at}: {error}")

@@ -5,6 +5,7 @@ are missing. Nothing is built before it is asked for, and what fails then is tol
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from .environment import References
 from .imports import add_folder, load
 from .overrides import apply_overrides
 from .resources import read_resources
-from .sources import DEFAULT, Path_, Source, dotted
+from .sources import DEFAULT, Path_, Source, dotted, settings_named
 from .specs import Specs, located
 from .tasks import Tasks
 
@@ -112,7 +113,7 @@ class TrainConfig:
             text = str(error)
             if text.startswith(f"{self._name}:") or text.startswith("override "):
                 raise type(error)(self.hide(text)) from error
-            found = located(error, self._path_of(text) or path, self.source)
+            found = located(error, self._path_of(error) or path, self.source)
             raise type(found)(self.hide(str(found))) from error
 
     @contextmanager
@@ -125,24 +126,28 @@ class TrainConfig:
                 raise
             raise type(error)(text) from None
 
-    def _path_of(self, text: str) -> Path_:
-        """What an error speaks of: its message begins with the name of a key."""
-        word = text.split(" ", 1)[0].split("=", 1)[0].split("[", 1)[0].rstrip(":,")
-        fitting = self._paths_to(word) or self._paths_to(_CALLED.get(word, word))
-        order = [(not self._is_told(path, text), not self._is_override(path), len(path)) for path in fitting]
-        return fitting[order.index(min(order))] if fitting else ()
+    def _path_of(self, error: SharpenError) -> Path_:
+        """The path of the setting an error is about; of several with its name, the one whose value the error names."""
+        text = str(error)
+        for name in settings_named(error):
+            fitting = self._paths_to(name) or self._paths_to(_CALLED.get(name, name))
+            if fitting:
+                return min(
+                    fitting, key=lambda path: (not self._is_named(path, text), not self._is_override(path), len(path))
+                )
+        return ()
 
-    def _paths_to(self, word: str) -> list[Path_]:
-        """Those that end with a word; the number of a place in a list is none."""
+    def _paths_to(self, name: str) -> list[Path_]:
+        """Those that end with a dotted name; the number of a place in a list is not a name."""
         named = [path for path in self._sources if path and isinstance(path[-1], str)]
-        return [path for path in named if path[-1] == word or dotted(path).endswith(f".{word}")]
+        return [path for path in named if path[-1] == name or dotted(path).endswith(f".{name}")]
 
-    def _is_told(self, path: Path_, text: str) -> bool:
-        """Whether an error names the value that stands here: of several keys with one name it is this one."""
+    def _is_named(self, path: Path_, text: str) -> bool:
+        """Whether a message names the value at a path, and not only as a part of another word or number."""
         value: Any = self.values
         for key in path:
             value = value[key]
-        return f" is {shown(value)}" in text
+        return re.search(rf"(?<![\w.]){re.escape(shown(value))}(?!\w|\.\d)", text) is not None
 
     def _is_override(self, path: Path_) -> bool:
         return self._sources[path].kind == "override"

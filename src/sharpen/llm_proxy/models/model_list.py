@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...checks import did_you_mean, listed
+from ...checks import about, did_you_mean, listed
 from ...errors import ConfigError, MissingExtraError
 from .keys import check_reference, described, missing_variable, variable_of
 from .litellm_form import has_litellm_form, plain_form, provider_of
@@ -66,14 +66,13 @@ def warn_of_missing_keys(entries: Sequence[ModelEntry]) -> None:
 def _parsed(number: int, entry: Mapping[str, Any] | ModelEntry) -> ModelEntry:
     if isinstance(entry, ModelEntry):
         return entry
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"entry {number} of model_list is {described(entry)}: give a dict such as {_EXAMPLE}")
     try:
+        if not isinstance(entry, Mapping):
+            raise ConfigError(f"it is {described(entry)}: give a dict such as {_EXAMPLE}")
         return _entry(entry)
-    except ConfigError as error:
-        raise ConfigError(f"entry {number} of model_list: {error}") from None
-    except MissingExtraError as error:
-        raise MissingExtraError(f"entry {number} of model_list: {error}") from None
+    except (ConfigError, MissingExtraError) as error:
+        kind = ConfigError if isinstance(error, ConfigError) else MissingExtraError
+        raise about(f"model_list.{number - 1}", kind(f"entry {number} of model_list: {error}")) from None
 
 
 def _entry(entry: Mapping[str, Any]) -> ModelEntry:
