@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from sharpen.llm.engine.fused_runner import FusedRunner
     from sharpen.llm.engine.graphs import RecordedShapes, Step, StepGraphs, bucket
     from sharpen.llm.engine.kernels import training as kernels_training
-    from sharpen.llm.engine.kernels.kernels import DecodeRows, Heads, LayerHeads, PromptRows, Rotations
-    from sharpen.llm.engine.kernels.torch_kernels import TorchKernels
-    from sharpen.llm.engine.kernels.triton_kernels import TritonKernels
+    from sharpen.llm.engine.kernels.kernels import (
+        DecodeRows,
+        Heads,
+        LayerHeads,
+        PromptRows,
+        Rotations,
+        TorchKernels,
+        TritonKernels,
+    )
     from sharpen.llm.engine.model_runner import ModelRunner
     from sharpen.llm.engine.noise import sample_seed, uniforms
     from sharpen.llm.engine.paged_runner import PagedRunner

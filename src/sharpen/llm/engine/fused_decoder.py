@@ -35,7 +35,7 @@ class FusedDecoder:
         self._model, self._inner, self._kernels = model, model.model, kernels
         self.heads = Heads(self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_size, block_size)
         # Made once: they follow from the settings alone, and recorded steps read them where they lie.
-        self._turn = Rotations(*rotations(model, max_length))
+        self._rotations = Rotations(*rotations(model, max_length))
         self.refresh()
 
     def refresh(self) -> None:
@@ -83,8 +83,8 @@ class FusedDecoder:
             eps=0.0 if q_norm is None else q_norm.variance_epsilon,
         )
         if isinstance(rows, DecodeRows):
-            return self._kernels.decode(qkv, self.heads, own, self._turn, rows)
-        return self._kernels.prefill(qkv, self.heads, own, self._turn, rows)
+            return self._kernels.decode(qkv, self.heads, own, self._rotations, rows)
+        return self._kernels.prefill(qkv, self.heads, own, self._rotations, rows)
 
     def _gated(self, layer: _Layer, gate_up: Tensor) -> Tensor:
         if layer.activation is None:

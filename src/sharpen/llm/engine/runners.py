@@ -8,7 +8,7 @@ import torch
 from ..errors import ModelError
 from .block_tables import BlockTables
 from .fused_runner import FusedRunner
-from .kernels import is_triton_there
+from .kernels import has_triton
 from .model_runner import ModelRunner, eval_mode
 from .paged_runner import PagedRunner
 from .rows import Ticket
@@ -52,7 +52,7 @@ def _suits_kernels(model: Any, sizes: Sizes) -> bool:
     """Whether fixed shapes pay: on a GPU, by the kernels that read no more of the cache than what lives."""
     if not sizes.is_cuda or model.get_input_embeddings().weight.dtype not in _KERNEL_DTYPES:
         return False
-    if not is_triton_there():
+    if not has_triton():
         log.warning("Triton is not installed, so the engine samples without its own kernels: exact, but slower")
         return False
     return True

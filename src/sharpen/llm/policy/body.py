@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..engine.decoder import shape_of
-from ..engine.kernels.training import add_norm, gated, turned
+from ..engine.kernels.training import add_norm, gated, rotated
 from ..engine.weights import unwrapped
 from .activation_room import activation_room_bytes
 from .head import head_logprobs, head_weights
@@ -165,7 +165,7 @@ def _norm(module: Any, x: Tensor) -> Tensor:
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
-        return turned(x, cos, sin)
+        return rotated(x, cos, sin)
     # torch fuses this itself.
     return x * cos.unsqueeze(1) + torch.roll(x, x.shape[-1] // 2, dims=-1) * sin.unsqueeze(1)
 

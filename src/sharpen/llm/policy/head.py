@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..engine.kernels.training import are_fused, scores, toward_logits
+from ..engine.kernels.training import are_fused, logits_gradient, scores
 
 # Logits of one chunk: few enough to stay near the processor, enough to keep a GPU busy.
 _CPU_NUMBERS, _GPU_NUMBERS = 1 << 24, 1 << 28
@@ -195,7 +195,9 @@ class _FusedChunk(_Chunk):
         return self.toward_logits(torch.ones_like(self.logprob_C), None) @ self._weight_VH
 
     def toward_logits(self, toward_logprob_C: Tensor, toward_entropy_C: Tensor | None) -> Tensor:
-        return toward_logits(self._logits_CV, self._targets_C, self._temperature_C, self._log_total_C, toward_logprob_C)
+        return logits_gradient(
+            self._logits_CV, self._targets_C, self._temperature_C, self._log_total_C, toward_logprob_C
+        )
 
 
 def _chunk_kind(hidden_NH: Tensor, entropy_gradient: bool) -> type[_Chunk]:

@@ -32,7 +32,7 @@ def test_a_rotation(way: bool, shape: tuple[int, int, int]) -> None:
     toward = random(*shape, seed=3)
     expected = x * cos.unsqueeze(1) + torch.roll(x, shape[2] // 2, dims=-1) * sin.unsqueeze(1)
     (expected_grad,) = torch.autograd.grad(expected, x, toward)
-    found = training.turned(x, cos, sin)
+    found = training.rotated(x, cos, sin)
     (grad,) = torch.autograd.grad(found, x, toward)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(grad, expected_grad)
@@ -76,7 +76,7 @@ def test_scores(way: bool, vocab: int) -> None:
     found, found_entropy, log_total = training.scores(plain, targets, temperature)
     torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found_entropy, entropy.detach(), atol=1e-4, rtol=1e-5)
-    grad = training.toward_logits(plain, targets, temperature, log_total, toward)
+    grad = training.logits_gradient(plain, targets, temperature, log_total, toward)
     torch.testing.assert_close(grad, expected_grad, atol=1e-6, rtol=1e-4)
 
 

@@ -1,20 +1,21 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""One token a row by inverting its distribution at one uniform number, in the order of the token ids.
+"""Distributions over the vocabulary in Triton: drawing one token a row, and scoring given tokens for training.
 
-The first kernel looks at all logits once, chunk by chunk; the second finds the chunk in which the number falls and
-looks at that one alone. Sums over chunks are taken in float64. As in `sampler`, no token of probability zero is drawn.
+A token is drawn by inverting its distribution at one uniform number, in the order of the token ids. `summarise` reads
+all logits once, chunk by chunk; `invert` finds the chunk into which the number falls and reads only that one. Sums over
+chunks are taken in float64. As in `sampler`, a token of probability zero is never drawn.
 """
 
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 
-@triton.jit(do_not_specialize_on_alignment=["temperatures"])  # a line of a table of any width
+@triton.jit(do_not_specialize_on_alignment=["temperatures"])  # a row of a table of any width
 def summarise(
     logits, temperatures, tops, places, sums, shaped, vocab, num_chunks,
     CHUNK: tl.constexpr, MIN_TEMPERATURE: tl.constexpr,
 ):  # fmt: skip
-    """Of each chunk: its largest logit and where it is, and the sums of exp(logit - largest), plain and shaped."""
+    """Write each chunk's largest logit and its place, and its sums of exp(logit - largest), plain and tempered."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     place = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -36,6 +37,7 @@ def invert(
     ids, packed, vocab, num_chunks, num_rows,
     CHUNK: tl.constexpr, CHUNKS_PAD: tl.constexpr, MIN_TEMPERATURE: tl.constexpr,
 ):  # fmt: skip
+    """Find the chunk that the uniform number falls into, then the token inside it."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, CHUNKS_PAD)
     is_chunk = c < num_chunks
@@ -50,7 +52,7 @@ def invert(
     ends = tl.cumsum(weights, 0)
     total = tl.sum(weights, 0)
     target = tl.load(uniforms + row) * total
-    # Rounding may leave the target behind the last share. Then the likeliest is taken, here and below.
+    # Rounding may put the target past the last share. Then the likeliest is taken, here and below.
     chunk = tl.sum((is_chunk & (ends <= target)).to(tl.int32), 0)
     chunk = tl.where(chunk < num_chunks, chunk, tl.argmax(weights, 0))
     weight = tl.sum(tl.where(c == chunk, weights, 0.0), 0)
@@ -79,3 +81,52 @@ def invert(
     tl.store(packed + row, chosen)
     tl.store(packed + num_rows + row, logprob.to(tl.float32).to(tl.int32, bitcast=True))
     tl.store(packed + 2 * num_rows + row, (logit - top - log_total).to(tl.float32).to(tl.int32, bitcast=True))
+
+
+# -- training ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def score(logits, targets, temperatures, logprobs, entropies, tops, vocab, WIDTH: tl.constexpr):
+    """Read one row of logits once: the log-probability of its target, its entropy and its log-sum-exp."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * vocab
+    heat = 1.0 / tl.load(temperatures + row).to(tl.float32)
+    p = tl.arange(0, WIDTH)
+    # Each lane keeps its own running sums; they are combined at the end.
+    top = tl.full([WIDTH], float("-inf"), tl.float32)
+    total = tl.zeros([WIDTH], tl.float32)
+    weighed = tl.zeros([WIDTH], tl.float32)
+    for begin in range(0, vocab, WIDTH):
+        place = begin + p
+        z = tl.load(logits + place, mask=place < vocab, other=float("-inf")).to(tl.float32) * heat
+        new_top = tl.maximum(top, z)
+        finite = tl.where(new_top == float("-inf"), 0.0, new_top)
+        shrink = tl.exp(top - finite)
+        weight = tl.exp(z - finite)
+        total = total * shrink + weight
+        weighed = weighed * shrink + tl.where(weight > 0.0, z * weight, 0.0)
+        top = new_top
+    highest = tl.max(top, 0)
+    scale = tl.exp(top - highest)
+    all_total = tl.sum(total * scale, 0)
+    log_total = highest + tl.log(all_total)
+    target = tl.load(logits + tl.load(targets + row)).to(tl.float32) * heat
+    tl.store(logprobs + row, target - log_total)
+    tl.store(entropies + row, log_total - tl.sum(weighed * scale, 0) / all_total)
+    tl.store(tops + row, log_total)
+
+
+@triton.jit
+def score_backward(logits, targets, temperatures, tops, grad, vocab, WIDTH: tl.constexpr):
+    """Overwrite a row of logits with its gradient."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * vocab
+    heat = 1.0 / tl.load(temperatures + row).to(tl.float32)
+    place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = place < vocab
+    z = tl.load(logits + place, mask=inside, other=float("-inf")).to(tl.float32) * heat
+    share = tl.exp(z - tl.load(tops + row))
+    is_target = place == tl.load(targets + row)
+    slope = tl.load(grad + row).to(tl.float32) * heat * (tl.where(is_target, 1.0, 0.0) - share)
+    tl.store(logits + place, slope.to(logits.dtype.element_ty), mask=inside)
