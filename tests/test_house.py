@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sharpen
+from sharpen.compat.names import MODULE_OF
 from tests.errors import raises
 
 TESTS = Path(__file__).parent
@@ -20,7 +21,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
     {"errors", "semconv", "_version", "secrets"},
-    {"checks", "files"},
+    {"checks", "files", "compat"},
     {"types", "logging", "http", "checkpoints"},
     {"process"},
     {"components", "stats", "chat", "web"},
@@ -38,6 +39,7 @@ FLOORS = [
 ]
 # Below a room, these alone are public; every other inner module reaches the tests through `tests/<room>/internals.py`.
 PUBLIC_MODULES = {
+    "sharpen.compat.names",
     "sharpen.llm.engine",
     "sharpen.llm.server",
     "sharpen.rl.order_execution",
@@ -210,10 +212,22 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(sharpen, name) is not None
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [("__init__.py", set(sharpen.__all__) - {"__version__"}), ("compat/names.py", set(MODULE_OF))],
+    ids=["listed", "unlisted"],
+)
+def test_type_checkers_see_the_same_names(file: str, names: set[str]) -> None:
+    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
     imported = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert imported - {None} == set(sharpen.__all__) - {"__version__"}
+    assert imported - {None} == names
+
+
+def test_unlisted_names_can_be_imported_and_are_not_offered() -> None:
+    for name, module in MODULE_OF.items():
+        if name != "reward":  # which the deprecated module of that name replaces once it is imported
+            assert getattr(sharpen, name) is getattr(import_module(f"sharpen.{module}"), name)
+    assert not set(MODULE_OF) & set(dir(sharpen))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -65,6 +65,7 @@ KEPT_PATHS = (
     "sharpen.llm.datasets",
     "sharpen.llm.rewards",
     "sharpen.llm.tools",
+    "sharpen.llm.models.gguf_export",
     "sharpen.rl.simulator",
     "sharpen.rl.interpreter",
     "sharpen.rl.reward",

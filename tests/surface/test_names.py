@@ -31,6 +31,10 @@ def test_modules_keep_their_names(compare: Compare, repository: Path) -> None:
     compare(MODULES, lines)
 
 
+def test_documents_import_from_public_places(repository: Path) -> None:
+    assert set(documented(repository)) <= {*PLACES, *KEPT_PATHS}
+
+
 def module_lines(module: str, known: dict[Any, str], documented: dict[str, set[str]]) -> Iterator[str]:
     is_kept = module in PLACES or module in KEPT_PATHS
     names = (names_of(module) if is_kept else set()) | documented.get(module, set())

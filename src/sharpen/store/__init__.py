@@ -7,7 +7,11 @@ from .base import LightningStore, LightningStoreCapabilities, LightningStoreStat
 
 if TYPE_CHECKING:
     from .client import LightningStoreClient as LightningStoreClient
+    from .ledger import StoreRules as StoreRules
+    from .local import LocalStore as LocalStore
     from .memory import InMemoryLightningStore as InMemoryLightningStore
+    from .memory_tables import MemoryTables as MemoryTables
+    from .methods import forward_methods as forward_methods
     from .postgres import PostgresStore as PostgresStore
     from .redis import RedisLightningStore as RedisLightningStore
     from .server import LightningStoreServer as LightningStoreServer
@@ -23,10 +27,14 @@ __all__ = [
     "LightningStoreServer",
     "LightningStoreStatistics",
     "LightningStoreThreaded",
+    "LocalStore",
+    "MemoryTables",
     "PostgresStore",
     "RedisLightningStore",
     "SQLiteStore",
+    "StoreRules",
     "UnsetType",
+    "forward_methods",
 ]
 
 _MODULES = {
@@ -34,9 +42,13 @@ _MODULES = {
     "LightningStoreClient": "client",
     "LightningStoreServer": "server",
     "LightningStoreThreaded": "threading",
+    "LocalStore": "local",
+    "MemoryTables": "memory_tables",
     "PostgresStore": "postgres",
     "RedisLightningStore": "redis",
     "SQLiteStore": "sqlite",
+    "StoreRules": "ledger",
+    "forward_methods": "methods",
 }
 
 

@@ -45,7 +45,7 @@ UNNAMED_SECONDS = 60.0
 """How long an attempt without a lease lives on after a heartbeat of its worker that does not name it."""
 
 
-class Ledger(Queries):
+class StoreRules(Queries):
     """All rules of the store, over some tables."""
 
     def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
@@ -482,4 +482,4 @@ def _check_worker(worker_id: str | None) -> None:
         checks.check_id("worker_id", worker_id)
 
 
-__all__ = ["Events", "Ledger"]
+__all__ = ["Events", "StoreRules"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InvalidInputError
 from .base import LightningStoreCapabilities
-from .ledger import Ledger
+from .ledger import StoreRules
 from .local import LocalStore
 from .memory_tables import MemoryTables
 
@@ -31,7 +31,7 @@ class InMemoryLightningStore(LocalStore):
         super().__init__(clock=clock)
         self._lock = threading.RLock() if thread_safe else nullcontext()
         self._thread_safe = thread_safe
-        self._ledger = Ledger(
+        self._ledger = StoreRules(
             MemoryTables(max_span_bytes), clock=self._clock, name="InMemoryLightningStore", keeps_secrets=True
         )
 

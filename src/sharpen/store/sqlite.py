@@ -23,7 +23,7 @@ from typing import Any, Literal
 from ..errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
 from .base import LightningStoreCapabilities
 from .jobs import Job, KeptWork
-from .ledger import Events, Ledger
+from .ledger import Events, StoreRules
 from .local import LocalStore, Ticket
 from .sqlite_reading import ReadOnlyFile
 from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
@@ -89,7 +89,7 @@ class SQLiteStore(LocalStore):
         self._busy_seconds = busy_seconds
         self._write_lock = threading.Lock()
         self._group = _Group()
-        self._readers: deque[tuple[SQLiteTables, Ledger]] = deque()
+        self._readers: deque[tuple[SQLiteTables, StoreRules]] = deque()
         self._kept = KeptWork(max_kept_bytes)
         self._worker_times = WorkerTimes()
         self._is_closed = False
@@ -135,8 +135,8 @@ class SQLiteStore(LocalStore):
         if deadline is not None:
             self._watchdog.look_at(deadline)
 
-    def _make_ledger(self, tables: SQLiteTables) -> Ledger:
-        return Ledger(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
+    def _make_ledger(self, tables: SQLiteTables) -> StoreRules:
+        return StoreRules(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class SQLiteStore(LocalStore):
         return answer
 
     @contextmanager
-    def _reader(self) -> Iterator[Ledger]:
+    def _reader(self) -> Iterator[StoreRules]:
         self._check_usable()
         self._refresh()
         generation = self._generation

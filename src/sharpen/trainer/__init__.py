@@ -1,6 +1,6 @@
 """The trainer: builds the parts of a run and hands them to a strategy."""
 
-from .legacy import TrainerLegacy
+from ..compat.trainer import TrainerLegacy
 from .result import RunResult
 from .status import OpenRollout, RunStatus, WorkerView
 from .trainer import Trainer

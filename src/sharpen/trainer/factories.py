@@ -9,6 +9,7 @@ from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
+from ..compat.trainer import TrainerLegacy
 from ..components import ComponentSpec, build_component
 from ..components.paths import is_address, resolve_address
 from ..errors import ConfigError
@@ -18,7 +19,6 @@ from ..runner import LitAgentRunner, Runner
 from ..secrets import hidden_password
 from ..store import LightningStore
 from ..types import Hook, NamedResources
-from .legacy import TrainerLegacy
 from .loop_parts import spec_list
 
 if TYPE_CHECKING:

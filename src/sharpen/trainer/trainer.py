@@ -14,6 +14,7 @@ from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
 from ..algorithm.sequence import file_name, stages_of, title_of
 from ..callbacks import Callback
 from ..checks import check_ints
+from ..compat.trainer import check_daemon, renamed
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
@@ -26,7 +27,6 @@ from ..store.task_json import check_task
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
 from .config import describe, made_by
 from .factories import Factories, has_no_place, is_runner_only, log, taken_by
-from .legacy import check_daemon, renamed
 from .loop_face import LoopFace
 from .result import RunResult
 from .run import Run

@@ -42,8 +42,8 @@ _LISTS = ("algorithm", "hooks", "callbacks", "loggers")
 
 def trainer_keys() -> list[str]:
     """The keywords of `Trainer`, without deprecated ones: no configuration was ever written with those."""
+    from ...compat.trainer import OLD_OPTIONS
     from ...trainer import Trainer
-    from ...trainer.legacy import OLD_OPTIONS
 
     return [name for name in inspect.signature(Trainer).parameters if name not in OLD_OPTIONS]
 

@@ -21,7 +21,7 @@ from ...errors import (
     StoreUnavailableError,
     StoreWriteError,
 )
-from ..ledger import Ledger
+from ..ledger import StoreRules
 from ..lifecycle import Events
 from .address import Address
 from .jobs import ONE_QUESTION, PostgresJob, preload
@@ -52,7 +52,7 @@ class Desk(Protocol):
     busy_seconds: float
     is_read_only: bool
 
-    def make_ledger(self, session: Session) -> tuple[PostgresTables, Ledger]: ...
+    def make_ledger(self, session: Session) -> tuple[PostgresTables, StoreRules]: ...
     def new_mark(self) -> str: ...
     def wakes(self, events: Events) -> list[Query]: ...
     def settle(self, events: Events, answers: Sequence[list[Row]]) -> None: ...
@@ -81,7 +81,7 @@ class Hand:
         self._desk = desk
         self._session: Session | None = None
         self._tables: PostgresTables
-        self._ledger: Ledger
+        self._ledger: StoreRules
         self._backend: _Backend | None = None
         self._lost: _Backend | None = None
         self._doubt: Doubt | None = None

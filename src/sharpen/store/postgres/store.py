@@ -23,7 +23,7 @@ from ...errors import StoreError, StoreUnavailableError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..checks import check_number
 from ..jobs import KeptWork
-from ..ledger import Events, Ledger
+from ..ledger import Events, StoreRules
 from ..local import LocalStore, Ticket
 from ..worker_times import WorkerTimes
 from . import waiters
@@ -46,7 +46,7 @@ STARTING_PAUSE_SECONDS = 0.1
 IN_OTHER_HANDS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
 
 
-class PostgresLedger(Ledger):
+class PostgresLedger(StoreRules):
     """The rules, and what the store itself wants to know or to write."""
 
     tables: PostgresTables
@@ -206,7 +206,7 @@ class PostgresStore(LocalStore):
                     kept.error = error
             self._kept.clear()
 
-    def make_ledger(self, session: Session) -> tuple[PostgresTables, Ledger]:
+    def make_ledger(self, session: Session) -> tuple[PostgresTables, StoreRules]:
         """The rules on a connection."""
         tables = PostgresTables(session, self._schema_key, self._worker_times)
         ledger = PostgresLedger(tables, clock=self._clock, name="PostgresStore", keeps_secrets=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import StoreError, StoreUnavailableError, StoreWriteError
 from ..jobs import Job
-from ..ledger import Events, Ledger
+from ..ledger import Events, StoreRules
 from .bodies import ChangedMeanwhileError
 from .connection import Connection
 from .scripts import COMMIT, ROWS, WORKER
@@ -34,7 +34,7 @@ class Session:
     """One writer. It is used by one thread at a time."""
 
     def __init__(
-        self, connection: Connection, tables: RedisTables, make_ledger: Callable[[RedisTables], Ledger]
+        self, connection: Connection, tables: RedisTables, make_ledger: Callable[[RedisTables], StoreRules]
     ) -> None:
         self._connection, self._tables = connection, tables
         self._ledger = make_ledger(tables)

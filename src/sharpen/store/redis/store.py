@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import StoreError, StoreFileError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..jobs import Job, KeptWork
-from ..ledger import Events, Ledger
+from ..ledger import Events, StoreRules
 from ..local import LocalStore, Ticket
 from .bodies import Bodies, ChangedMeanwhileError
 from .connection import Address, Connection
@@ -59,7 +59,7 @@ class RedisLightningStore(LocalStore):
         self._connection = Connection(Address(url), prefix, busy_seconds=busy_seconds)
         self._thread_safe, self._is_read_only, self._is_closed = thread_safe, read_only, False
         self._kept = KeptWork(max_kept_bytes)
-        self._readers: deque[tuple[RedisTables, Ledger]] = deque()
+        self._readers: deque[tuple[RedisTables, StoreRules]] = deque()
         self._write_lock = threading.Lock()
         self._next_look = 0.0
         self._pid = os.getpid()
@@ -91,8 +91,8 @@ class RedisLightningStore(LocalStore):
         line = self._news.line
         return RedisTables(self._connection, self._bodies, listener=self._news.name, seats=lambda: len(line))
 
-    def _make_ledger(self, tables: RedisTables) -> Ledger:
-        return Ledger(tables, clock=self._clock, name="RedisLightningStore", keeps_secrets=False)
+    def _make_ledger(self, tables: RedisTables) -> StoreRules:
+        return StoreRules(tables, clock=self._clock, name="RedisLightningStore", keeps_secrets=False)
 
     def __repr__(self) -> str:
         return f"RedisLightningStore({self._connection.address.text!r}, prefix={self.prefix!r})"
