@@ -247,9 +247,9 @@ async def test_a_wrong_name_of_a_model_is_told_before_any_rollout(caplog: pytest
     with listing as server, caplog.at_level(logging.INFO, logger="sharpen"):
         await search(make(server, beam_width=1, branch_factor=1, beam_rounds=1, val_batch_size=4))
     lines = [record.getMessage() for record in caplog.records]
-    told = [number for number, line in enumerate(lines) if "'editor' is not among the models" in line]
+    told = [number for number, line in enumerate(lines) if "'editor'" in line and "edit-or" in line]
     assert len(told) == 1
-    assert told[0] < next(number for number, line in enumerate(lines) if "the seed prompt" in line)
+    assert told[0] < next(number for number, line in enumerate(lines) if "seed prompt" in line)
 
 
 async def test_a_search_that_is_done_needs_no_critic_any_more() -> None:
@@ -349,7 +349,7 @@ async def test_rewards_that_are_missing_here_and_there_count_as_zero_and_are_tol
     seed = apo.book.seed.score
     assert seed is not None
     assert (seed.mean, seed.count) == (15 / 20, 20)
-    assert caplog.text.count("without a reward, which counts as 0") >= 5
+    assert sum("without a reward" in message for message in caplog.messages) >= 5
 
 
 # -- infrastructure ----------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ async def test_a_lost_rollout_is_asked_for_again_and_then_counts(caplog: pytest.
         with caplog.at_level(logging.WARNING, logger="sharpen"):
             world = await search(apo, World(once_lost))
         await search(sound)
-    assert "was lost (worker worker-0 was not heard of any more); it is asked for again" in caplog.text
+    assert any("was lost" in message and "worker-0" in message for message in caplog.messages)
     assert [each.score for each in apo.candidates] == [each.score for each in sound.candidates]
     assert apo.cost.rollouts == world.count() == sound.cost.rollouts + len(lost)
 
@@ -388,7 +388,7 @@ async def test_what_stays_lost_is_told_and_left_out_of_scores_and_pairs(caplog: 
     assert apo.book.best.version != "v0"
     assert apo.book.best.score is not None
     assert apo.book.best.score.count == len(VAL) - 1
-    told = [each.getMessage() for each in caplog.records if "is lost and left out" in each.getMessage()]
+    told = [message for message in caplog.messages if "-again2" in message]  # the last try of each
     assert len(told) == len(set(told))
     places = {text.split(" ")[1].removesuffix("-again2").rsplit("-", 1)[1] for text in told}
     assert {place.split("_")[0] for place in places} == {"val3", "train3"}

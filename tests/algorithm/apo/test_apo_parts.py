@@ -312,7 +312,7 @@ async def test_two_critiques_in_one_branch_are_two_answers() -> None:
     assert apo.candidates[1].cost.calls == 2
 
 
-@pytest.mark.parametrize(("text", "reason"), [(None, "no new prompt was made"), ("lost", "it lost {question}")])
+@pytest.mark.parametrize(("text", "reason"), [(None, "no new prompt was created"), ("lost", "it lost {question}")])
 async def test_what_a_subclass_makes_is_checked_before_any_rollout_is_spent(text: str | None, reason: str) -> None:
     class Mine(APO):
         async def textual_gradient_and_apply_edit(

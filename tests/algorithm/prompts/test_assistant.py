@@ -237,5 +237,5 @@ def test_a_limit_that_is_no_count_is_an_error(limit: Any) -> None:
 async def test_no_log_line_holds_a_key(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="sharpen"), ScriptedOpenAI(picky("temperature")) as server:
         await Assistant(server.client(max_retries=0)).ask("picky", HELLO, temperature=0.5)
-    assert "'picky' takes no temperature" in caplog.text
+    assert any("'picky'" in message and "temperature" in message for message in caplog.messages)
     assert KEY not in caplog.text

@@ -48,7 +48,8 @@ async def test_a_model_that_is_not_listed_is_told_with_what_is(caplog: pytest.Lo
         await check(server, "critic-mni", "gpt-3", "critic-mni")
     (told,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     text = told.getMessage()
-    assert text.startswith("'critic-mni' is not among the models that 127.0.0.1:")
+    assert text.startswith("'critic-mni'")
+    assert "127.0.0.1:" in text
     assert "(critic-mini, gpt-0, " in text
     assert "and 15 more)" in text
 

@@ -51,7 +51,7 @@ def test_placeholders_are_exactly_what_format_fills(text: str) -> None:
 
 
 def test_a_jinja_template_that_is_wrong_is_named() -> None:
-    with raises(InvalidInputError, "the Jinja template is wrong"):
+    with raises(InvalidInputError, "Jinja"):
         placeholders(PromptTemplate("{% if %}", "jinja"))
 
 
@@ -120,7 +120,7 @@ def test_a_given_value_in_latex_must_be_kept(text: str) -> None:
         ("", "it is empty"),
         (" \n\t\u200b\u00a0", "it is empty"),
         (PARENT.template, "it is the same as its parent"),
-        ("  " + PARENT.template.replace("\n", " \r\n"), "it is the same as its parent but for white space"),
+        ("  " + PARENT.template.replace("\n", " \r\n"), "it differs from its parent only in white space"),
         ("Context: {context}", "it lost {question}"),
         ("Answer.", "it lost {context} and {question}"),
         ("{context} {{question}}", "it lost {question}"),
@@ -129,8 +129,8 @@ def test_a_given_value_in_latex_must_be_kept(text: str) -> None:
         ("{context} {question} {price:.2f}", "it uses {price:.2f}, but only plain fields such as {price}"),
         ('{context} {question} {"q": {question!r}}', "it uses {question!r}, but only plain fields"),
         ("{context} {question} {reasoning}", "it uses {reasoning}, which gets no value"),
-        ("{context} {question} \ud800", "it holds half a character"),
-        ("{context} {question}" + "x" * 100_000, "it is too long: 100,020 characters, and its parent has"),
+        ("{context} {question} \ud800", "it contains a lone surrogate"),
+        ("{context} {question}" + "x" * 100_000, "it is too long: 100,020 characters"),
     ],
 )
 def test_a_prompt_that_cannot_work_is_refused_in_words(text: str, why: str) -> None:
@@ -148,7 +148,7 @@ def test_a_long_parent_may_have_long_children() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{{ question|nosuchfilter }}", "it does not parse: the Jinja template is wrong: No filter named"),
+        ("{{ question|nosuchfilter }}", "it does not parse"),
         ("{% for %} {{ question }}", "it does not parse"),
         ("{{ " + "(" * 5_000 + " }}", "it does not parse"),
         ("{question}", "it lost {{question}}"),

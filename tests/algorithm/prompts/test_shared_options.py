@@ -54,5 +54,5 @@ def test_what_the_shared_options_mean_is_said_at_a_class_that_people_can_reach()
     for name, kind in typing.get_type_hints(SharedOptions).items():
         assert hints[name] == kind
     assert all(
-        f"- `{name}`: " in str(PromptOptimiser.__doc__) for name in inspect.signature(PromptOptimiser).parameters
+        f"        {name}: " in str(PromptOptimiser.__doc__) for name in inspect.signature(PromptOptimiser).parameters
     )

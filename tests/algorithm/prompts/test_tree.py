@@ -26,7 +26,7 @@ def test_a_tree_shows_descent_status_score_cost_and_words() -> None:
 def test_what_made_no_candidate_is_in_the_whole_cost_and_named() -> None:
     book = small_book()
     book.other_cost = Cost(10, 3, 400, 60)
-    told = "cost: 22 rollouts, 5 calls, 490 + 90 tokens; 10 rollouts of it made no candidate"
+    told = "cost: 22 rollouts, 5 calls, 490 + 90 tokens; 10 rollouts of it produced no candidate"
     assert draw_tree(book).split("\n")[-1] == told
     assert told in tree_svg(book)
 

@@ -122,7 +122,7 @@ def test_characters_that_xml_forbids_are_replaced(code: int) -> None:
 def test_a_very_long_prompt_says_how_much_is_left_out() -> None:
     book = CandidateBook()
     book.add(Candidate("v0", prompts("x" * 21_000)))
-    assert tooltip(nodes(parsed(book))[0]).endswith("x\n… and 1,000 characters more")
+    assert tooltip(nodes(parsed(book))[0]).endswith("x\n… and 1,000 more characters")
 
 
 def test_the_picture_is_accessible() -> None:

@@ -57,17 +57,38 @@ class _Temperature(float):
 
 
 class APO(PromptOptimiser[TaskT]):
-    """Automatic prompt optimisation by textual gradients.
+    """Automatic prompt optimisation with textual gradients.
 
-    `gradient_model` writes the critiques, `apply_edit_model` the new prompts, both asked through `async_openai_client`,
-    or the gateway of the trainer where that lists them, or a client from the environment. Each of `beam_rounds` rounds
-    makes `beam_width` times `branch_factor` candidates, each from `gradient_batch_size` rollouts. `max_iterations` and
-    `temperature` are other names for `beam_rounds` and `diversity_temperature`. `critique_prompts` and `edit_prompts`
-    are texts or files that replace ours. `max_concurrent_calls` bounds the calls of critic and editor at a time, and
-    `edit_attempts` is how often an edit is asked for until it can be used.
+    Each round, a critic reads rollouts of the current prompts and says what is wrong with them, and an editor rewrites
+    the prompts. The new candidates are compared with the old ones on validation tasks, and the best are kept.
 
-    `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
-    `resource_name`, `seed`, `perfect_reward`, `model` and `max_response_tokens` are as for every
+    Example:
+        ```python
+        trainer = Trainer(algorithm=APO(beam_rounds=2), initial_resources={"prompt": PromptTemplate("...")})
+        trainer.fit(agent, train_dataset=tasks, val_dataset=val_tasks)
+        ```
+
+    Args:
+        async_openai_client: The client that calls critic and editor. By default the trainer's gateway if it lists both
+            models, otherwise a client made from the environment (`OPENAI_API_KEY`).
+        gradient_model: The model that writes critiques.
+        apply_edit_model: The model that writes new prompts.
+        diversity_temperature: Sampling temperature of both models.
+        gradient_batch_size: How many rollouts of training tasks each candidate is made from.
+        val_batch_size: How many validation tasks the candidates of a round are compared on.
+        beam_width: How many prompts are kept after each round.
+        branch_factor: How many candidates are made from each of them, so that a round makes `beam_width` times
+            `branch_factor` candidates.
+        beam_rounds: The number of rounds.
+        max_iterations: Another name for `beam_rounds`.
+        temperature: Another name for `diversity_temperature`.
+        critique_prompts: Texts or text files to use as critique prompts instead of the built-in ones.
+        edit_prompts: Texts or text files to use as edit prompts instead of the built-in ones.
+        max_concurrent_calls: The maximum number of concurrent calls to critic and editor.
+        edit_attempts: How often to ask for an edit until it can be used.
+
+    The other arguments (`patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
+    `resource_name`, `seed`, `perfect_reward`, `model`, `max_response_tokens`) are those of
     `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
@@ -98,7 +119,7 @@ class APO(PromptOptimiser[TaskT]):
     ) -> None:
         check_options(self, APO, shared)
         if _poml_trace is not None:
-            told = "APO(_poml_trace=...) is deprecated and does nothing: critiques and edits are in the run's folder"
+            told = "APO(_poml_trace=...) is deprecated and has no effect: critiques and edits are in the run folder"
             warnings.warn(told, DeprecationWarning, stacklevel=2)
         super().__init__(
             val_batch_size=val_batch_size,
@@ -144,11 +165,11 @@ class APO(PromptOptimiser[TaskT]):
         validated = least(product(1 + made, val), sum_of((val, product(self.beam_rounds, of_round))))
         told = (
             f"APO: {self.beam_rounds} rounds (beam_rounds) of {branches} branches (beam_width x branch_factor), each "
-            f"with at most {self.gradient_batch_size} rollouts of training tasks (gradient_batch_size)",
+            f"with up to {self.gradient_batch_size} rollouts of training tasks (gradient_batch_size)",
             f"APO: every round compares the beam and its new candidates on {self.val_batch_size} validation tasks "
             f"(val_batch_size), and the leader and the seed on all {counted(val, 'task')}",
-            f"APO: a critique and at most {self.edit_attempts} edits (edit_attempts) for every branch; a request that "
-            "a server refuses, and that is sent again, counts once",
+            f"APO: one critique and up to {self.edit_attempts} edits (edit_attempts) for every branch; retries of a "
+            "refused request are not counted",
         )
         calls = made * (1 + self.edit_attempts)
         bound = UpperBound(sum_of((learned, validated)), calls, told, (self.gradient_model, self.apply_edit_model))
@@ -170,7 +191,7 @@ class APO(PromptOptimiser[TaskT]):
 
     async def _run_round(self) -> bool:
         """True when it is time to stop."""
-        log.info("round %d of %d: from %s", self.round + 1, self.beam_rounds, ", ".join(self.beam))
+        log.info("round %d of %d, starting from %s", self.round + 1, self.beam_rounds, ", ".join(self.beam))
         batch = self.val_batch()
         branches = self._plan()
         # The old beam meets the first tasks while the new candidates are made.
@@ -237,7 +258,7 @@ class APO(PromptOptimiser[TaskT]):
         """The new prompt of a branch, where it can be used."""
         name, template = next(iter(branch.parent.prompts.items()))
         if text is None:
-            branch.why_none = branch.why_none or "no new prompt was made"
+            branch.why_none = branch.why_none or "no new prompt was created"
             return None
         new = as_child(PromptTemplate(text, template.engine), template)
         reason = why_unfit(new, template, self.given_names())
@@ -253,8 +274,8 @@ class APO(PromptOptimiser[TaskT]):
             self._answers = {place: each for place, each in self._answers.items() if each.why_none is None}
             self.checkpoint()
             raise RunError(
-                f"not one of {len(branches)} branches came to a new prompt, the first: {branches[0].why_none}. What is "
-                "paid for is kept: resume the run when that is mended"
+                f"none of {len(branches)} branches produced a new prompt, the first because: {branches[0].why_none}. "
+                "Finished work is kept: fix the cause, then resume the run"
             )
 
     def _enter(self, branch: Branch) -> str | None:
@@ -289,9 +310,13 @@ class APO(PromptOptimiser[TaskT]):
         *,
         prefix: str | None = None,
     ) -> str | None:
-        """What a critic says about a prompt, shown up to `gradient_batch_size` results; None where it says nothing.
+        """Return what the critic says about a prompt, given up to `gradient_batch_size` results of it.
 
-        `prefix` names the work in the log.
+        Args:
+            prefix: A name for this step in the log.
+
+        Returns:
+            The critique, or None if the critic gave no answer.
         """
         place = next_place("critique")
         chance = self._chance_of(place)
@@ -313,7 +338,7 @@ class APO(PromptOptimiser[TaskT]):
         *,
         prefix: str | None = None,
     ) -> str | None:
-        """A new template by a critique of the current one; None where none that can be used was made."""
+        """Return a new template, written after a critique of the current one, or None if no edit could be used."""
         critique = await self.compute_textual_gradient(current_prompt, rollout, prefix=prefix)
         if critique is None:
             return None
@@ -372,7 +397,7 @@ class APO(PromptOptimiser[TaskT]):
     # -- other public parts --------------------------------------------------------------------------
 
     def get_seed_prompt_template(self) -> tuple[str, PromptTemplate]:
-        """The name of the prompt to improve, and where it begins."""
+        """Return the name of the prompt to improve, and its seed template."""
         return next(iter(super()._find_seed().items()))
 
     def _find_seed(self) -> dict[str, PromptTemplate]:
@@ -387,13 +412,13 @@ class APO(PromptOptimiser[TaskT]):
         *,
         prefix: str | None = None,
     ) -> tuple[list[RolloutResultForAPO], float]:
-        """Roll a prompt out on tasks: what came of each, and the mean reward. Only within a run.
+        """Run rollouts of a prompt on tasks, and return their results and the mean reward. Works only during a run.
 
-        On validation tasks what is paid for comes again; on training tasks, under the same `prefix`. What the critic
-        is shown in the search comes from here; candidates are compared by `evaluate`.
+        Finished rollouts are reused: on validation tasks always, on training tasks for the same `prefix`. The critic
+        is shown these results; candidates are compared with `evaluate`.
         """
         if not dataset:
-            raise InvalidInputError("there are no tasks to evaluate the prompt on: give at least one")
+            raise InvalidInputError("no tasks to evaluate the prompt on: pass at least one")
         self.board  # noqa: B018 - without a run this is an error that says so
         known = self.train_items if mode == "train" else self.val_items
         items = as_items(dataset, mode, known)
@@ -415,7 +440,7 @@ class APO(PromptOptimiser[TaskT]):
     async def get_rollout_results(
         self, rollouts: Sequence[Rollout], *, prefix: str | None = None
     ) -> list[RolloutResultForAPO]:
-        """What the critic is shown of rollouts that are finished."""
+        """Return what the critic is shown of finished rollouts."""
         return list(await asyncio.gather(*map(self._result, rollouts)))
 
     async def _result(self, rollout: Rollout) -> RolloutResultForAPO:
@@ -480,5 +505,5 @@ def _one_of(name: str, value: T, other_name: str, other: T | None) -> T:
     if other is None:
         return value
     if not isinstance(value, _Rounds | _Temperature):
-        raise ConfigError(f"{other_name} is another name for {name}: give one of the two, not both")
+        raise ConfigError(f"{other_name} is another name for {name}: use only one of them")
     return other

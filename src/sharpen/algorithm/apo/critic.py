@@ -75,7 +75,7 @@ class Critic:
         `given` are the optional fields of the template that agents fill.
         """
         if not results:
-            raise InvalidInputError("there are no rollouts to critique the prompt by: give at least one result")
+            raise InvalidInputError("no rollouts to base the critique on: pass at least one result")
         prompt, seed = rng.choice(self._critiques), rng.getrandbits(31)
         rollouts = show_rollouts(results)
         while True:
@@ -94,11 +94,11 @@ class Critic:
         values = {"critique": clip(critique, MOST_OF_CRITIQUE), **_shown_template(template, given)}
         answer = await self._ask(self._apply_edit_model, rng.choice(self._edits), values, rng.getrandbits(31))
         if answer.is_cut_off and END not in answer.text:
-            message = f"the edit by {self._apply_edit_model!r} was cut off by its length before the template was whole"
+            message = f"the edit by {self._apply_edit_model!r} reached its token limit before the template was complete"
             raise NoAnswerError(message, answer.cost)
         new = template_in(answer.text, template.template)
         if not new.strip():
-            raise NoAnswerError(f"the edit by {self._apply_edit_model!r} holds no template", answer.cost)
+            raise NoAnswerError(f"the edit by {self._apply_edit_model!r} contains no template", answer.cost)
         return msgspec.structs.replace(answer, text=new)
 
     async def _ask(self, model: str, prompt: PromptTemplate, values: Mapping[str, str], seed: int) -> Answer:
@@ -152,7 +152,7 @@ def load_prompts(purpose: Purpose, paths: Sequence[str | Path] | None) -> list[P
     if paths is None:
         return [_load(purpose, path) for path in sorted(_OURS.glob(f"{purpose}_*.txt"))]
     if isinstance(paths, str | Path) or not isinstance(paths, Sequence) or not paths:
-        raise ConfigError(f"{purpose}_prompts is {shown(paths)}: give a list of texts or of paths of text files")
+        raise ConfigError(f"{purpose}_prompts is {shown(paths)}: use a list of texts or of paths to text files")
     return [_load(purpose, path) for path in paths]
 
 
@@ -163,7 +163,7 @@ def _load(purpose: Purpose, path: str | Path) -> PromptTemplate:
         prompt = PromptTemplate(str(path) if is_text else Path(path).read_text(encoding="utf-8"))
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{where} cannot be read: {reason}; give a text file in UTF-8, or the text itself") from error
+        raise ConfigError(f"{where} cannot be read: {reason}; use a text file in UTF-8, or the text itself") from error
     problem = _problem(purpose, prompt)
     if problem:
         raise ConfigError(f"{where} {problem}")
@@ -188,7 +188,7 @@ def _problem(purpose: Purpose, prompt: PromptTemplate) -> str | None:
         return _foreign(foreign, purpose, given)
     missing = [f"{{{name}}}" for name in _NEEDED[purpose] if name not in found]
     if missing:
-        return f"has no {' and no '.join(missing)}: put it where the model should read it"
+        return f"does not contain {' and '.join(missing)}: add it where the model should read it"
     try:
         prompt.format(**dict.fromkeys(given, ""))
     except SharpenError as error:
@@ -199,4 +199,6 @@ def _problem(purpose: Purpose, prompt: PromptTemplate) -> str | None:
 def _foreign(name: str, purpose: Purpose, given: Sequence[str]) -> str:
     near = get_close_matches(name, given, n=1)
     use = f"did you mean {{{near[0]}}}?" if near else f"use {', '.join(f'{{{each}}}' for each in given)}."
-    return f"has {{{name}}}, which is not known at a {purpose}: {use} To have it as text, write {{{{{name}}}}}"
+    return (
+        f"has {{{name}}}, which a {purpose} prompt does not have: {use} To use it as literal text, write {{{{{name}}}}}"
+    )

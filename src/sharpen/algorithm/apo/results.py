@@ -10,7 +10,7 @@ from ...types import PromptTemplate, RolloutStatus, Span
 
 @dataclass(frozen=True)
 class VersionedPromptTemplate:
-    """A candidate prompt; its score is the mean reward on validation tasks, where it has one."""
+    """A candidate prompt. `score` is its mean reward on validation tasks, if it was evaluated."""
 
     version: str
     prompt_template: PromptTemplate
@@ -18,7 +18,7 @@ class VersionedPromptTemplate:
 
 
 class RolloutResultForAPO(TypedDict):
-    """What came of one rollout; one that failed has its reward or 0."""
+    """The result of one rollout. The reward of a failed rollout is 0 unless it has one."""
 
     status: RolloutStatus
     final_reward: float | None
@@ -26,4 +26,4 @@ class RolloutResultForAPO(TypedDict):
     messages: Sequence[OpenAIMessages]
     error: NotRequired[str | None]
     is_lost: NotRequired[bool]
-    """Whether infrastructure failed it: the critic is not shown it."""
+    """Whether it failed because of infrastructure; such rollouts are not shown to the critic."""

@@ -56,5 +56,5 @@ def _change(best: DemoSet, others: Sequence[str], max_demos: int, chance: random
         changed = (*best[:place], new, *best[place + 1 :])
         return Proposal(changed, f"replaced {best[place]} by {new}", is_change=True)
     if kind == "reorder" and len(best) > 1:
-        return Proposal(tuple(chance.sample(best, len(best))), "in another order", is_change=True)
+        return Proposal(tuple(chance.sample(best, len(best))), "reordered", is_change=True)
     return None

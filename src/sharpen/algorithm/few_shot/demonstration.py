@@ -58,7 +58,7 @@ def read_demonstration(
     said = "" if names else _input(conversation, prompt, task)
     size = len(said) + len(answer) + sum(map(len, values.values()))
     if size > MOST_CHARACTERS:
-        raise UnfitRolloutError(f"it is too long to be shown: {size:,} characters")
+        raise UnfitRolloutError(f"it is too long for a demonstration: {size:,} characters")
     return Demonstration(rollout_id, values, said, answer, reward)
 
 
@@ -68,7 +68,7 @@ def _find(
     """The last conversation in which the prompt stands, and the values there."""
     spoken = [each for each in conversations if each["messages"] and each["messages"][-1].get("role") == "assistant"]
     if not spoken:
-        raise UnfitRolloutError("no call of a model was recorded with its messages")
+        raise UnfitRolloutError("no model call was recorded with its messages")
     from_task = _values_of_task(names, task)
     for conversation in reversed(spoken):
         for text in _prompts(conversation):
@@ -85,7 +85,7 @@ def _all_in_one(prompt: PromptTemplate, names: Sequence[str], conversation: Open
         return {}
     if len(names) > 1 or not said or ((words := longest_words(prompt)) and words in said):
         shown = ", ".join(map(repr, names))
-        raise UnfitRolloutError(f"the prompt was not recognised in any call, and the task does not hold {shown}")
+        raise UnfitRolloutError(f"the prompt was not found in any model call, and the task does not contain {shown}")
     return dict.fromkeys(names, said)
 
 

@@ -72,7 +72,7 @@ class Exploration:
         """One batch of rollouts; what succeeded and can be shown in `frame` is in the pool afterwards."""
         parts = self._parts(items, chance("explore", self._num_batches))
         sampling = self._sampling() if has_llm else None
-        log.info("exploring: %d rollouts of %s", sum(map(len, parts)), candidate.version)
+        log.info("exploring with %d rollouts of %s", sum(map(len, parts)), candidate.version)
         found = await side_by_side(
             *(
                 evaluations.evaluate(
@@ -154,27 +154,27 @@ class Exploration:
 
     def check_found(self) -> None:
         """Without any demonstration there is nothing to search in: say why there is none."""
-        tried, highest = f"{self._num_rollouts} rollouts of training tasks were tried", self.pool.highest
+        tried, highest = f"tried {self._num_rollouts} rollouts of training tasks", self.pool.highest
         if self.pool.usable():
             return
         if self.pool.unfit:
             reason, count = max(self.pool.unfit.items(), key=lambda each: each[1])
             raise RunError(
-                f"{tried}, and those that succeeded cannot be shown in the prompt. Of {count} of them: {reason}. Let "
-                "the agent call its model through the gateway, with the prompt as it is given"
+                f"{tried}, but the successful ones cannot serve as demonstrations, {count} of them because: {reason}. "
+                "The agent must call its model through the gateway, and send the prompt unchanged"
             )
         if self.pool.is_all_the_same and highest is not None and highest > 0 and self._min_reward is None:
             log.warning(
-                "%s and all had the reward %g: none is better than another, the prompt stays. If %g is the highest "
-                "possible reward, perfect_reward=%g ends such a search at once",
+                "%s, and all had the reward %g: none is better than another, so the prompt stays as it is. If %g is "
+                "the highest possible reward, set perfect_reward=%g to stop such a search at once",
                 tried,
                 *(highest,) * 3,
             )
             return
         best = "none had a reward" if highest is None else f"the best reward was {highest:g}"
         raise RunError(
-            f"{tried} and none succeeded ({best}): there is nothing to show. Give more max_explore_rollouts, another "
-            "explore_temperature, easier training tasks, a lower min_reward, or a reward that tells near misses apart"
+            f"{tried}, and none succeeded ({best}), so there are no demonstrations. Try more max_explore_rollouts, "
+            "another explore_temperature, easier training tasks, a lower min_reward, or a reward with partial credit"
         )
 
 

@@ -38,20 +38,32 @@ CHANGES = 3
 
 
 class FewShot(PromptOptimiser[TaskT]):
-    """Shows the model what went well.
+    """Adds demonstrations from successful rollouts to a prompt. It needs no second model.
 
-    What it shows is what the model was asked and answered, so the agent's calls must be recorded: let it call its model
-    through the gateway of the run, or with a client that is instrumented.
+    A demonstration shows what the model was asked and what it answered, so the agent's calls must be recorded: the
+    agent has to call its model through the gateway of the run, or with an instrumented client.
 
-    At most `max_demos` demonstrations stand in a prompt, and `candidates` sets of them are tried. They come from
-    rollouts of training tasks with a reward of at least `min_reward` (None: the highest seen), of which at most
-    `max_explore_rollouts` are paid for. These are sampled at `explore_temperature`, by `model` or by agents that pass
-    `llm.sampling_parameters` on; several are taken in turn by such agents (`model` takes the first where the agent does
-    not say), and None leaves the sampling as it is. Demonstrations stand at a place `{demos}`, `{demonstrations}` or
-    `{examples}` of the template where it has one, else before its part about the task.
+    Demonstrations replace `{demos}`, `{demonstrations}` or `{examples}` in the template; without such a field they are
+    placed before the part about the task.
 
-    `val_batch_size`, `patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
-    `resource_name`, `seed`, `perfect_reward`, `model` and `max_response_tokens` are as for every
+    Example:
+        ```python
+        trainer = Trainer(algorithm=FewShot(max_demos=3), initial_resources={"prompt": PromptTemplate("...")})
+        trainer.fit(agent, train_dataset=tasks, val_dataset=val_tasks)
+        ```
+
+    Args:
+        max_demos: The maximum number of demonstrations in a prompt.
+        candidates: How many sets of demonstrations to try.
+        val_batch_size: How many validation tasks the candidates of a round are compared on.
+        min_reward: The lowest reward of a rollout that can become a demonstration. None uses the highest reward seen.
+        explore_temperature: Sampling temperature of the rollouts that demonstrations come from. It applies to `model`
+            and to agents that pass on `llm.sampling_parameters`. Such agents take several temperatures in turn, while
+            `model` uses the first one unless the agent sets one. None leaves the sampling unchanged.
+        max_explore_rollouts: The maximum number of rollouts of training tasks.
+
+    The other arguments (`patience`, `rollout_batch_timeout`, `run_initial_validation`, `promotion`, `train_split`,
+    `resource_name`, `seed`, `perfect_reward`, `model`, `max_response_tokens`) are those of
     `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
@@ -101,9 +113,9 @@ class FewShot(PromptOptimiser[TaskT]):
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
         _, val = split_sizes(train_size, val_size, self.train_split)
         told = (
-            f"FewShot: at most {self.max_explore_rollouts} rollouts of training tasks (max_explore_rollouts)",
-            f"FewShot: the seed and {counted(self.num_candidates, 'candidate')} (candidates) meet each of "
-            f"{counted(val, 'validation task')} once at most",
+            f"FewShot: up to {self.max_explore_rollouts} rollouts of training tasks (max_explore_rollouts)",
+            f"FewShot: the seed prompt and {counted(self.num_candidates, 'candidate')} (candidates) are each evaluated "
+            f"at most once on {counted(val, 'validation task')}",
         )
         bound = UpperBound(sum_of((self.max_explore_rollouts, product(1 + self.num_candidates, val))), because=told)
         return self.with_lost(bound)
@@ -199,7 +211,7 @@ class FewShot(PromptOptimiser[TaskT]):
             reason=reason,
         )
         if reason is not None:
-            log.info("%s is rejected: %s", version, reason)
+            log.info("%s was rejected: %s", version, reason)
         self.add(candidate)
         self.sets[version] = proposal.shown
         return version if reason is None else None
@@ -232,7 +244,7 @@ class FewShot(PromptOptimiser[TaskT]):
 
     @property
     def demonstrations(self) -> list[Demonstration]:
-        """Those in the best prompt, in their order."""
+        """The demonstrations in the best prompt, in order."""
         return self.pool.get(self.sets.get(self.book.best.version, ()))
 
     def search_state(self) -> State:
@@ -262,7 +274,9 @@ def _told(proposal: Proposal) -> str:
 def _check_reward(min_reward: float | None) -> None:
     is_number = isinstance(min_reward, int | float) and not isinstance(min_reward, bool)
     if min_reward is not None and (not is_number or math.isnan(min_reward)):
-        raise ConfigError(f"min_reward is {min_reward!r}: give the least reward of a success, or None for the highest")
+        raise ConfigError(
+            f"min_reward is {min_reward!r}: use the lowest reward of a success, or None for the highest reward seen"
+        )
 
 
 def _temperatures(given: float | Sequence[float] | None) -> list[float]:
@@ -270,7 +284,7 @@ def _temperatures(given: float | Sequence[float] | None) -> list[float]:
     for each in found:
         if isinstance(each, bool) or not isinstance(each, int | float) or not 0 <= each <= 2:
             raise ConfigError(
-                f"explore_temperature is {given!r}: give a number from 0 to 2, several in a list, or None to leave the "
-                "sampling of the LLM as it is"
+                f"explore_temperature is {given!r}: use a number from 0 to 2, a list of them, or None to leave the "
+                "sampling of the LLM unchanged"
             )
     return [float(each) for each in found]

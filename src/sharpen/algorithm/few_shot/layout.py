@@ -54,7 +54,7 @@ def why_unshowable(template: PromptTemplate, shown: Demonstration) -> str | None
     """Why this cannot stand in the template, in words about "it"; None where it can."""
     texts = [shown.answer, shown.input, *shown.values.values()]
     if template.engine == "jinja" and any(_END_OF_RAW.search(text) for text in texts):
-        return "it holds {% endraw %}, which ends what Jinja takes for text"
+        return "it contains {% endraw %}, which ends a literal text in Jinja"
     return why_broken(template, [shown])
 
 
@@ -64,7 +64,7 @@ def why_broken(template: PromptTemplate, shown: Sequence[Demonstration]) -> str 
         before, after = _fields(without_demos(template)), _fields(with_demonstrations(template, shown))
     except InvalidInputError as error:
         return str(error)
-    return None if before == after else "the template would have other fields with it"
+    return None if before == after else "it would change the fields of the template"
 
 
 def _fields(template: PromptTemplate) -> list[str]:

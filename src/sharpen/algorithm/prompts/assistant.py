@@ -56,7 +56,7 @@ class Assistant:
 
     def __init__(self, client: "AsyncOpenAI", *, limit: int = 16) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ConfigError(f"limit is {limit!r}: give how many calls may run at once, 1 or more")
+            raise ConfigError(f"limit is {limit!r}: use the number of calls allowed at once, 1 or more")
         _finish_importing_httpx()
         self._given, self._limit = client, limit
         self._link: _Link | None = None
@@ -75,7 +75,7 @@ class Assistant:
             found = await self._completion(model, _writable(messages), {"temperature": temperature, "seed": seed})
         if not hasattr(found, "choices"):
             raise RunError(
-                f"{model!r} at {self._place} answered with no chat completion, but with "
+                f"{model!r} at {self._place} did not return a chat completion but "
                 f"{without_key(str(found), self._key)[:80]!r}: check the base_url of the client"
             )
         answer = _answer(found, model)
@@ -100,7 +100,7 @@ class Assistant:
                 if name is None:
                     # The error of the client may hold what the server said of the key: it is not passed on.
                     raise failure_of(error, model=model, place=self._place, key=self._key) from None
-            log.info("the model %r takes no %s: it is asked without", model, name)
+            log.info("model %r does not accept %s; calling it without", model, name)
             self._refused.add((model, name))
 
     async def check(self, models: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class Assistant:
             failure = failed_list(error, model=models[0], place=self._place, key=self._key)
             if failure is not None:
                 raise failure from None
-            log.debug("%s lists no models: %s", self._place, type(error).__name__)
+            log.debug("%s does not list its models: %s", self._place, type(error).__name__)
             return
         for model in dict.fromkeys(models):
             if names and not is_listed(model, names) and not await self._is_known(model):
@@ -185,18 +185,18 @@ def _writable(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 def _answer(completion: Any, model: str) -> Answer:
     cost = _cost(completion.usage)
     if not completion.choices or completion.choices[0].message is None:
-        raise NoAnswerError(f"{model!r} answered without any choice", cost)
+        raise NoAnswerError(f"{model!r} returned no choices", cost)
     choice = completion.choices[0]
     refusal = getattr(choice.message, "refusal", None)
     if refusal:
         raise NoAnswerError(f"{model!r} refused: {str(refusal)[:300]}", cost)
     if choice.finish_reason == "content_filter":
-        raise NoAnswerError(f"the answer of {model!r} was stopped by a content filter", cost)
+        raise NoAnswerError(f"a content filter stopped the answer of {model!r}", cost)
     said = choice.message.content
     text = _THOUGHTS.sub("", said, count=1) if isinstance(said, str) and said.lstrip().startswith("<think>") else said
     is_cut_off = choice.finish_reason == "length"
     if not isinstance(text, str) or not text.strip():
-        how = "was cut off by its length before it said anything" if is_cut_off else "gave an empty answer"
+        how = "reached its token limit before the answer began" if is_cut_off else "returned an empty answer"
         raise NoAnswerError(f"{model!r} {how}", cost)
     return Answer(text, cost, is_cut_off)
 
@@ -235,6 +235,6 @@ def choose_client(
 def _no_client(gateway: Any, names: Sequence[str], models: Sequence[str], feature: str, argument: str) -> str:
     there = f"the gateway lists {listed(names) or 'no models'}" if gateway is not None else "the trainer has no gateway"
     return (
-        f"{feature} asks {' and '.join(map(repr, models))}, but {there}, and OPENAI_API_KEY is not set: list them at "
-        f"a gateway (Trainer(llm_proxy=LLMProxy(model_list=[...]))), set OPENAI_API_KEY, or give {argument}="
+        f"{feature} calls {' and '.join(map(repr, models))}, but {there}, and OPENAI_API_KEY is not set: add them to "
+        f"a gateway (Trainer(llm_proxy=LLMProxy(model_list=[...]))), set OPENAI_API_KEY, or pass {argument}="
     )

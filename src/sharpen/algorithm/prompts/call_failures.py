@@ -39,14 +39,14 @@ def failure_of(error: Exception, *, model: str, place: str, key: str) -> RunErro
 
     who = f"{model!r} at {place}"
     if isinstance(error, APITimeoutError):
-        return NoAnswerError(f"{who} did not answer in time: the client's timeout= says how long it waits")
+        return NoAnswerError(f"{who} did not answer in time: raise timeout= of the client to wait longer")
     if isinstance(error, APIConnectionError):
         return NoAnswerError(f"{who} cannot be reached: {_cause(error, key)}")
     if isinstance(error, APIStatusError):
         return _of_status(error, model, place, without_key(_said(error), key))
     if isinstance(error, ValueError):
-        return NoAnswerError(f"{who} answered with broken JSON")
-    return RunError(f"{who} cannot be asked: {without_key(text_of(error), key)}")
+        return NoAnswerError(f"{who} returned invalid JSON")
+    return RunError(f"{who} cannot be called: {without_key(text_of(error), key)}")
 
 
 def complains_of(error: Exception, name: str) -> bool:
@@ -67,9 +67,9 @@ def without_key(text: str, key: str) -> str:
 def _of_status(error: Any, model: str, place: str, said: str) -> RunError:
     status, words = error.status_code, f"{model!r} at {place} answered {error.status_code} ({said})"
     if _is_of_content(error):
-        return NoAnswerError(f"{words}: it turned the request down for what it says")
+        return NoAnswerError(f"{words}: the content of the request was refused")
     if status == 413 or (status in (400, 422) and _TOO_LONG.search(f"{said} {error.code}")):
-        return TooLongError(f"{words}: what it was shown is too long for it")
+        return TooLongError(f"{words}: the request is too long for the model")
     # The server itself says that the same will happen again: a budget is used up, a package is missing there.
     is_final = error.response.headers.get("x-should-retry") == "false" or error.code == "insufficient_quota"
     if (status in _PASSING or status >= 500) and not is_final:
@@ -85,11 +85,11 @@ def _way_out(status: int, model: str) -> str:
     if status == 401:
         return "check the key (OPENAI_API_KEY, or the api_key of the client or of the gateway's model)"
     if status == 403:
-        return f"the key may not use {model!r}: take another model, or a key that may"
+        return f"the key has no access to {model!r}: use another model or another key"
     if status == 404:
-        return f"check the name {model!r} and the base_url of the client, or list the model at the gateway"
+        return f"check the name {model!r} and the base_url of the client, or add the model to the gateway"
     if status in (402, 429):
-        return "raise the limit or the budget there, then resume the run"
+        return "raise that limit or budget, then resume the run"
     return "the same request would fail again: check the model and its settings"
 
 

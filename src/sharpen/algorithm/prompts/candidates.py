@@ -73,7 +73,7 @@ class Score(msgspec.Struct, frozen=True):
         """Wilson's interval where every reward is 0 or 1, else the t interval."""
         values = [float(reward) for reward in rewards]
         if not values:
-            raise InvalidInputError("there are no rewards: a score needs at least one")
+            raise InvalidInputError("no rewards: a score needs at least one")
         if not all(map(math.isfinite, values)):
             bad = next(value for value in values if not math.isfinite(value))
             raise InvalidInputError(f"one of the rewards is {bad}: a score needs finite numbers")
@@ -111,7 +111,7 @@ class Candidate(msgspec.Struct, frozen=True):
             raise InvalidInputError(f"candidate {self.version!r} has no prompt: give at least one")
         for name, each in self.prompts.items():
             if each.allows_code:
-                raise InvalidInputError(f"candidate {self.version!r} has a prompt that allows code, {name!r}")
+                raise InvalidInputError(f"candidate {self.version!r} has the prompt {name!r}, which allows code")
         # Models write half characters at times, which no file can hold. They must not end a run that records them.
         _set(self, "prompts", {_writable(name): _writable_prompt(each) for name, each in self.prompts.items()})
         _set(self, "critique", self.critique and _writable(self.critique))
@@ -122,7 +122,7 @@ class Candidate(msgspec.Struct, frozen=True):
         """The only prompt."""
         if len(self.prompts) > 1:
             names = ", ".join(map(repr, self.prompts))
-            raise ConfigError(f"candidate {self.version!r} has several prompts: take one of {names} from its prompts")
+            raise ConfigError(f"candidate {self.version!r} has several prompts: use .prompts[...] with one of {names}")
         return next(iter(self.prompts.values()))
 
     @property
@@ -153,12 +153,12 @@ class CandidateBook:
         """Enter a new candidate, whose parents are in the book."""
         if candidate.version in self._candidates:
             raise InvalidInputError(
-                f"version {candidate.version!r} is in the book already: give every candidate its own"
+                f"there is already a candidate {candidate.version!r}: give every candidate its own version"
             )
         for parent in candidate.parents:
             if parent not in self._candidates:
                 raise InvalidInputError(
-                    f"{parent!r}, a parent of {candidate.version!r}, is not in the book: add it first"
+                    f"there is no candidate {parent!r}, a parent of {candidate.version!r}: add it first"
                 )
         self._candidates[candidate.version] = candidate
         return candidate
@@ -197,7 +197,7 @@ class CandidateBook:
     def seed(self) -> Candidate:
         """The first candidate."""
         if not self._candidates:
-            raise ConfigError("there are no candidates yet: the search has not begun")
+            raise ConfigError("there are no candidates yet: the search has not started")
         return next(iter(self._candidates.values()))
 
     @property
@@ -253,7 +253,7 @@ class CandidateBook:
 
 def _check_format(number: int) -> None:
     if number != _FORMAT:
-        raise ConfigError(f"the candidates are written in format {number}, but this version reads format {_FORMAT}")
+        raise ConfigError(f"the candidates are in format {number}, but this version of sharpen reads format {_FORMAT}")
 
 
 def _check_finite(name: str, value: float | None) -> None:
@@ -293,9 +293,9 @@ def _counted(count: int, noun: str) -> str:
 
 def _names(candidates: Mapping[str, Candidate]) -> str:
     if not candidates:
-        return "the book is empty"
+        return "there are none yet"
     first, last = next(iter(candidates)), next(reversed(list(candidates)))
-    return f"the book has {len(candidates)}, {first!r} to {last!r}"
+    return f"there are {len(candidates)}, {first!r} to {last!r}"
 
 
 _set = msgspec.structs.force_setattr

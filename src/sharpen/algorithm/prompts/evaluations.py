@@ -216,7 +216,7 @@ class Evaluations:
                 _refuse_more_cost(found)
                 if not pauses:
                     break
-                log.warning("rollout %s was lost (%s); it is asked for again", found.rollout_id, found.error)
+                log.warning("rollout %s was lost (%s); trying again", found.rollout_id, found.error)
                 pause = pauses.pop(0)
                 await asyncio.sleep(pause if found.is_unanswered else 0)
             number += 1
@@ -284,9 +284,9 @@ def _refuse_more_cost(lost: Evaluation) -> None:
 def _told(evaluation: Evaluation) -> Evaluation:
     """None is left out in silence."""
     if evaluation.is_lost:
-        log.warning("rollout %s is lost and left out of scores: %s", evaluation.rollout_id, evaluation.error)
+        log.warning("rollout %s was lost and is excluded from scores: %s", evaluation.rollout_id, evaluation.error)
     elif not evaluation.has_reward and evaluation.status == "succeeded":
-        log.warning("rollout %s ended without a reward, which counts as 0", evaluation.rollout_id)
+        log.warning("rollout %s ended without a reward; it counts as 0", evaluation.rollout_id)
     return evaluation
 
 
@@ -313,7 +313,9 @@ def _with_sampling(resources: NamedResources, sampling: Mapping[str, Any] | None
     if not sampling:
         return resources
     if not any(isinstance(each, LLM) for each in resources.values()):
-        raise ConfigError(f"sampling is {dict(sampling)}, but the resources hold no LLM: give the Trainer one")
+        raise ConfigError(
+            f"sampling is {dict(sampling)}, but the resources contain no LLM: add one to initial_resources"
+        )
     return {name: _sampled(each, sampling) if isinstance(each, LLM) else each for name, each in resources.items()}
 
 

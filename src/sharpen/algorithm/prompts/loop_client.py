@@ -23,7 +23,7 @@ def loop_client(given: "AsyncOpenAI") -> "AsyncOpenAI":
     try:
         return given.with_options(http_client=http_client)
     except (AttributeError, TypeError) as error:  # of another kind, made in another way
-        log.debug("the client %s is used as it is: %s", type(given).__name__, error)
+        log.debug("using the client %s as it is: %s", type(given).__name__, error)
         return given
 
 
@@ -38,7 +38,7 @@ def _with_own_connections(http_client: Any) -> Any:
         own._transport = _unused(http_client._transport)
         own._mounts = {place: each and _unused(each) for place, each in http_client._mounts.items()}
     except (AttributeError, TypeError) as error:  # a way of sending that only its owner knows
-        log.debug("the HTTP client %s is used as it is: %s", type(http_client).__name__, error)
+        log.debug("using the HTTP client %s as it is: %s", type(http_client).__name__, error)
         return None
     return own
 
@@ -47,7 +47,7 @@ def _unused(transport: Any) -> Any:
     """The same way to the server, without the connections that are open on it and the calls that wait for one."""
     own, pool = copy.copy(transport), copy.copy(transport._pool)
     if not isinstance(pool._connections, list) or not isinstance(pool._requests, list):
-        raise TypeError(f"the connections of {type(pool).__name__} are not known")
+        raise TypeError(f"{type(pool).__name__} has an unknown kind of connections")
     pool._connections, pool._requests = [], []
     own._pool = pool
     return own

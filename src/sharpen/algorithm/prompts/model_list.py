@@ -32,7 +32,7 @@ def not_listed(model: str, names: Sequence[str], *, place: str) -> str:
     """What to say of a model that is missing; names that are like its own come first."""
     near = get_close_matches(model, names, n=3)
     there = listed([*near, *(name for name in names if name not in near)])
-    return f"{model!r} is not among the models that {place} lists ({there}): calls of it may fail, check the name"
+    return f"{model!r} is not one of the models that {place} lists ({there}): calls to it may fail; check the name"
 
 
 def failed_list(error: Exception, *, model: str, place: str, key: str) -> RunError | None:
@@ -44,5 +44,5 @@ def failed_list(error: Exception, *, model: str, place: str, key: str) -> RunErr
         return None if _OF_LISTING.search(str(failure)) else failure
     is_slow = isinstance(error, APITimeoutError) and "Connect" not in type(error.__cause__).__name__
     if isinstance(error, APIConnectionError) and not is_slow:
-        return RunError(f"{failure}; check that it runs, and the base_url of the client")
+        return RunError(f"{failure}; check that the server is running, and the base_url of the client")
     return None

@@ -56,28 +56,34 @@ SEED = "v0"
 
 
 class PromptOptimiser(Algorithm[TaskT]):
-    """Override `search`, and `search_state` with `load_search_state` where it has a state of its own.
+    """Base class of searches over prompts.
 
-    - `val_batch_size`: how many validation tasks the candidates of a round are compared on; the leader meets all.
-    - `rollout_batch_timeout`: seconds that rollouts may take; those that are not finished then are lost.
-    - `run_initial_validation`: whether the seed prompt is scored on all validation tasks first.
-    - `patience`: ends the search after so many rounds without a better leader.
-    - `promotion`: what a better one is: "interval" on evidence, "mean" on the mean alone.
-    - `train_split`: the share of the training set to learn from, where there is no validation set.
-    - `resource_name`: the prompt to improve, where the resources have several.
-    - `seed`: of every random choice; None is another one in every run.
-    - `perfect_reward`: the highest possible reward. The search ends early once a prompt has it on every validation
-      task. Whether that prompt becomes the best is still decided by `promotion`. None never ends a search early: the
-      highest reward seen may not be the highest possible.
-    - `model`: a local model (a folder, a GGUF file, a name on the hub), served to the agents while the search lasts.
-    - `max_response_tokens`: the longest answer of that model.
+    Override `search`, and `search_state` together with `load_search_state` if the search has state of its own.
+
+    Args:
+        val_batch_size: How many validation tasks the candidates of a round are compared on. The leader of the round is
+            evaluated on all of them.
+        rollout_batch_timeout: Seconds that rollouts may take. Rollouts that have not finished by then are lost.
+        run_initial_validation: Whether to score the seed prompt on all validation tasks first.
+        patience: Stop the search after this many rounds without a better prompt.
+        promotion: When a prompt replaces the best one: "interval" if the difference is significant, "mean" if its mean
+            reward is higher.
+        train_split: The fraction of the training set to train on if there is no validation set.
+        resource_name: The prompt to improve if the resources contain several.
+        seed: Seed of every random choice. None draws a new one for every run.
+        perfect_reward: The highest possible reward. The search stops early once a prompt has it on every validation
+            task; `promotion` still decides whether that prompt becomes the best. With None the search never stops
+            early, since the highest reward seen may not be the highest possible.
+        model: A local model (a folder, a GGUF file, a name on the Hugging Face hub) to serve to the agents during the
+            search.
+        max_response_tokens: The maximum number of tokens in an answer of that model.
     """
 
     enqueues_tasks = True
     runs_side_by_side = True
     takes_many_prompts = False
     training_temperature = 1.0
-    """At which `model` answers in training where an agent does not say."""
+    """Sampling temperature of `model` on training tasks, unless the agent sets one."""
 
     def __init__(
         self,
@@ -122,15 +128,15 @@ class PromptOptimiser(Algorithm[TaskT]):
     # -- to override ---------------------------------------------------------------------------------
 
     async def search(self) -> None:
-        """The whole search. What it needs is ready: items, evaluations, the book with the seed in it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it searches: override search()")
+        """Run the whole search. Items, evaluations and the book with the seed prompt are ready when it is called."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement search(): override it")
 
     def search_state(self) -> State:
-        """What the search needs to go on, beside what the base class keeps."""
+        """Return what the search needs to resume, besides what the base class saves."""
         return {}
 
     def load_search_state(self, state: State) -> None:
-        """Go on from what `search_state` gave; from the beginning where it is empty."""
+        """Resume from what `search_state` returned; start from the beginning if it is empty."""
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -156,8 +162,8 @@ class PromptOptimiser(Algorithm[TaskT]):
     def _check_agent(self) -> None:
         if not self.agent_takes_prompt:
             raise ConfigError(
-                f"{type(self).__name__} looks for a better prompt, but the agent takes none: give its function a "
-                "parameter prompt_template, or resources"
+                f"{type(self).__name__} improves a prompt, but the agent does not take one: add a parameter "
+                "prompt_template or resources to its function"
             )
 
     def _first_seed(self) -> int:
@@ -166,16 +172,16 @@ class PromptOptimiser(Algorithm[TaskT]):
     def _split(self, train: Dataset[Any] | None, val: Dataset[Any] | None) -> tuple[list[Item], list[Item]]:
         name = type(self).__name__
         if train is None:
-            raise ConfigError(f"{name} learns from tasks: give fit a train_dataset")
+            raise ConfigError(f"{name} needs training tasks: pass train_dataset to fit")
         if val is None:
             tasks, val_tasks = divided(train, self.train_split)
-            log.info("no val_dataset: %d tasks to learn from, %d to validate on", len(tasks), len(val_tasks))
+            log.info("no val_dataset: using %d tasks for training and %d for validation", len(tasks), len(val_tasks))
         else:
             tasks, val_tasks = all_tasks(train), all_tasks(val)
         if not tasks or not val_tasks:
-            found = f"{len(tasks)} tasks to learn from and {len(val_tasks)} to validate on"
-            way_out = "" if val is not None else " or another train_split, which divides the training set,"
-            raise ConfigError(f"{name} has {found}: give it more,{way_out} so that there is at least one of each")
+            found = f"{len(tasks)} training tasks and {len(val_tasks)} validation tasks"
+            way_out = "" if val is not None else ", or change train_split, which divides the training set,"
+            raise ConfigError(f"{name} has {found}: add tasks{way_out} so that there is at least one of each")
         return [Item("train", *each) for each in enumerate(tasks)], [
             Item("val", *each) for each in enumerate(val_tasks)
         ]
@@ -197,8 +203,8 @@ class PromptOptimiser(Algorithm[TaskT]):
         """Candidates of one search all come from one prompt."""
         if len(self.book) and self.book.seed.prompts != self.seed_prompts:
             raise ConfigError(
-                f"the run began with another prompt than {', '.join(map(repr, self.seed_prompts))} has now: resume it "
-                "with that one (candidates.json in its folder has it), or begin a new run"
+                f"this run started with another prompt than {', '.join(map(repr, self.seed_prompts))} has now: resume "
+                "it with the original one (see candidates.json in its folder), or start a new run"
             )
 
     @contextlib.asynccontextmanager
@@ -251,16 +257,14 @@ class PromptOptimiser(Algorithm[TaskT]):
 
     def _conclude(self) -> None:
         best, seed = self.book.best, self.book.seed
-        told = (
-            "the seed prompt is still the best" if best.version == seed.version else f"the best prompt: {best.version}"
-        )
-        before = "" if best.version == seed.version else f" (the seed: {self.board.score_text(seed.version)})"
+        told = "the seed prompt is still the best" if best.version == seed.version else f"best prompt: {best.version}"
+        before = "" if best.version == seed.version else f" (seed: {self.board.score_text(seed.version)})"
         log.info("%s, %s%s; %s", told, self.board.score_text(best.version), before, self.cost.text())
         unproven = self.board.unproven()
         if unproven is not None:
             log.warning(
-                "%s has a higher mean than the best, %s against %s, which is no evidence yet: give more validation "
-                'tasks, or promotion="mean"',
+                "%s has a higher mean than the best, %s against %s, but the difference is not significant: add "
+                'validation tasks, or use promotion="mean"',
                 unproven,
                 self.board.score_text(unproven),
                 self.board.score_text(best.version),
@@ -272,51 +276,51 @@ class PromptOptimiser(Algorithm[TaskT]):
     # -- what a search uses --------------------------------------------------------------------------
 
     def chance(self, *place: object) -> random.Random:
-        """Random choices of one place, which are the same whenever they are made."""
+        """Return a random generator for one place in the search; it depends only on the seed and on `place`."""
         return random.Random("/".join(map(str, (self.seed, *place))))
 
     @property
     def to_messages(self) -> TraceToMessages:
-        """Reads the conversations of agents: the adapter of the trainer, where it is of that kind."""
+        """The adapter that reads the agents' conversations: the trainer's, if it is a `TraceToMessages`."""
         return self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
 
     async def once(self, place: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """An answer of a model. It is kept with the state of the run, so none is paid for twice."""
+        """Return the model's answer for this place. Answers are saved with the run, so none is paid for twice."""
         if place not in self._answers:
             self._answers[place] = await ask()
             self.checkpoint()
         return self._answers[place]
 
     def val_batch(self) -> list[Item]:
-        """The validation tasks of this round."""
+        """Return the validation tasks of this round."""
         indices = indices_of_batch(self.round, size=self.val_batch_size, count=len(self.val_items), seed=self.seed)
         return [self.val_items[index] for index in indices]
 
     @property
     def board(self) -> Scoreboard:
-        """Who is worth what."""
+        """The scores of all candidates."""
         if self._board is None:
-            raise ConfigError(f"{type(self).__name__} evaluates prompts only within a run: use Trainer.fit")
+            raise ConfigError(f"{type(self).__name__} evaluates prompts only during a run: use Trainer.fit")
         return self._board
 
     def with_lost(self, bound: UpperBound) -> UpperBound:
-        """A bound that holds also where every rollout is lost to a model or a worker, and asked for again."""
+        """Return the bound for the case that every rollout is lost to a model or a worker and has to be retried."""
         return bound.asked_again(MOST_TRIES, type(self).__name__)
 
     def add(self, candidate: Candidate) -> Candidate:
-        """A new candidate; its cost is what it took to make it."""
+        """Add a new candidate, whose cost is what it took to create it, and return it."""
         return self.board.add(candidate)
 
     async def evaluate(self, version: str, items: Sequence[Item]) -> list[Evaluation]:
-        """A candidate on validation tasks; its score and its cost in the book are then up to date."""
+        """Evaluate a candidate on validation tasks, and update its score and cost in the book."""
         return await self.board.evaluate(version, items)
 
     async def race(self, versions: Sequence[str], items: Sequence[Item], *, keep: int) -> list[str]:
-        """Compare candidates on the same tasks and drop the clearly worse; gives those that are kept, best first."""
+        """Compare candidates on the same tasks, drop the clearly worse ones, and return the others, best first."""
         return await self.board.race(versions, items, keep=keep)
 
     async def challenge(self, version: str) -> bool:
-        """Score a candidate on all validation tasks; it becomes the best if it beats the best on evidence."""
+        """Score a candidate on all validation tasks; return True if it replaces the best (see `promotion`)."""
         return await self.board.challenge(version)
 
     def given_names(self, prompt: str | None = None) -> list[str]:
@@ -330,7 +334,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         return any(isinstance(each, LLM) for each in self._others.values())
 
     async def validate_seed(self) -> None:
-        """Score the seed prompt on all validation tasks, if that is wanted."""
+        """Score the seed prompt on all validation tasks, unless `run_initial_validation` is off."""
         if not self.run_initial_validation:
             return
         is_told = self.round > 0 or len(self._scores.get("met", {}).get(SEED, ())) == len(self.val_items)
@@ -339,7 +343,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         if is_told:  # by an earlier life of the run
             return
         await self._check_use(found)
-        log.info("the seed prompt: %s", self.board.score_text(SEED))
+        log.info("seed prompt: %s", self.board.score_text(SEED))
         self.report_validation(self.board.metrics())
         self.checkpoint()
 
@@ -351,21 +355,25 @@ class PromptOptimiser(Algorithm[TaskT]):
             self.fields_filled[name] |= optional_fields_filled(prompt, conversations)
         for name, field in unfilled_fields(self.seed_prompts, conversations):
             log.warning(
-                "the place {%s} of the prompt %r got no value, and stands in a call as it is: does the agent's "
-                "format() give it under that name?",
+                "{%s} in prompt %r got no value and was sent to the model as it is: check that the agent passes it to "
+                "format() under that name",
                 field,
                 name,
             )
         for name in unused_prompts(self.seed_prompts, conversations):
             log.warning(
-                "the words of the prompt %r stand in no call of the agent, so other words may change nothing: it has "
-                "to use resources[%r], or its parameter prompt_template",
+                "the text of prompt %r does not appear in any model call of the agent, so changing it may have no "
+                "effect: the agent must use resources[%r] or its parameter prompt_template",
                 name,
                 name,
             )
 
     async def end_round(self, metrics: Mapping[str, float], *, has_improved: bool) -> bool:
-        """Write the records, publish the best, report the iteration, keep the state; True when it is time to stop."""
+        """Write the records, publish the best prompt, report the iteration and save the state.
+
+        Returns:
+            True if the search should stop.
+        """
         self.round += 1
         self._num_fruitless = 0 if has_improved else self._num_fruitless + 1
         self.write_records()
@@ -380,7 +388,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         if has_to_stop or self.should_stop:
             return True
         if self.patience is not None and self._num_fruitless >= self.patience:
-            log.info("no better prompt for %d rounds: the search ends (patience)", self._num_fruitless)
+            log.info("no better prompt for %d rounds; stopping the search (patience)", self._num_fruitless)
             return True
         return await self.is_perfect()
 
@@ -392,7 +400,9 @@ class PromptOptimiser(Algorithm[TaskT]):
         if version is None:
             return False
         log.info(
-            "%s has the perfect reward of %g on every validation task: the search ends", version, self.perfect_reward
+            "%s has the perfect reward of %g on every validation task; stopping the search",
+            version,
+            self.perfect_reward,
         )
         return True
 
@@ -401,8 +411,8 @@ class PromptOptimiser(Algorithm[TaskT]):
         error = self.board.only_failures()
         if error is not None:
             raise RunError(
-                f"every rollout failed so far, with the seed and with every candidate, the first with {error}: mend "
-                "the agent, and let it return a reward of 0 for answers that it cannot use"
+                f"every rollout failed so far, with the seed prompt and with every candidate, the first with {error}: "
+                "fix the agent, and return a reward of 0 for answers that it cannot use"
             )
 
     def _tell_round(self) -> None:
@@ -411,7 +421,7 @@ class PromptOptimiser(Algorithm[TaskT]):
         new = len(made) - rejected
         level = logging.WARNING if rejected and not new else logging.INFO
         score = self.board.score_text(best)
-        text = "round %d: %d new candidates, %d rejected; the best: %s, %s"
+        text = "round %d: %d new candidates, %d rejected; best: %s, %s"
         log.log(level, text, self.round, new, rejected, best, score)
 
     async def _publish_best(self) -> None:
@@ -426,35 +436,35 @@ class PromptOptimiser(Algorithm[TaskT]):
     # -- what came of it -----------------------------------------------------------------------------
 
     def get_best_prompt(self) -> PromptTemplate:
-        """The best prompt so far."""
+        """Return the best prompt so far."""
         if not len(self.book):
             raise ConfigError("there is no best prompt yet: run the search with Trainer.fit first")
         return self.book.best.template
 
     @property
     def candidates(self) -> list[Candidate]:
-        """Every candidate, in the order of making."""
+        """Every candidate, in the order of creation."""
         return list(self.book)
 
     @property
     def cost(self) -> Cost:
-        """What the search took so far."""
+        """The cost of the search so far."""
         return self.book.cost
 
     def best_diff(self) -> str:
-        """The best prompt against the seed, as a unified diff; several one after another."""
+        """Return a unified diff from the seed prompt to the best one; several prompts give several diffs."""
         return best_diff(self.book)
 
     def tree(self) -> str:
-        """All candidates as a tree of text."""
+        """Return all candidates as a text tree."""
         return draw_tree(self.book)
 
     def tree_svg(self) -> str:
-        """All candidates as a picture."""
+        """Return all candidates as an SVG picture of the tree."""
         return tree_svg(self.book)
 
     def write_records(self) -> None:
-        """Every candidate and the best prompt as files in the folder of the run."""
+        """Write every candidate and the best prompt to files in the run folder."""
         if self.run_dir is not None:
             folder = Path(self.run_dir) / "prompts"
             write_records(folder, self.book)

@@ -69,18 +69,18 @@ def _bad_text(new: PromptTemplate, parent: PromptTemplate) -> str | None:
     if _is_blank(new.template):
         return "it is empty"
     if new.template != new.template.encode("utf-8", "replace").decode():
-        return "it holds half a character (a lone surrogate), which cannot be written as UTF-8"
+        return "it contains a lone surrogate, which cannot be encoded as UTF-8"
     if new.engine == parent.engine and new.template == parent.template:
         return "it is the same as its parent"
     if new.engine == parent.engine and new.template.split() == parent.template.split():
-        return "it is the same as its parent but for white space"
+        return "it differs from its parent only in white space"
     return _too_long(len(new.template), len(parent.template))
 
 
 def _too_long(length: int, before: int) -> str | None:
     if length <= max(MOST_CHARACTERS, MOST_GROWTH * before):
         return None
-    return f"it is too long: {length:,} characters, and its parent has {before:,}"
+    return f"it is too long: {length:,} characters (its parent has {before:,})"
 
 
 def _bad_fields(new: PromptTemplate, parent: PromptTemplate, given: Collection[str]) -> str | None:
@@ -95,7 +95,7 @@ def _bad_fields(new: PromptTemplate, parent: PromptTemplate, given: Collection[s
     if new.engine == "f-string":
         return _unfillable(new, before)
     if new.engine == "poml" and (code := code_in(new.template)) is not None:
-        return f"it has {code}, which would run as code"
+        return f"it contains {code}, which would run as code"
     return _without_value(new, after, before)
 
 
@@ -105,7 +105,7 @@ def _unfillable(new: PromptTemplate, names: Sequence[str]) -> str | None:
     needed = [field for field in fields if not field.is_optional or field.name in names]
     bent = next((field for field in needed if not field.is_plain), None)
     if bent is not None:
-        return f"it uses {bent.text}, but only plain fields such as {{{bent.name}}} are filled"
+        return f"it uses {bent.text}, but only plain fields such as {{{bent.name}}} can be filled"
     return _without_value(new, [field.name for field in needed], names)
 
 
@@ -114,7 +114,7 @@ def _without_value(new: PromptTemplate, names: Sequence[str], known: Sequence[st
     if not unknown:
         return None
     had = _listed([_as_written(name, new) for name in known]) if known else "none"
-    return f"it uses {_listed(unknown)}, which gets no value: the places of its parent are {had}"
+    return f"it uses {_listed(unknown)}, which gets no value: the fields of its parent are {had}"
 
 
 def _jinja_names(text: str) -> list[str]:
@@ -129,7 +129,7 @@ def _jinja_names(text: str) -> list[str]:
         tree = environment.parse(text)
         undeclared = meta.find_undeclared_variables(tree)
     except (TemplateError, RecursionError) as error:
-        raise InvalidInputError(f"the Jinja template is wrong: {error}") from error
+        raise InvalidInputError(f"the Jinja template is invalid: {error}") from error
     taken = undeclared - environment.globals.keys()
     return _unique([node.name for node in tree.find_all(nodes.Name) if node.name in taken])
 

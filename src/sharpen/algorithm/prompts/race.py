@@ -97,13 +97,13 @@ class Race:
         if self._slice is None or name not in self._slice.names or position not in self._slice.items:
             asked = "nothing" if self._slice is None else f"{self._slice.items} of {', '.join(self._slice.names)}"
             raise InvalidInputError(
-                f"a reward of {name!r} on item {position} was not asked for: next_slice() has {asked}"
+                f"the reward of {name!r} on item {position} was not requested: next_slice() has {asked}"
             )
         if position in self._rewards[name]:
-            raise InvalidInputError(f"{name!r} has a reward on item {position} already: add each one once")
+            raise InvalidInputError(f"{name!r} already has a reward on item {position}: add each reward once")
         if reward is not None and not math.isfinite(reward):
             raise InvalidInputError(
-                f"the reward of {name!r} on item {position} is {reward}: give a number, or None if lost"
+                f"the reward of {name!r} on item {position} is {reward}: use a number, or None if it was lost"
             )
 
     # -- what came of it -----------------------------------------------------------------------------
@@ -131,7 +131,9 @@ class Race:
         for name, each in reversed(pairs.items()):
             if each.mean > 0 and each.bound(self.num_items, self.confidence, usual) > -self.tolerance:
                 lead = each.mean * (self._high - self._low)
-                self.dropped[name] = f"worse than {opponent} by {lead:.3g} on the {each.count} items that both have met"
+                self.dropped[name] = (
+                    f"worse than {opponent} by {lead:.3g} on the {each.count} items that both were evaluated on"
+                )
                 self.alive.remove(name)
 
     def _by_lead(self, names: list[str]) -> list[str]:
@@ -224,12 +226,12 @@ def _check(
         raise ConfigError("names is empty: a race needs at least one candidate")
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
-        raise ConfigError(f"names has {', '.join(map(repr, twice))} more than once: every candidate needs its own name")
+        raise ConfigError(f"names has {', '.join(map(repr, twice))} more than once: candidate names must be unique")
     for what, value in (("num_items", num_items), ("keep", keep), ("first_slice", first_slice)):
         if value is not None and value < 1:
             raise ConfigError(f"{what} is {value}: use 1 or more")
     if not growth > 1 or not math.isfinite(growth):
-        raise ConfigError(f"growth is {growth}: slices must grow, use a number above 1")
+        raise ConfigError(f"growth is {growth}: use a number above 1, so that slices grow")
     check_confidence(confidence)
     if not 0 <= tolerance < 1:
-        raise ConfigError(f"tolerance is {tolerance}: use a share of the range of the rewards, 0 or more and below 1")
+        raise ConfigError(f"tolerance is {tolerance}: use a fraction of the reward range, at least 0 and below 1")

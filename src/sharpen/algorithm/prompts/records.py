@@ -39,7 +39,7 @@ def read_records(folder: Path) -> CandidateBook:
     places = [folder / _CANDIDATES, folder / FOLDER / _CANDIDATES]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise ConfigError(f"there are no candidates in {str(folder)!r}: give the folder of a run that searched prompts")
+        raise ConfigError(f"there are no candidates in {str(folder)!r}: use the folder of a run that optimised prompts")
     try:
         return CandidateBook.of(read_json(path))
     except OSError as error:

@@ -9,8 +9,8 @@ from ...types import NamedResources, PromptTemplate
 
 PROMPT_NAME = "prompt_template"
 _WAYS = (
-    "give a PromptTemplate in initial_resources of the Trainer, set the attribute prompt_template of the agent "
-    "(a PromptTemplate or a str), or give the agent's function a default for its parameter prompt_template"
+    "add a PromptTemplate to initial_resources of the Trainer, set the attribute prompt_template of the agent "
+    "(a PromptTemplate or a str), or give the parameter prompt_template of the agent's function a default"
 )
 
 
@@ -27,15 +27,17 @@ def seed_prompts(
     if name is not None and name in found:
         found = {name: found[name]}
     elif name is not None and (found or name in given):
-        raise ConfigError(f"resource_name is {name!r}, which is no PromptTemplate: the resources have {_shown(given)}")
+        raise ConfigError(
+            f"resource_name is {name!r}, which is not a PromptTemplate: the resources are {_shown(given)}"
+        )
     elif not found and agent_prompt is not None:
         found = {name or _free_name(given): agent_prompt}
     if not found:
-        raise ConfigError(f"there is no prompt to begin with: {_WAYS}")
+        raise ConfigError(f"there is no prompt to start with: {_WAYS}")
     if len(found) > 1 and not many:
         raise ConfigError(
-            f"the resources have several prompts, {', '.join(map(repr, found))}: say with resource_name= which one "
-            "to improve"
+            f"the resources contain several prompts, {', '.join(map(repr, found))}: choose the one to improve with "
+            "resource_name="
         )
     return _checked(found)
 
@@ -66,8 +68,8 @@ def _free_name(resources: NamedResources) -> str:
     if PROMPT_NAME in resources:
         kind = type(resources[PROMPT_NAME]).__name__
         raise ConfigError(
-            f"the resource {PROMPT_NAME!r} is of the kind {kind}, but the agent's own prompt goes by that name: rename "
-            "the resource, or say with resource_name= how the prompt is to be called"
+            f"the resource {PROMPT_NAME!r} is of type {kind}, but the agent's own prompt has that name: rename the "
+            "resource, or choose a name for the prompt with resource_name="
         )
     return PROMPT_NAME
 
@@ -76,11 +78,11 @@ def _checked(prompts: dict[str, PromptTemplate]) -> dict[str, PromptTemplate]:
     for name, prompt in prompts.items():
         if prompt.allows_code:
             raise ConfigError(
-                f"the prompt {name!r} allows code, but prompts that are written in a search must not run any: give it "
-                "without allows_code, or say with resource_name= which prompt to improve"
+                f"the prompt {name!r} allows code, but prompts that a model writes must not run code: pass it without "
+                "allows_code, or choose the prompt to improve with resource_name="
             )
         if prompt.template != prompt.template.encode("utf-8", "replace").decode():
-            raise ConfigError(f"the prompt {name!r} holds half a character (a lone surrogate): write it as UTF-8 text")
+            raise ConfigError(f"the prompt {name!r} contains a lone surrogate: write it as valid UTF-8 text")
     return prompts
 
 

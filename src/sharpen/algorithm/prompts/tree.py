@@ -35,7 +35,7 @@ def summary(book: CandidateBook) -> list[str]:
 def _in_vain(cost: Cost) -> str:
     """Of the whole, what the lines of the candidates do not add up to."""
     uses = Cost(rollouts=cost.rollouts) if cost.rollouts else Cost(calls=cost.calls)
-    return "" if uses == Cost() else f"; {uses.text()} of it made no candidate"
+    return "" if uses == Cost() else f"; {uses.text()} of it produced no candidate"
 
 
 def children_of(book: CandidateBook) -> dict[str | None, list[Candidate]]:

@@ -29,9 +29,9 @@ def tree_svg(book: CandidateBook, *, dark: bool = False) -> str:
     width, height = picture.size
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sharpen-candidates{" dark" if dark else ""}" role="img" '
-        f'aria-label="Candidates of a search over prompts" width="{width}" height="{height}" '
+        f'aria-label="Candidates of a prompt search" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}">',
-        "<title>Candidates of a search over prompts</title>",
+        "<title>Candidates of a prompt search</title>",
         f"<desc>{_xml(_description(book))}</desc>",
         f"<style>{style_sheet(dark=dark)}</style>",
         f'<rect class="paper" width="{width}" height="{height}" rx="8"/>',
@@ -64,7 +64,7 @@ class _Picture:
     # -- the parts -----------------------------------------------------------------------------------
 
     def heading(self) -> Iterator[str]:
-        yield f'<text class="title" x="{_MARGIN}" y="38">Candidates of the search</text>'
+        yield f'<text class="title" x="{_MARGIN}" y="38">Prompt candidates</text>'
         for number, line in enumerate(summary(self._book)):
             yield f'<text class="note" x="{_MARGIN}" y="{60 + 19 * number}">{_xml(line)}</text>'
         for column, heading in enumerate(self._layout.headings):
@@ -141,7 +141,7 @@ def _signs(x: float, y: float) -> Iterator[str]:
         yield '<rect y="-7" width="22" height="14" rx="4"/></g>'
         yield f'<text class="note" x="{x + 29:g}" y="{y + 4:g}">{kind}</text>'
         x += room
-    for kind, word in (("path", "line of the best"), ("merge", "other parent")):
+    for kind, word in (("path", "path to the best"), ("merge", "other parent")):
         yield f'<path class="edge {kind}" d="M{x:g} {y:g} h24"/>'
         yield f'<text class="note" x="{x + 31:g}" y="{y + 4:g}">{word}</text>'
         x += 142
@@ -166,7 +166,7 @@ def _tooltip(candidate: Candidate) -> str:
 
 def _bounded(text: str) -> str:
     left_out = len(text) - _MOST_CHARACTERS
-    return text if left_out <= 0 else f"{text[:_MOST_CHARACTERS]}\n… and {left_out:,} characters more"
+    return text if left_out <= 0 else f"{text[:_MOST_CHARACTERS]}\n… and {left_out:,} more characters"
 
 
 def _description(book: CandidateBook) -> str:
