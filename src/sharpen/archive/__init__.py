@@ -1,1 +1,1 @@
-"""Reading what was kept: runs, their curves, and what happened in their rollouts."""
+"""Read recorded runs: their files, metrics, rollouts and transcripts."""

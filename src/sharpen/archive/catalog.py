@@ -1,9 +1,8 @@
-"""`RunCatalog`: the runs below a folder, told from their files alone.
+"""`RunCatalog`: the runs in a folder, read from their files alone.
 
-No store is opened, so a thousand runs are listed in a moment. A run that works holds the lock of its folder, which the
-kernel releases when its process dies, however it dies: a run without a lock and without a result was killed. Folders
-that fine-tuning and simulators wrote without `sharpen train` hold no lock: they count as running while their metrics
-grow.
+No store is opened, so listing a thousand runs is quick. A running run holds the lock of its folder, which the kernel
+releases however its process dies: a run without a lock and without a result was killed. Folders that fine-tuning and
+simulators wrote without `sharpen train` have no lock: they count as running while their metrics grow.
 """
 
 import logging
@@ -21,15 +20,14 @@ from ..checks import nearest_names
 from ..errors import InvalidInputError, UnknownIdError, in_words
 from ..runs import runs_root
 from ..runs.history import seconds_worked
-from .run_files import RunFiles, fields_of, metrics_of, number_in, text_in
+from .run_files import RunFiles, RunKind, fields_of, metrics_of, number_in, text_in
 
-RunKind: TypeAlias = Literal["agents", "simulator", "fine-tuning", "store"]
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "interrupted", "killed", "ended"]
-"""`killed`: nobody wrote how it ended. `ended`: a store alone, whose runs wrote nothing else."""
+"""`killed`: how it ended was not recorded. `ended`: a store by itself, without other records."""
 
 LAST = "last"
 log = logging.getLogger(__name__)
-_STAMP = re.compile(r"\d{8}-\d{6}-")  # what stands before the name that somebody gave
+_STAMP = re.compile(r"\d{8}-\d{6}-")  # comes before the name that the user gave
 _ENDS: tuple[RunState, ...] = ("succeeded", "failed", "interrupted")
 _REWARDS = (
     *("val/reward_mean", "val/reward", "train/reward_mean", "train/reward"),  # of an iteration
@@ -39,24 +37,24 @@ _FRESH_SECONDS = 300.0  # a step of fine-tuning on a CPU may take minutes
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """One run, as its files tell."""
+    """One run, as its files describe it."""
 
     name: str
     path: Path
-    """Its folder; that of the file where it is a store alone."""
+    """Its folder; for a store by itself, the folder of the file."""
     kind: RunKind
     state: RunState
     started: float | None = None
     seconds: float | None = None
-    """How long it took or has taken; of a run that was resumed, over all its starts."""
+    """How long it took or has taken so far, over all starts of a resumed run."""
     algorithm: str | None = None
     agent: str | None = None
     model: str | None = None
-    """What fine-tuning began with."""
+    """The base model of fine-tuning."""
     metrics: dict[str, float] = {}
-    """The last value of each."""
+    """The last value of each metric."""
     error: str | None = None
-    """With its traceback; `error_line` is for people in a hurry."""
+    """With its traceback; `error_line` is without."""
     has_store: bool = False
     has_metrics: bool = False
     has_prompts: bool = False
@@ -65,11 +63,11 @@ class RunEntry(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path, *, now: float | None = None) -> "RunEntry":
-        """The run in a folder, or a store file by itself."""
+        """Return the run in a folder, or a store file by itself."""
         files = RunFiles(path.absolute())
         if not files.is_run:
             raise UnknownIdError(
-                f"{str(path)!r} is no run: it has no metrics.jsonl, no store.db and no config.json of a run"
+                f"{str(path)!r} is not a run: it has no metrics.jsonl, no store.db and no config.json of a run"
             )
         return _readable_entry(files, time.time() if now is None else now)
 
@@ -87,31 +85,31 @@ class RunEntry(msgspec.Struct, frozen=True):
 
     @property
     def has_files(self) -> bool:
-        """Whether what else lies in the folder is of this run: what lies beside a store alone belongs to others."""
+        """Whether the other files in its folder belong to this run; those beside a store by itself do not."""
         return self.kind != "store"
 
     @property
     def log_path(self) -> Path | None:
-        """There is one where the run was made by a trainer of agents."""
+        """Runs of an agent trainer have one."""
         path = self.path / "run.log"
         return path if self.has_files and path.is_file() else None
 
     @property
     def rollouts(self) -> int | None:
-        return self._whole("rollouts")
+        return self._count("rollouts")
 
     @property
     def steps(self) -> int | None:
-        """The steps that the training of a policy made in its simulator."""
-        return self._whole("run/steps")
+        """The number of simulator steps that the training of a policy took."""
+        return self._count("run/steps")
 
-    def _whole(self, metric: str) -> int | None:
-        told = self.metrics.get(metric)
-        return None if told is None or not math.isfinite(told) else int(told)
+    def _count(self, metric: str) -> int | None:
+        value = self.metrics.get(metric)
+        return None if value is None or not math.isfinite(value) else int(value)
 
     @property
     def reward(self) -> float | None:
-        """The last one, of validation where there was any."""
+        """The last reward, of validation if there was any."""
         name = self.reward_name
         return None if name is None else self.metrics[name]
 
@@ -125,56 +123,58 @@ class RunEntry(msgspec.Struct, frozen=True):
         return None if self.error is None else _without_traceback(self.error)
 
     def config(self) -> dict[str, Any]:
-        """What the run was made of, as it is written; empty where nothing is."""
+        """Return the recorded configuration of the run; empty if there is none."""
         return RunFiles(self.path).settings() if self.has_files else {}
 
     def stages(self) -> list[Path]:
-        """The folders of a sequence's stages, in their order."""
+        """Return the folders of the stages of a sequence, in their order."""
         return RunFiles(self.path).stages() if self.has_files else []
 
     def prompt_folders(self) -> list[Path]:
-        """Where the candidates of searches are: `prompts/` of the run, or of the stages of a sequence."""
+        """Return the folders with candidates of prompt searches: `prompts/` of the run, or of its stages."""
         return RunFiles(self.path).prompt_folders() if self.has_files else []
 
 
 class RunCatalog:
-    """The runs directly below a folder; without one, where runs usually lie."""
+    """The runs directly below a folder, by default the folder for runs (`runs/`, or SHARPEN_RUNS)."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = runs_root() if root is None else root
 
     def entries(self) -> list[RunEntry]:
-        """All of them, the newest first."""
+        """Return all runs, the newest first."""
         now = time.time()
         found = [(files, _readable_entry(files, now)) for files in self._folders()]
-        found.sort(key=_age, reverse=True)
+        found.sort(key=_sort_key, reverse=True)
         return [entry for _, entry in found]
 
     def named(self, name: str) -> RunEntry:
-        """The run of exactly this name; nothing outside the folder is ever looked at."""
-        # Only names that a listing has are looked at: they cannot lead anywhere else.
-        is_there = _is_name(name) and self.root.is_dir() and name in os.listdir(self.root)
+        """Return the run of exactly this name; nothing outside the folder is ever read."""
+        # A name from a listing of the folder cannot lead outside of it.
+        is_name = _is_text(name) and not name.startswith(".")
+        is_there = is_name and self.root.is_dir() and name in os.listdir(self.root)
         if not is_there or not RunFiles(self.root / name).is_run:
             raise UnknownIdError(self._unknown(name, self._names()))
         return RunEntry.of(self.root / name)
 
     def unreadable(self) -> dict[str, str]:
-        """Folders that may be runs, but cannot be looked into, such as those of another user, or cannot be named in a
-        page or a command; and why."""
+        """Return the folders that may be runs, but cannot be read or have a name that is not text, and why."""
         found = {}
         for path in sorted(self._subfolders()):
             files = RunFiles(path)
             if (problem := files.problem) is not None:
-                found[_spelt(path.name)] = problem.strerror or in_words(problem)
+                found[_printable(path.name)] = problem.strerror or in_words(problem)
             elif not _is_text(path.name) and files.is_run:
-                found[_spelt(path.name)] = "its name is not UTF-8: rename it"
+                found[_printable(path.name)] = "its name is not valid UTF-8; rename it"
         return found
 
-    def find(self, text: str, *, must_be_alone: bool = False) -> RunEntry:
-        """The run that a person means: its name, the name that it was given, a part that no other has, a path, or
-        `last`. Of several with one given name it is the newest, and that is said, unless it `must_be_alone`."""
+    def find(self, text: str, *, must_be_unique: bool = False) -> RunEntry:
+        """Return the run with this name, name without time stamp, unique part of a name, or path; or the `last` one.
+
+        If several have the name without its time stamp, it is the newest, with a warning, unless it `must_be_unique`.
+        """
         if not text.strip():
-            raise InvalidInputError("the run is an empty text: give its name, a part of it, a path, or 'last'")
+            raise InvalidInputError("the run is an empty string; give its name, a part of it, a path, or 'last'")
         if text == LAST:
             return self._last()
         names = self._names()
@@ -184,9 +184,9 @@ class RunCatalog:
         if os.path.exists(given) and RunFiles(given.absolute()).is_run:
             return RunEntry.of(given)
         alike = [name for name in names if _STAMP.sub("", name, count=1) == text]
-        if len(alike) > 1 and not must_be_alone:
-            log.warning("%d runs are called %r: the newest is meant, %s", len(alike), text, alike[0])
-        if alike and (len(alike) == 1 or not must_be_alone):
+        if len(alike) > 1 and not must_be_unique:
+            log.warning("%d runs are named %r; using the newest, %s", len(alike), text, alike[0])
+        if alike and (len(alike) == 1 or not must_be_unique):
             return RunEntry.of(self.root / alike[0])
         return RunEntry.of(self.root / self._by_part(text, names))
 
@@ -195,7 +195,7 @@ class RunCatalog:
         if not entries:
             raise UnknownIdError(
                 self._hidden(f"there is no run in {str(self.root)!r} that can be read")
-                or f"there are no runs in {str(self.root)!r}: give the path of one, or set SHARPEN_RUNS"
+                or f"there are no runs in {str(self.root)!r}; give the path of a run, or set SHARPEN_RUNS"
             )
         return entries[0]
 
@@ -206,11 +206,11 @@ class RunCatalog:
             return matching[0]
         if matching:
             shown = ", ".join(matching[:5]) + (", ..." if len(matching) > 5 else "")
-            raise UnknownIdError(f"{len(matching)} runs are called like {text!r}: {shown}; give more of the name")
+            raise UnknownIdError(f"{len(matching)} runs match {text!r}: {shown}; give more of the name")
         raise UnknownIdError(self._unknown(text, names))
 
     def _hidden(self, what: str, part: str = "") -> str | None:
-        """That there are folders that nobody can look into, where there are; of those with `part` in their name."""
+        """Return a message that lists the unreadable folders with `part` in their name, or None if there are none."""
         found = {name: why for name, why in self.unreadable().items() if part in name}
         if not found:
             return None
@@ -228,12 +228,9 @@ class RunCatalog:
         return sorted((files.path.name for files in self._folders()), reverse=True)
 
     def _folders(self) -> Iterator[RunFiles]:
-        for path in self._places():
-            if (files := RunFiles(path)).is_run:
+        for path in self._subfolders():
+            if _is_text(path.name) and (files := RunFiles(path)).is_run:
                 yield files
-
-    def _places(self) -> Iterator[Path]:
-        return (path for path in self._subfolders() if _is_text(path.name))
 
     def _subfolders(self) -> Iterator[Path]:
         if not self.root.is_dir():
@@ -243,12 +240,8 @@ class RunCatalog:
                 yield path
 
 
-def _is_name(name: str) -> bool:
-    return _is_text(name) and not name.startswith(".")
-
-
 def _is_text(name: str) -> bool:
-    """Whether a name can be written in an address, a page or a file; bytes that are not UTF-8 cannot."""
+    """Return whether a name can be written in a URL, a page or a file; bytes that are not UTF-8 cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -256,18 +249,18 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _spelt(name: str) -> str:
-    """A name with the bytes that are no text as `\\xff`."""
+def _printable(name: str) -> str:
+    """Return a name with invalid bytes written as `\\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _age(pair: tuple[RunFiles, RunEntry]) -> tuple[float, int, str]:
+def _sort_key(pair: tuple[RunFiles, RunEntry]) -> tuple[float, int, str]:
     files, entry = pair
     return (files.made_at / 1e9 if entry.started is None else entry.started), files.made_at, entry.name
 
 
 def size_of(entry: RunEntry) -> int:
-    """The bytes of everything in the folder of a run. It walks the folder."""
+    """Return the size in bytes of all files of a run. It walks the folder."""
     paths = [entry.store_path] if entry.kind == "store" and entry.store_path else entry.path.rglob("*")
     return sum(_size(path) for path in paths)
 
@@ -276,14 +269,14 @@ def _size(path: Path) -> int:
     try:
         return 0 if path.is_symlink() or path.is_dir() else path.stat().st_size
     except FileNotFoundError:
-        return 0  # a run that works replaces files
+        return 0  # a running run replaces files
 
 
-# -- what the files tell -----------------------------------------------------------------------------
+# -- an entry from files -----------------------------------------------------------------------------
 
 
 def _readable_entry(files: RunFiles, now: float) -> RunEntry:
-    """One folder that cannot be read, such as one of another user, must not hide all others."""
+    """Return the entry of a folder; one that cannot be read, such as another user's, must not hide all others."""
     try:
         return _entry(files, now)
     except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -343,8 +336,8 @@ def _seconds(
 ) -> float | None:
     ended = now if state == "running" else files.last_time()
     if not files.is_recorded:
-        told = number_in(result, "seconds") if state in _ENDS else None
-        return told if told is not None or started is None or ended is None else max(ended - started, 0.0)
+        recorded = number_in(result, "seconds") if state in _ENDS else None
+        return recorded if recorded is not None or started is None or ended is None else max(ended - started, 0.0)
     return seconds_worked(settings, result if state in _ENDS else None, ended)
 
 
@@ -364,7 +357,7 @@ def _list_in(value: dict[str, Any], name: str) -> list[Any]:
 
 
 def _without_traceback(text: str) -> str:
-    """From the line that names the last exception on; that is the first line after the last frame."""
+    """Return the text from the last exception on: the first line that is not indented after the last frame."""
     lines = text.splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
     after = range(frames[-1] + 1, len(lines)) if frames else range(0)

@@ -1,4 +1,7 @@
-"""Metrics over iterations and over time, from `metrics.jsonl`; whole, or as it grows."""
+"""Read metrics over iterations and over time from `metrics.jsonl`: the whole file, or what is appended to it.
+
+Damaged lines, and the last one until its newline is written, are skipped.
+"""
 
 import math
 import os
@@ -9,17 +12,17 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 Axis: TypeAlias = Literal["iteration", "seconds"]
-NOT_METRICS = frozenset(("step", "time"))
-_NO_ITERATION = frozenset(("config", "text", "status"))
+_NOT_METRICS = frozenset(("step", "time"))
+_NOT_NUMBERS = frozenset(("config", "text", "status"))
 _READ_BYTES = 8_000_000
 _MARK_BYTES = 64
 _decoder = msgspec.json.Decoder(dict[str, Any])
-# What a decoder raises: for damaged text, and for what is nested too deep.
-NOT_JSON = (msgspec.MsgspecError, RecursionError)
+# What a decoder raises: for damaged text, and for too deep nesting.
+_NOT_JSON = (msgspec.MsgspecError, RecursionError)
 
 
 class Series(msgspec.Struct):
-    """One metric. Lists are of one length and in the order of their steps."""
+    """One metric. The lists have one length and are in the order of their steps."""
 
     axis: Axis = "iteration"
     """What `steps` counts: iterations, or the seconds since the first line."""
@@ -29,7 +32,7 @@ class Series(msgspec.Struct):
     values: list[float] = []
 
     def add(self, step: float, time: float, value: float) -> None:
-        """A step that comes again, as after a resume, takes the place of the earlier one and of what followed it."""
+        """Append a point. A repeated step, as after a resume, replaces the earlier one and everything after it."""
         while self.steps and self.steps[-1] >= step:
             for each in (self.steps, self.times, self.values):
                 each.pop()
@@ -38,7 +41,7 @@ class Series(msgspec.Struct):
         self.values.append(value)
 
     def thinned(self, max_points: int) -> "Series":
-        """At most so many points, with the first, the last, and the least and greatest of every stretch."""
+        """Return at most `max_points` points: the first, the last, and the lowest and highest of every interval."""
         if len(self.values) <= max_points:
             return self
         kept = _extremes(self.values, max_points)
@@ -47,10 +50,10 @@ class Series(msgspec.Struct):
 
 
 def read_curves(path: Path, names: Collection[str] | None = None, *, max_points: int = 2000) -> dict[str, Series]:
-    """The metrics of a run by name, or those that are named. A file that is not there has none.
+    """Return the metrics of a run by name, or only the named ones; none if there is no file.
 
-    Where a name is reported per iteration, what progress says under the same name (a mean over the whole run) is left
-    out. Values that are not finite, and damaged lines, are skipped.
+    If a name is reported per iteration, the progress value of the same name (a mean over the whole run) is left out.
+    Values that are not finite are skipped.
     """
     wanted = None if names is None else tuple(names)
     by_axis: dict[Axis, dict[str, Series]] = {"iteration": {}, "seconds": {}}
@@ -60,7 +63,7 @@ def read_curves(path: Path, names: Collection[str] | None = None, *, max_points:
         start = time if start is None else start
         axis: Axis = "iteration" if "step" in line else "seconds"
         step = as_number(line["step"]) if "step" in line else None if time is None or start is None else time - start
-        if step is None or line.keys() & _NO_ITERATION:
+        if step is None or line.keys() & _NOT_NUMBERS:
             continue
         _add_line(by_axis[axis], axis, line, step, step if time is None else time, wanted)
     found = by_axis["seconds"] | by_axis["iteration"]
@@ -68,18 +71,18 @@ def read_curves(path: Path, names: Collection[str] | None = None, *, max_points:
 
 
 class MetricsTail:
-    """What is new in a file of metrics since the last look. One that was cut or written anew is read from its start."""
+    """New lines of a metrics file since the last call. A truncated or replaced file is read from its start."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         self.path = path
         self.restarts = 0
-        """How often the file was found cut or written anew; what was read before then no longer counts."""
+        """How often the file was found truncated or replaced; lines read before that no longer count."""
         self._offset, self._mark = 0, b""
         if at_end:
             self.new_lines()
 
     def new_lines(self) -> list[dict[str, Any]]:
-        """The whole lines that have come; those that are no metrics, such as settings, too."""
+        """Return the complete new lines, including those that are not metrics, such as settings."""
         try:
             with open(self.path, "rb") as file:
                 data = self._new_bytes(file.fileno())
@@ -89,7 +92,7 @@ class MetricsTail:
         return [line for line in map(decode_line, data.split(b"\n")) if line is not None]
 
     def _new_bytes(self, handle: int) -> bytes:
-        """To the last line end. The bytes before what is new tell whether it is still the same file."""
+        """Read to the last newline. The bytes before the new ones show whether it is still the same file."""
         if os.pread(handle, len(self._mark), self._offset - len(self._mark)) != self._mark:
             self._forget()
         chunks = []
@@ -109,15 +112,15 @@ class MetricsTail:
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The object in a line; None where a crash cut it off."""
+    """Return the object in a line; None if a crash cut it off."""
     try:
         return _decoder.decode(line)
-    except NOT_JSON:
+    except _NOT_JSON:
         return None
 
 
 def as_number(value: Any) -> float | None:
-    """A number in a line; the strings `nan`, `inf` and `-inf` are numbers that JSON lacks."""
+    """Return a value as a number, or None; `nan`, `inf` and `-inf` are strings, as JSON lacks them."""
     if isinstance(value, bool):
         return None
     if not isinstance(value, int | float) and value not in ("nan", "inf", "-inf"):
@@ -125,14 +128,14 @@ def as_number(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return None  # hundreds of digits measure nothing
+        return None  # an integer of hundreds of digits
 
 
 def metrics_in(line: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a line, less its place; none of a line of settings, text or end."""
-    if line.keys() & _NO_ITERATION:
+    """Return the metrics of a line; none if it holds settings, a text or the final status."""
+    if line.keys() & _NOT_NUMBERS:
         return {}
-    found = {name: as_number(value) for name, value in line.items() if name not in NOT_METRICS}
+    found = {name: as_number(value) for name, value in line.items() if name not in _NOT_METRICS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -155,7 +158,7 @@ def _add_line(
     wanted: tuple[str, ...] | None,
 ) -> None:
     for name in line if wanted is None else wanted:
-        if name not in line or name in NOT_METRICS or (axis == "seconds" and name == "seconds"):
+        if name not in line or name in _NOT_METRICS or (axis == "seconds" and name == "seconds"):
             continue
         value = as_number(line[name])
         if value is not None and math.isfinite(value):
@@ -165,12 +168,12 @@ def _add_line(
 
 
 def _extremes(values: list[float], max_points: int) -> list[int]:
-    """The places of the first and the last value, and of the least and the greatest of every stretch between."""
-    count, stretches = len(values), max((max_points - 2) // 2, 1)
+    """Return the indices of the first and the last value, and of the lowest and highest of every interval between."""
+    count, intervals = len(values), max((max_points - 2) // 2, 1)
     kept = {0, count - 1}
-    for number in range(stretches):
-        places = range(number * count // stretches, (number + 1) * count // stretches)
-        kept |= {min(places, key=values.__getitem__), max(places, key=values.__getitem__)}
+    for number in range(intervals):
+        indices = range(number * count // intervals, (number + 1) * count // intervals)
+        kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
     return sorted(kept)
 
 
@@ -199,9 +202,7 @@ _MAIN = (
     "llm/cost",
     "llm/unpriced",
 )
-
-
-# A mean over the whole run is shown only where none of these, which say more, is there.
+# A mean over the whole run is shown only if none of these, which say more, is known.
 _INSTEAD = {
     "run/val/reward_mean": {"val/reward_mean"},
     "run/train/reward_mean": {"train/reward_mean"},
@@ -211,7 +212,7 @@ _INSTEAD = {
 
 
 def main_metrics(names: Collection[str]) -> list[str]:
-    """Those that people ask for first, in that order; of unknown ones the first few, so that there are some."""
+    """Return the metrics to show first, in that order; if none is known, the first few names."""
     intervals = [name for name in names if name.startswith("val/") and {f"{name}_low", f"{name}_high"} <= set(names)]
     order = [_MAIN[0], *sorted(intervals), *_MAIN[1:]]  # a mean of a group of validation tasks has an interval
     known = [name for name in order if name in names and not _INSTEAD.get(name, set()).intersection(names)]
@@ -219,5 +220,5 @@ def main_metrics(names: Collection[str]) -> list[str]:
 
 
 def is_loss(name: str) -> bool:
-    """Whether less is better."""
+    """Return whether lower is better."""
     return name.endswith("loss")

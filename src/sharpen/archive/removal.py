@@ -1,4 +1,4 @@
-"""Removing a run: out of sight under another name first, then from the disk: no half of one ever looks like a run."""
+"""Remove a run: its folder is renamed first and deleted then, so that a half-deleted one never looks like a run."""
 
 import fcntl
 import os
@@ -14,54 +14,54 @@ from ..runs.lock import FolderLock, is_served
 from ..store.sqlite_schema import open_files
 from .catalog import RunEntry
 
-# Every connection to a SQLite file in WAL mode holds a lock on some of these bytes from its first question to its end.
+# Every connection to a SQLite file in WAL mode locks some of these bytes from its first query until it closes.
 _SHARED_START, _SHARED_BYTES = 0x40000002, 510
-_ASIDE = re.compile(r"\..+\.removed-(\d+)")
+_RENAMED = re.compile(r"\..+\.removed-(\d+)")
 
 
 def remove_run(entry: RunEntry) -> None:
-    """Remove the folder of a run with everything in it. A run that goes on, and a folder that may hold other things,
-    are refused."""
+    """Remove the folder of a run with everything in it.
+
+    Raises:
+        RunError: The run is running, or its store is in use.
+        ConfigError: The folder may hold other things.
+    """
     check_removable(entry)
-    with _kept_from_others(entry.path), _store_kept_from_others(entry):
-        aside = entry.path.with_name(f".{entry.path.name}.removed-{os.getpid()}")
+    with _locked_folder(entry.path), _locked_store(entry):
+        renamed = entry.path.with_name(f".{entry.path.name}.removed-{os.getpid()}")
         try:
-            entry.path.rename(aside)
+            entry.path.rename(renamed)
         except OSError as error:
-            raise RunError(f"the run {entry.name!r} cannot be removed: {in_words(error)}") from error
-    _delete(aside)
+            raise RunError(f"cannot remove run {entry.name!r}: {in_words(error)}") from error
+    _delete(renamed)
     _delete_leftovers(entry.path.parent)
 
 
 def check_removable(entry: RunEntry) -> None:
-    """Refuse what must not be removed, before anything is."""
+    """Raise if a run must not be removed."""
     path = entry.path
     if not path.is_dir() or path.is_symlink():
-        kind = "a link" if path.is_symlink() else "no folder"
-        raise UnknownIdError(f"{str(path)!r} is {kind}, not the folder of a run: nothing was removed")
-    now = RunEntry.of(path)  # the entry may be of a while ago
+        kind = "a symbolic link" if path.is_symlink() else "not a folder"
+        raise UnknownIdError(f"nothing was removed: {str(path)!r} is {kind}")
+    now = RunEntry.of(path)  # the entry may be outdated
     if now.is_running:
-        raise RunError(f"the run {entry.name!r} is running: {_how_to_wait(now)}")
+        has_lock = (now.path / ".lock").exists()
+        hint = "stop it first" if has_lock else "its files changed within the last minutes; stop it, or wait a little"
+        raise RunError(f"run {entry.name!r} is running: {hint}")
     if is_served(path):
-        raise RunError(f"the store of the run {entry.name!r} is being served: stop that server first")
+        raise RunError(f"the store of run {entry.name!r} is being served; stop that server first")
     if Path.cwd().is_relative_to(path.resolve()):
-        raise ConfigError(f"{str(path)!r} holds the working folder: leave it first")
+        raise ConfigError(f"{str(path)!r} contains the working directory; leave it first")
     is_own_folder = now.kind in ("agents", "fine-tuning") or path.parent.resolve() == runs_root().resolve()
     if not is_own_folder or entry.store_name != now.store_name or (path / ".git").exists():
-        raise ConfigError(f"{str(path)!r} may hold more than a run: remove it by hand, if nothing in it is needed")
-    with _store_kept_from_others(now):
+        raise ConfigError(f"{str(path)!r} may hold more than a run; delete it manually if nothing in it is needed")
+    with _locked_store(now):
         pass
 
 
-def _how_to_wait(entry: RunEntry) -> str:
-    if (entry.path / ".lock").exists():
-        return "stop it first"
-    return "its files have changed within the last minutes; stop it, or wait a little"
-
-
 @contextmanager
-def _kept_from_others(path: Path) -> Iterator[None]:
-    """Nobody goes on with a run while it is moved aside."""
+def _locked_folder(path: Path) -> Iterator[None]:
+    """Prevent a resume of the run while it is renamed."""
     if not (path / ".lock").exists():
         yield
         return
@@ -74,17 +74,17 @@ def _kept_from_others(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _store_kept_from_others(entry: RunEntry) -> Iterator[None]:
-    """A store alone has no lock of its own, but whoever has it open holds one of SQLite's, however long it is idle."""
+def _locked_store(entry: RunEntry) -> Iterator[None]:
+    """Lock a store by itself: it has no lock file, but an open connection holds one of SQLite's locks, even if idle."""
     path = entry.store_path
     if path is None or entry.kind != "store":
         yield
         return
-    # Of a file that is open here nothing else may be asked: closing a second descriptor drops the locks of the first.
-    handle = None if open_files.has(path) else _locked(path)
+    # A file that is open in this process must not be opened again: closing a second descriptor drops the locks.
+    handle = None if open_files.has(path) else _exclusive_lock(path)
     if handle is None:
         raise RunError(
-            f"the store {str(path)!r} is open somewhere, such as in a store server or a dashboard: stop that first"
+            f"the store {str(path)!r} is open elsewhere, such as in a store server or a dashboard; stop that first"
         )
     try:
         yield
@@ -92,15 +92,15 @@ def _store_kept_from_others(entry: RunEntry) -> Iterator[None]:
         os.close(handle)
 
 
-def _locked(path: Path) -> int | None:
-    """A descriptor that keeps all others out; None where somebody has the file open."""
+def _exclusive_lock(path: Path) -> int | None:
+    """Return a descriptor that locks the file exclusively; None if another process has it open."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise RunError(f"nobody can tell whether the store {str(path)!r} is in use: {in_words(error)}") from error
+        raise RunError(f"cannot check whether the store {str(path)!r} is in use: {in_words(error)}") from error
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_START)
-    except (BlockingIOError, PermissionError):  # which of the two, depends on the system
+    except (BlockingIOError, PermissionError):  # which of the two depends on the system
         os.close(handle)
         return None
     return handle
@@ -111,14 +111,14 @@ def _delete(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise RunError(
-            f"the run is out of the way, but {str(folder)!r} could not be deleted whole: {in_words(error)}"
+            f"the run was renamed to {str(folder)!r}, but could not be deleted completely: {in_words(error)}"
         ) from error
 
 
 def _delete_leftovers(root: Path) -> None:
-    """Those of removals that were killed."""
+    """Delete what killed removals left behind."""
     for path in root.glob(".*.removed-*"):
-        match = _ASIDE.fullmatch(path.name)
+        match = _RENAMED.fullmatch(path.name)
         if match and not _is_alive(int(match[1])):
             shutil.rmtree(path, ignore_errors=True)
 

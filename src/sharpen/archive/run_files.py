@@ -1,4 +1,7 @@
-"""`RunFiles`: the files in the folder of a run, and what kind of run they make it."""
+"""`RunFiles`: the files in the folder of a run, and which kind of run they belong to.
+
+A damaged or missing file counts as empty, so that the others can still be read.
+"""
 
 import fcntl
 import math
@@ -13,20 +16,20 @@ from ..files import read_json
 from ..runs.history import is_of_last_start, moment
 from .curves import as_number, decode_line, metrics_in
 
-Kind = Literal["agents", "simulator", "fine-tuning", "store"]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
+RunKind = Literal["agents", "simulator", "fine-tuning", "store"]
+_KINDS: tuple[RunKind, ...] = get_args(RunKind)
 _STAGE = re.compile(r"(\d+)-.+")
 _TAIL_BYTES, _TAIL_LINES, _LINE_BYTES = 65_536, 200, 10_000_000
 _STORE = "store.db"
 
 
 class RunFiles:
-    """The listing of a folder, read once. A store file by itself is a folder with nothing else in it."""
+    """The files of a folder, listed once. A store file by itself counts as a folder with nothing else in it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name, self.store_name = path, path.name, _STORE
         self.problem: OSError | None = None
-        """Why the folder cannot be looked into."""
+        """Why the folder cannot be listed."""
         self.names = self._listing()
         if path.is_file():
             self.path = path.parent
@@ -45,7 +48,7 @@ class RunFiles:
             self.problem = error
             return set()
 
-    # -- what it is ----------------------------------------------------------------------------------
+    # -- kind ----------------------------------------------------------------------------------------
 
     @property
     def is_run(self) -> bool:
@@ -53,7 +56,7 @@ class RunFiles:
 
     @cached_property
     def is_run_with_records(self) -> bool:
-        """Whether there is more than a store. A folder with a model has a config.json, too."""
+        """Whether there is more than a store. The config.json of a model does not count."""
         return "metrics.jsonl" in self.names or (
             "config.json" in self.names and (".lock" in self.names or "components" in self._config)
         )
@@ -63,19 +66,19 @@ class RunFiles:
         return self.store_name in self.names
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> RunKind:
         if not self.is_run_with_records:
             return "store"
-        if (told := self._config.get("kind")) in _KINDS:
-            return told  # type: ignore[no-any-return]
+        if (kind := self._config.get("kind")) in _KINDS:
+            return kind  # type: ignore[no-any-return]
         if "settings.json" in self.names and "components" not in self._config:
             return "fine-tuning"
         return "agents" if "config.json" in self.names or ".lock" in self.names else "simulator"
 
     @property
     def is_recorded(self) -> bool:
-        """Whether config.json says what it was made of and result.json how it ended: runs of agents, and all that
-        `sharpen train` makes."""
+        """Whether config.json holds its configuration and result.json how it ended: true for runs of agents, and for
+        all runs of `sharpen train`."""
         return self.kind == "agents" or "kind" in self._config
 
     # -- small files ---------------------------------------------------------------------------------
@@ -85,7 +88,7 @@ class RunFiles:
         return _dict_in(self.path / "config.json") if "config.json" in self.names else {}
 
     def settings(self) -> dict[str, Any]:
-        """What the run was made of."""
+        """Return the configuration of the run."""
         if self.is_recorded:
             return self._config
         if self.kind == "fine-tuning":
@@ -93,17 +96,17 @@ class RunFiles:
         return fields_of(self._first_line, "config") if self.kind == "simulator" else {}
 
     def result(self) -> dict[str, Any]:
-        """How it ended; empty where nobody has written it."""
+        """Return how the run ended; empty if that was not written."""
         has_one = "result.json" in self.names and (self.is_recorded or self.kind == "fine-tuning")
         return _dict_in(self.path / "result.json") if has_one else {}
 
     def stages(self) -> list[Path]:
-        """The folders `1-…`, `2-…` of a sequence."""
+        """Return the folders `1-…`, `2-…` of a sequence."""
         found = [(int(match[1]), match[0]) for name in self.names if (match := _STAGE.fullmatch(name))]
         return [path for _, name in sorted(found) if (path := self.path / name).is_dir()]
 
     def prompt_folders(self) -> list[Path]:
-        """Those with the candidates of a search."""
+        """Return the folders with candidates of a prompt search."""
         if self.kind != "agents":
             return []
         here = [self.path / "prompts"] if "prompts" in self.names else []
@@ -130,7 +133,7 @@ class RunFiles:
             with open(self.path / "metrics.jsonl", "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(size - _TAIL_BYTES, 0))
-                # What stands behind the last line end was cut off, or is being written.
+                # Text after the last newline was cut off, or is being written.
                 return file.read().rsplit(b"\n", _TAIL_LINES + 1)[-_TAIL_LINES - 1 : -1]
         except FileNotFoundError:
             return []
@@ -140,9 +143,10 @@ class RunFiles:
         return next((line for line in map(decode_line, reversed(self._last_lines)) if line is not None), {})
 
     def last_metrics(self) -> dict[str, float]:
-        """The last value of each metric. That of an iteration counts before the mean over the run of the same name.
+        """Return the last value of each metric; that of an iteration replaces the mean over the run of the same name.
 
-        A line with no other names than a later one has nothing to add, and is not decoded."""
+        A line with the same names as a later one adds nothing, and is not decoded.
+        """
         progress: dict[str, float] = {}
         iterations: dict[str, float] = {}
         seen: set[tuple[bytes, ...]] = set()
@@ -156,47 +160,47 @@ class RunFiles:
         return progress | iterations
 
     def last_status(self) -> str | None:
-        """How the loggers were told that it ended, if that is the last thing they were told."""
+        """Return the final status that was logged, if it is the last line."""
         return text_in(self._last_line, "status")
 
     # -- times ---------------------------------------------------------------------------------------
 
     def started(self, settings: dict[str, Any]) -> float | None:
-        told = moment(settings.get("started"))
-        if told is not None or self.is_recorded:
-            return told
+        recorded = moment(settings.get("started"))
+        if recorded is not None or self.is_recorded:
+            return recorded
         return _finite(self._first_line.get("time"))
 
     def last_time(self) -> float | None:
-        """When something was last written down."""
+        """Return the time of the last line of the metrics."""
         return _finite(self._last_line.get("time"))
 
     @property
     def made_at(self) -> int:
-        """For an order among runs that began within one second; of a store alone when it was last written."""
+        """The time that orders runs started within one second; for a store by itself, when it was last written."""
         return _mtime_ns(self.path / (".lock" if ".lock" in self.names else self.store_name))
 
     def is_of_last_start(self, result: dict[str, Any], settings: dict[str, Any]) -> bool:
-        """Whether the result says how the run ended when it was started or resumed last."""
+        """Return whether the result belongs to the last start or resume of the run."""
         lines = (line for line in map(decode_line, reversed(self._last_lines)) if line is not None)
         progress = next((line for line in lines if "step" not in line), {})
         return is_of_last_start(settings, result, progress, self.last_status())
 
     def changed_within(self, now: float, seconds: float) -> bool:
-        """Whether something was written lately, as the last line of the metrics says; of a store alone, its files."""
+        """Return whether a line of metrics is this recent; for a store by itself, its files."""
         if self.kind != "store":
             return now - (self.last_time() or 0.0) < seconds
         watched = (self.store_name, f"{self.store_name}-wal")
         return now - max(_mtime_ns(self.path / name) for name in watched) / 1e9 < seconds
 
     def is_locked(self) -> bool:
-        """Whether a process works on the run. The lock is asked for to share, and let go at once."""
+        """Return whether a process is running the run. A shared lock is tried, and released at once."""
         if ".lock" not in self.names:
             return False
         try:
             handle = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return False  # gone meanwhile, or somebody else's
+            return False  # removed meanwhile, or another user's
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -207,12 +211,12 @@ class RunFiles:
 
 
 def metrics_of(result: dict[str, Any]) -> dict[str, float]:
-    """The numbers that a result holds."""
+    """Return the metrics of a result."""
     return metrics_in(fields_of(result, "metrics") or fields_of(result, "final_metrics"))
 
 
 def fields_of(value: dict[str, Any], name: str) -> dict[str, Any]:
-    """The object under a name; empty where there is none."""
+    """Return the object under a name; empty if there is none."""
     found = value.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -236,7 +240,6 @@ def is_sqlite_file(path: Path) -> bool:
 
 
 def _dict_in(path: Path) -> dict[str, Any]:
-    """A damaged file tells nothing: the others still do."""
     try:
         return read_json(path, kind=dict)
     except (OSError, ConfigError):

@@ -224,7 +224,7 @@ def remove_runs(arguments: argparse.Namespace) -> int | None:
     """Remove runs, all or, where one cannot be removed, none."""
     from ..archive.removal import check_removable, remove_run
 
-    out, entries = Output.of(arguments), _found(arguments.names, must_be_alone=True)
+    out, entries = Output.of(arguments), _found(arguments.names, must_be_unique=True)
     for entry in entries:
         check_removable(entry)
     if not arguments.yes and not _agrees(out, entries):
@@ -239,12 +239,12 @@ def remove_runs(arguments: argparse.Namespace) -> int | None:
     return None
 
 
-def _found(names: Sequence[str], *, must_be_alone: bool = False) -> list["RunEntry"]:
+def _found(names: Sequence[str], *, must_be_unique: bool = False) -> list["RunEntry"]:
     """Each once, also where two names mean the same."""
     from ..archive.catalog import RunCatalog
 
     catalog = RunCatalog()
-    found = [catalog.find(name, must_be_alone=must_be_alone) for name in names]
+    found = [catalog.find(name, must_be_unique=must_be_unique) for name in names]
     return list({entry.path: entry for entry in found}.values())
 
 
