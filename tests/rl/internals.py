@@ -6,7 +6,6 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.rl.env_parts import EnvParts
-    from sharpen.rl.episodes_logger import EpisodesLogger
     from sharpen.rl.noise import EpisodeNoise
     from sharpen.rl.order_execution.data import Ticks, open_stock, write_stock
     from sharpen.rl.order_execution.market import FEATURES, log_prices
@@ -28,5 +27,6 @@ if TYPE_CHECKING:
     from sharpen.rl.policies.sac import soft_q_target, squashed_gaussian
     from sharpen.rl.spaces import SpaceCheck
     from sharpen.rl.trees import stack
+    from sharpen.rl.writers import EpisodesLogger
 
 __getattr__ = imports_on_use(__file__)

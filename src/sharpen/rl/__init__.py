@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         Interpreter as Interpreter,
         StateInterpreter as StateInterpreter,
     )
-    from .log_collector import LogCollector as LogCollector
-    from .log_writer import LogBuffer as LogBuffer, LogWriter as LogWriter
+    from .logging import LogBuffer as LogBuffer, LogCollector as LogCollector, LogWriter as LogWriter
     from .old_gym import OldGymEnv as OldGymEnv
     from .policies import (
         DQN as DQN,
@@ -104,8 +103,7 @@ _MODULES = {
     ".episodes": ("EpisodeBatch",),
     ".finite_env": ("FiniteDummyVectorEnv", "FiniteEnvType", "FiniteVectorEnv", "vectorize_env"),
     ".interpreter": ("ActionInterpreter", "Interpreter", "StateInterpreter"),
-    ".log_collector": ("LogCollector",),
-    ".log_writer": ("LogBuffer", "LogWriter"),
+    ".logging": ("LogBuffer", "LogCollector", "LogWriter"),
     ".old_gym": ("OldGymEnv",),
     ".policies": ("DQN", "MLP", "PPO", "SAC", "ModulePolicy", "ReplayBuffer", "SB3Policy", "Tianshou04Policy"),
     ".policy": ("Actions", "Actor", "Policy"),

@@ -9,7 +9,7 @@ from ..errors import TransportError
 from .aux_info import AuxiliaryInfoCollector
 from .env_wrapper import EnvWrapper
 from .interpreter import ActionInterpreter, StateInterpreter
-from .log_collector import LogCollector
+from .logging import LogCollector
 from .reward import Reward
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from .env_parts import EnvParts
 from .finite_env import FiniteEnvType, FiniteVectorEnv, vectorize_env
-from .log_writer import LogWriter
+from .logging import LogWriter
 from .vector_simulator import FiniteVectorSimulatorEnv, VectorSimulator
 
 PART_BYTES = 1 << 20  # parts above this are compared by identity only

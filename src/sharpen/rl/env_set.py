@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import EpisodeError
 from ..loggers import LogLevel
 from .env_wrapper import EnvWrapper
-from .log_collector import Logs
+from .logging import Logs
 from .reward import as_number
 from .rows import Rows
 from .spaces import row_writer

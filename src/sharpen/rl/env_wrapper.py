@@ -17,7 +17,7 @@ from ..errors import InvalidInputError
 from ..loggers import LogLevel
 from .aux_info import AuxiliaryInfoCollector
 from .interpreter import ActionInterpreter, Interpreter, ObsType, PolicyActType, StateInterpreter, Validate
-from .log_collector import LogCollector, Logs
+from .logging import LogCollector, Logs
 from .reward import Reward, as_number
 from .seed import InitialStateType
 from .simulator import ActType, Simulator, StateType, _building

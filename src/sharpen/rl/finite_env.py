@@ -19,7 +19,7 @@ from ..errors import ConfigError, GymSpaceValidationError, InvalidInputError
 from ..loggers import LogLevel
 from .env_set import PERIODIC, Begin, EnvSet, Note, Settings
 from .env_wrapper import EnvWrapper, SeedsExhausted
-from .log_writer import LogWriter
+from .logging import LogWriter
 from .rows import Rows
 from .seeds import Seeds, fresh_entropy
 from .trees import Array, Tree, copied, map_tree, rows

@@ -15,7 +15,7 @@ from ..errors import ConfigError, EpisodeError, RewardError
 from .env_set import Begin, Note, Settings
 from .env_wrapper import SeedsExhausted
 from .finite_env import FiniteVectorEnv
-from .log_writer import LogWriter
+from .logging import LogWriter
 from .noise import EpisodeNoise
 from .seed import InitialStateType
 from .trees import Array, Tree, copied, map_tree, rows

@@ -17,7 +17,7 @@ from ..checks import check_int
 from ..errors import ConfigError, WorkerDiedError
 from .env_set import SHOWN, Begin, Note, Settings
 from .finite_env import EnvFactory, FiniteVectorEnv, seeds_of
-from .log_writer import LogWriter
+from .logging import LogWriter
 from .rows import Rows, check_fixed, map_shared, new_shared_file
 from .trees import Array
 from .worker_link import OPEN, ROUND, Opening, Work

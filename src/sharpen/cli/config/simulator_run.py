@@ -13,15 +13,15 @@ from ...callbacks import Callback, Checkpoint
 from ...components.paths import class_path
 from ...errors import ConfigError
 from ...loggers import JsonlLogger
-from ...rl.episodes_logger import EpisodesLogger
-from ...rl.log_writer import LogWriter
+from ...rl.logging import LogWriter
+from ...rl.writers import EpisodesLogger
 from ...trainer.loop_parts import make_callbacks, make_loggers
 from ...trainer.result import RunResult
 from .recorded_run import RecordedRun
 from .simulator import STATES, listener_specs, make_vessel, read_states, trainer_settings
 
 if TYPE_CHECKING:
-    from ...rl.log_writer import Contents
+    from ...rl.logging import Contents
     from .train_config import TrainConfig
 
 LATEST = Path("checkpoints") / "latest.pth"

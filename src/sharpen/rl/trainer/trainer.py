@@ -24,7 +24,7 @@ from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ...stats import ended_worse
 from ..env_pool import EnvPool
 from ..finite_env import FiniteEnvType, FiniteVectorEnv
-from ..log_writer import LogBuffer, LogWriter
+from ..logging import LogBuffer, LogWriter
 from ..seed import SeedIterator
 from .vessel import TrainingVesselBase
 

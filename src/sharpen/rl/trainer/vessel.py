@@ -20,7 +20,7 @@ from ..data_queue import DataQueue
 from ..episodes import EpisodeBatch
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
-from ..log_writer import is_number
+from ..logging import is_number
 from ..policy import Policy
 from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator

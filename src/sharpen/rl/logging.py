@@ -1,25 +1,99 @@
-"""`LogWriter`: what becomes of the logs of episodes, in the trainer's process; and `LogBuffer`, which makes metrics."""
+"""Logs of episodes: `LogCollector` gathers them beside the environment, a `LogWriter` receives them in the trainer.
 
+A step logs values by name, each with a level; what is below the level that any writer wants never leaves its process.
+A writer gets an episode when it ends, or step by step if it asks for that. `LogBuffer` turns them into metrics.
+"""
+
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..loggers import LogLevel, Metrics
-from .log_collector import Logs
 
+Logs: TypeAlias = dict[str, tuple[int, Any]]
+"""What a step logged: the level and the value by name."""
 Contents: TypeAlias = dict[str, Any]
 """What a step logged, by name, at the levels that the writer wants."""
 
-STEPWISE = ("log_step", "on_env_step", "on_env_reset")
+
+class LogCollector:
+    """Holds what is logged in the current step. Values below `min_loglevel` are dropped."""
+
+    def __init__(self, min_loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        self._min_loglevel = int(min_loglevel)
+        self._logged: Logs = {}
+
+    @property
+    def min_loglevel(self) -> int:
+        return self._min_loglevel
+
+    def set_min_loglevel(self, level: int | LogLevel) -> None:
+        self._min_loglevel = int(level)
+
+    def reset(self) -> None:
+        """Forget the last step; the next one begins."""
+        self._logged = {}
+
+    def _put(self, name: str, value: Any, loglevel: int) -> None:
+        if loglevel < self._min_loglevel:
+            return
+        if name in self._logged:
+            raise ValueError(f"{name!r} was logged twice in one step: use another name, or call reset() between steps")
+        self._logged[name] = (int(loglevel), value)
+
+    def add_string(self, name: str, string: str, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        """Log a text."""
+        if not isinstance(string, str):
+            raise TypeError(f"{name!r} must be a str, not {type(string).__name__}: {string!r}")
+        self._put(name, string, loglevel)
+
+    def add_scalar(self, name: str, scalar: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        """Log a number, or an array or tensor of one element, as a float; an episode has the mean of its steps."""
+        self._put(name, scalar if type(scalar) is float else _number(name, scalar), loglevel)
+
+    def add_array(self, name: str, array: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        """Log an array, or a `DataFrame` or `Series` of pandas."""
+        if not isinstance(array, np.ndarray) and type(array).__name__ not in ("DataFrame", "Series"):
+            raise TypeError(f"{name!r} must be an array, not {type(array).__name__}: {array!r}")
+        self._put(name, array, loglevel)
+
+    def add_any(self, name: str, obj: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        """Log any value that can be pickled."""
+        self._put(name, obj, loglevel)
+
+    def add(self, name: str, value: Any, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
+        """Log a value as a scalar, a string or anything else, depending on its type."""
+        if isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0:
+            self.add_scalar(name, value, loglevel)
+        elif isinstance(value, str):
+            self.add_string(name, value, loglevel)
+        else:
+            self.add_any(name, value, loglevel)
+
+    def logs(self) -> Logs:
+        """Return what the current step has logged so far."""
+        return self._logged
+
+
+def _number(name: str, scalar: Any) -> float:
+    if hasattr(scalar, "item") and getattr(scalar, "ndim", 0) <= 1:  # numpy or torch
+        try:
+            scalar = scalar.item()
+        except (ValueError, RuntimeError):
+            raise TypeError(f"{name!r} must be a number, not an array of shape {tuple(scalar.shape)}") from None
+    if not isinstance(scalar, numbers.Real):
+        raise TypeError(f"{name!r} must be a number, not {type(scalar).__name__}: {scalar!r}")
+    return float(scalar)
 
 
 class LogWriter:
-    """Counts steps and episodes and hands their logs to `log_step` and `log_episode`, which subclasses override.
+    """Counts steps and episodes and passes their logs to `log_step` and `log_episode`, which subclasses override.
 
     `episode_count` and `step_count` count the current collection, `global_episode` and `global_step` all of them.
-    A writer that overrides `log_step` (or `on_env_step`, `on_env_reset`) is called at every step, which has its price;
-    all others hear of an episode once, at its end. Of a vector simulator, all hear of whole episodes only.
+    A writer that overrides `log_step` (or `on_env_step`, `on_env_reset`) is called at every step, which is slow; any
+    other is called once per episode, at its end. A vector simulator reports whole episodes only.
     """
 
     episode_count: int
@@ -37,15 +111,16 @@ class LogWriter:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether each step must be told at once."""
-        return any(getattr(type(self), name) is not getattr(LogWriter, name) for name in STEPWISE)
+        """Whether this writer must be called at every step."""
+        names = ("log_step", "on_env_step", "on_env_reset")
+        return any(getattr(type(self), name) is not getattr(LogWriter, name) for name in names)
 
     @property
     def active_env_ids(self) -> set[int]:
         return set(self.episode_lengths)
 
     def clear(self) -> None:
-        """Begin a collection."""
+        """Reset the counts of the collection."""
         self.episode_count = self.step_count = 0
         self.episode_lengths.clear()
         self.episode_rewards.clear()
@@ -65,9 +140,9 @@ class LogWriter:
 
     @staticmethod
     def aggregation(array: Sequence[Any], name: str | None = None) -> Any:
-        """One value for an episode's steps: rewards are summed, other floats averaged, else the first one counts."""
+        """Return one value for an episode: the sum of rewards, the mean of other floats, the first of anything else."""
         if len(array) == 0:
-            raise ValueError("there is nothing to aggregate: the sequence is empty")
+            raise ValueError("cannot aggregate an empty sequence")
         if name == "reward":
             return np.sum(array)
         if isinstance(array[0], float | np.floating):
@@ -77,20 +152,20 @@ class LogWriter:
     # -- overridable ---------------------------------------------------------------------------------
 
     def log_episode(self, length: int, rewards: list[float], contents: list[Contents]) -> None:
-        """An episode is over: its rewards, and what each of its steps logged."""
+        """Handle a finished episode: its rewards, and what each of its steps logged."""
 
     def log_step(self, reward: float, contents: Contents) -> None:
-        """A step was made."""
+        """Handle one step."""
 
     def on_env_all_ready(self) -> None:
-        """A collection begins."""
+        """Handle the start of a collection."""
         self.clear()
 
     def on_env_all_done(self) -> None:
-        """A collection is over."""
+        """Handle the end of a collection."""
 
     def on_env_reset(self, env_id: int, obs: Any) -> None:
-        """An episode begins."""
+        """Handle the start of an episode."""
         self._begin(env_id)
 
     def _begin(self, env_id: int) -> None:
@@ -99,9 +174,9 @@ class LogWriter:
         self.episode_logs[env_id] = []
 
     def on_env_step(self, env_id: int, obs: Any, rew: float, done: bool, info: Mapping[str, Any]) -> None:
-        """A step of one environment, told at once."""
+        """Handle a step of one environment; called only if `wants_steps`."""
         if env_id not in self.episode_lengths:
-            self._begin(env_id)  # an override of on_env_reset need not call its base
+            self._begin(env_id)  # an override of on_env_reset may not have called its base
         contents = self._wanted(info.get("log") or {})
         self._count(env_id, steps=1)
         self.episode_rewards[env_id].append(rew)
@@ -113,7 +188,7 @@ class LogWriter:
             self.log_episode(length, self.episode_rewards.pop(env_id), self.episode_logs.pop(env_id))
 
     def on_env_episode(self, env_id: int, rewards: list[float], logs: Sequence[tuple[int, Logs]]) -> None:
-        """A whole episode of one environment, told at its end: its rewards, and the logs of some of its steps."""
+        """Handle a finished episode of one environment: its rewards, and the logs of some of its steps."""
         shows_reward = self.loglevel <= LogLevel.PERIODIC
         contents: list[Contents] = [{"reward": reward} if shows_reward else {} for reward in rewards]
         for step, step_logs in logs:
@@ -125,7 +200,7 @@ class LogWriter:
         self.log_episode(len(rewards), rewards, contents)
 
     def on_env_episodes(self, returns_E: Sequence[float], lengths_E: Sequence[int]) -> None:
-        """Many episodes of a vector simulator, which keeps only their sums."""
+        """Handle finished episodes of a vector simulator, which keeps only their returns and lengths."""
         for total, length in zip(returns_E, lengths_E, strict=True):
             self.step_count += length
             self.global_step += length
@@ -149,7 +224,7 @@ class LogWriter:
         self.global_episode += 1
 
     def episode_wise(self, contents: Sequence[Contents]) -> Contents:
-        """One value per name for an episode; a step that did not log a name does not count for it."""
+        """Return one value per name for an episode; only the steps that logged a name count for it."""
         values: dict[str, list[Any]] = {}
         for step in contents:
             for name, value in step.items():
@@ -158,7 +233,7 @@ class LogWriter:
 
 
 class LogBuffer(LogWriter):
-    """Keeps the metrics of the last episode and the averages of the collection, and tells a callback of both.
+    """Keeps the metrics of the last episode and the averages of the collection, and calls `callback` for both.
 
     `callback(on_episode, on_collect, log_buffer)` is called after each episode and after each collection. An average
     counts only the episodes that logged the metric.
@@ -192,7 +267,7 @@ class LogBuffer(LogWriter):
         self.callback(True, False, self)
 
     def on_env_episodes(self, returns_E: Sequence[float], lengths_E: Sequence[int]) -> None:
-        """All at once: thousands of episodes end in a second there."""
+        """Count all episodes at once: thousands of them may end in a second."""
         if not len(returns_E):
             return
         self.episode_count += len(returns_E)
@@ -212,16 +287,16 @@ class LogBuffer(LogWriter):
         self.callback(False, True, self)
 
     def episode_metrics(self) -> dict[str, float]:
-        """The metrics of the last episode."""
+        """Return the metrics of the last episode."""
         if self._latest is None:
-            raise ValueError("no episode has finished yet, so there are no metrics of the last one")
+            raise ValueError("no episode has finished yet, so there are no episode metrics")
         return dict(self._latest)
 
     def collect_metrics(self) -> dict[str, float]:
-        """The averages over the episodes of the collection."""
+        """Return the averages over the episodes of the collection."""
         return self._means.means()
 
 
 def is_number(value: Any) -> bool:
-    """Whether a metric can be made of it."""
+    """Return whether a value can be a metric."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
