@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.rl.env_parts import EnvParts
-    from sharpen.rl.noise import EpisodeNoise
+    from sharpen.rl.env_wrapper import EnvParts
     from sharpen.rl.order_execution.data import Ticks, open_stock, write_stock
     from sharpen.rl.order_execution.market import FEATURES, log_prices
     from sharpen.rl.order_execution.order import save_orders
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     )
     from sharpen.rl.policies.replay import n_step_returns, transitions
     from sharpen.rl.policies.sac import soft_q_target, squashed_gaussian
+    from sharpen.rl.seed import EpisodeNoise
     from sharpen.rl.spaces import SpaceCheck
     from sharpen.rl.trees import stack
     from sharpen.rl.writers import EpisodesLogger

@@ -164,7 +164,7 @@ sys.path.insert(0, {root!r})
 print("main", flush=True)  # a worker that ran this script again would print it again
 from tests.rl.toys import *
 from sharpen.rl import *
-from sharpen.rl.env_parts import EnvParts
+from sharpen.rl.env_wrapper import EnvParts
 
 class Slow(Countdown):
     def step(self, action):
@@ -283,7 +283,7 @@ import os, sys, time
 sys.path.insert(0, {root!r})
 from tests.rl.toys import *
 from sharpen.rl import *
-from sharpen.rl.env_parts import EnvParts
+from sharpen.rl.env_wrapper import EnvParts
 
 class Slow(Countdown):
     def step(self, action):

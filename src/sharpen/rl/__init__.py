@@ -1,6 +1,6 @@
 """Policies in simulators: the parts, the trainer, the policies.
 
-Names are loaded when they are first used: torch only with the policies, and a worker process loads what it needs.
+Names are loaded when they are first used, so torch is only loaded with the policies.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
         EnvWrapper as EnvWrapper,
         EnvWrapperStatus as EnvWrapperStatus,
         InfoDict as InfoDict,
+        OldGymEnv as OldGymEnv,
         SeedsExhausted as SeedsExhausted,
     )
-    from .episodes import EpisodeBatch as EpisodeBatch
     from .finite_env import (
         FiniteDummyVectorEnv as FiniteDummyVectorEnv,
         FiniteEnvType as FiniteEnvType,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         StateInterpreter as StateInterpreter,
     )
     from .logging import LogBuffer as LogBuffer, LogCollector as LogCollector, LogWriter as LogWriter
-    from .old_gym import OldGymEnv as OldGymEnv
     from .policies import (
         DQN as DQN,
         MLP as MLP,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
         SB3Policy as SB3Policy,
         Tianshou04Policy as Tianshou04Policy,
     )
-    from .policy import Actions as Actions, Actor as Actor, Policy as Policy
+    from .policy import Actions as Actions, Actor as Actor, EpisodeBatch as EpisodeBatch, Policy as Policy
     from .reward import Reward as Reward, RewardCombination as RewardCombination
     from .seed import InitialStateType as InitialStateType, SeedIterator as SeedIterator
     from .simulator import ActType as ActType, Simulator as Simulator, StateType as StateType
@@ -99,14 +98,12 @@ _MODULES = {
     ".aux_info": ("AuxiliaryInfoCollector",),
     ".collector": ("Collector",),
     ".data_queue": ("DataQueue",),
-    ".env_wrapper": ("EnvWrapper", "EnvWrapperStatus", "InfoDict", "SeedsExhausted"),
-    ".episodes": ("EpisodeBatch",),
+    ".env_wrapper": ("EnvWrapper", "EnvWrapperStatus", "InfoDict", "OldGymEnv", "SeedsExhausted"),
     ".finite_env": ("FiniteDummyVectorEnv", "FiniteEnvType", "FiniteVectorEnv", "vectorize_env"),
     ".interpreter": ("ActionInterpreter", "Interpreter", "StateInterpreter"),
     ".logging": ("LogBuffer", "LogCollector", "LogWriter"),
-    ".old_gym": ("OldGymEnv",),
     ".policies": ("DQN", "MLP", "PPO", "SAC", "ModulePolicy", "ReplayBuffer", "SB3Policy", "Tianshou04Policy"),
-    ".policy": ("Actions", "Actor", "Policy"),
+    ".policy": ("Actions", "Actor", "EpisodeBatch", "Policy"),
     ".reward": ("Reward", "RewardCombination"),
     ".seed": ("InitialStateType", "SeedIterator"),
     ".simulator": ("ActType", "Simulator", "StateType"),

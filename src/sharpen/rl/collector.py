@@ -11,10 +11,9 @@ import numpy as np
 
 from ..checks import check_int
 from ..errors import InvalidInputError
-from .episodes import EpisodeBatch
 from .finite_env import FiniteVectorEnv
-from .noise import EpisodeNoise
-from .policy import Actions, Actor
+from .policy import Actions, Actor, EpisodeBatch
+from .seed import EpisodeNoise
 from .trees import Array, Tree, concatenate, leaves, map_tree, rows
 
 ROWS = 64  # rounds that a buffer holds at first, at least

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .env_parts import EnvParts
+from .env_wrapper import EnvParts
 from .finite_env import FiniteEnvType, FiniteVectorEnv, vectorize_env
 from .logging import LogWriter
 from .vector_simulator import FiniteVectorSimulatorEnv, VectorSimulator

@@ -1,10 +1,16 @@
-"""Several environments in one process, stepped together into shared rows.
+"""Several environments in one process, stepped together: actions come from rows of arrays and results go into them.
 
-This is the one place where environments are called, in the trainer's process and in workers alike. What a step has to
-say beyond its row (logs, infos, an episode's end) is a `Note`; most steps have none.
+This is the only place where environments are called, in the trainer's process and in workers alike. What a step
+reports besides its row (logs, infos, the end of an episode) is a `Note`; most steps have none. Rows are in ordinary
+memory, or in memory that the trainer and its workers share, which has no name and is freed with the last process.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,25 +21,17 @@ from ..loggers import LogLevel
 from .env_wrapper import EnvWrapper
 from .logging import Logs
 from .reward import as_number
-from .rows import Rows
-from .spaces import row_writer
+from .seed import Begin
+from .spaces import empty_batch, row_writer
+from .trees import Array, Tree, leaves, map_tree
 
 PERIODIC = int(LogLevel.PERIODIC)
 SHOWN = 500  # characters of an initial state in an error
-
-
-class Begin(NamedTuple):
-    """An episode to begin: its slot, its number, where its random numbers come from, and its initial state."""
-
-    slot: int
-    k: int
-    entropy: tuple[int, ...]
-    has_initial: bool
-    initial: Any
+ALIGNMENT = 64  # bytes: no two arrays of shared rows are in one cache line
 
 
 class Note(NamedTuple):
-    """What an environment says beside its row."""
+    """What an environment reports besides its row."""
 
     slot: int
     exhausted: bool = False
@@ -43,7 +41,7 @@ class Note(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How one collection is logged."""
+    """How a collection is logged."""
 
     min_loglevel: int
     each_step: bool  # infos at every step, and not only at an episode's end
@@ -64,14 +62,14 @@ class _Slot:
 class EnvSet:
     """The environments of one process.
 
-    `caught` are the errors that become those of an episode. A worker adds `SystemExit`; in the user's own process
-    that one may come from a signal, and ends the program.
+    `caught` are the errors that become an `EpisodeError`. A worker adds `SystemExit`; in the user's own process that
+    may come from a signal and has to end the program.
     """
 
     def __init__(
         self,
         factories: Iterable[Callable[[], gym.Env[Any, Any]]],
-        rows: Rows,
+        rows: "Rows",
         *,
         caught: tuple[type[BaseException], ...] = (Exception,),
     ) -> None:
@@ -89,13 +87,13 @@ class EnvSet:
     def open(self, settings: Settings) -> None:
         """Begin a collection."""
         self._settings = settings
-        self._usual_logs = int(settings.min_loglevel <= PERIODIC)  # the reward, which the parent knows from the row
+        self._usual_logs = int(settings.min_loglevel <= PERIODIC)  # the reward, which is in the row anyway
         for slot in self._slots:
             if isinstance(slot.env, EnvWrapper):
                 slot.env.logger.set_min_loglevel(settings.min_loglevel)
 
     def exchange(self, begins: Sequence[Begin], slots: Sequence[int], actions: Sequence[Any]) -> list[Note]:
-        """Begin some episodes and step others by one action each."""
+        """Begin some episodes, step others by one action each, and return what they report."""
         notes: list[Note] = []
         for begin in begins:
             self._begin(begin, notes)
@@ -145,7 +143,7 @@ class EnvSet:
             raise _failure(slot.begin, error) from error
 
     def _keep(self, number: int, slot: _Slot, info: Any, notes: list[Note]) -> None:
-        """Keep a step's logs for its episode, and send its info at once where somebody wants each step."""
+        """Keep a step's logs for its episode, and report its info at once if each step is wanted."""
         if not slot.is_wrapper:
             info = self.infos[number] = self._with_own_logs(slot, info)
         if len(info["log"]) > self._usual_logs:
@@ -162,7 +160,7 @@ class EnvSet:
         notes.append(Note(number, info=shown, rewards=slot.rewards, logs=slot.logs))
 
     def _with_own_logs(self, slot: _Slot, info: Any, **own: float) -> Any:
-        """The info of an environment that is no `EnvWrapper`, with the logs that an `EnvWrapper` would add."""
+        """Return the info of a foreign environment with the logs that an `EnvWrapper` would add."""
         logs: Logs = {}
         if self._settings.min_loglevel <= PERIODIC:
             logs = {name: (PERIODIC, value) for name, value in {"reward": slot.rewards[-1], **own}.items()}
@@ -185,14 +183,14 @@ def _number(begin: Begin) -> int:
 
 
 def _has_news(info: Any, usual_logs: int) -> bool:
-    """Whether an info says anything that the row does not."""
+    """Return whether an info has anything that the row has not."""
     if len(info.get("log", ())) > usual_logs or info.get("aux_info"):
         return True
     return any(key not in ("log", "aux_info") for key in info)
 
 
 def _failure(begin: Begin | None, error: BaseException) -> EpisodeError:
-    """The error with the episode that it happened in."""
+    """Return an error that names the episode it happened in."""
     if isinstance(error, EpisodeError):
         return error
     where = "an episode that has not begun" if begin is None else f"episode {begin.k}{_shown(begin)}"
@@ -209,3 +207,74 @@ def _shown(begin: Begin) -> str:
     except Exception as error:  # noqa: BLE001 - a value that cannot be shown must not hide the error that matters
         text = f"<{type(begin.initial).__name__}, whose repr fails with {type(error).__name__}>"
     return f" with the initial state {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"
+
+
+# -- rows --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One row per environment, for n environments: the action in; observation, reward and end out."""
+
+    action: Tree
+    obs: Tree
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+    @classmethod
+    def of(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any], n: int) -> "Rows":
+        return cls(
+            empty_batch(action_space, n),
+            empty_batch(observation_space, n),
+            np.zeros(n),
+            np.zeros(n, bool),
+            np.zeros(n, bool),
+        )
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Return the rows of one worker, as views."""
+        return self._map(lambda array: array[start:stop])
+
+    def _map(self, function: Callable[[Array], Array]) -> "Rows":
+        action, obs = map_tree(function, self.action), map_tree(function, self.obs)
+        return Rows(action, obs, function(self.reward), function(self.terminated), function(self.truncated))
+
+    def inputs(self) -> list[Array]:
+        """Return the arrays that are sent to a worker."""
+        return leaves(self.action)
+
+    def outputs(self) -> list[Array]:
+        """Return the arrays that a worker sends back."""
+        return [*leaves(self.obs), self.reward, self.terminated, self.truncated]
+
+    def in_memory(self, memory: mmap.mmap) -> "Rows":
+        """Return the same rows in shared memory."""
+        offsets = self._offsets()
+        return self._map(
+            lambda array: np.frombuffer(memory, array.dtype, array.size, next(offsets)).reshape(array.shape)
+        )
+
+    def _offsets(self) -> Iterator[int]:
+        offset = 0
+        for array in [*self.inputs(), *self.outputs()]:
+            yield offset
+            offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+
+    def size_bytes(self) -> int:
+        return sum(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in [*self.inputs(), *self.outputs()])
+
+
+def new_shared_file(size_bytes: int) -> int:
+    """Return the descriptor of a file in memory that has no name; workers inherit it."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("sharpen-rows")
+    else:
+        with tempfile.TemporaryFile() as file:  # it has lost its name once it is open
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, max(size_bytes, 1))
+    return descriptor
+
+
+def map_shared(descriptor: int, size_bytes: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, max(size_bytes, 1))

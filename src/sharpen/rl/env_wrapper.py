@@ -1,19 +1,20 @@
-"""`EnvWrapper`: a simulator, its interpreters and its reward as a gymnasium environment.
+"""Environments of gymnasium: `EnvWrapper` makes one from a simulator, `OldGymEnv` from an environment of old gym.
 
-The order of a step: the action is interpreted, the simulator steps, the new state is interpreted, rewarded and looked
-at by the collector of auxiliary information. Terminated and truncated are kept apart. When the seeds have run out,
-`reset` raises `SeedsExhausted`; no observation has a special meaning.
+The order of an `EnvWrapper`'s step: the action is interpreted, the simulator steps, the new state is interpreted,
+rewarded and passed to the collector of auxiliary information. Terminated and truncated are distinct. When the seeds
+have run out, `reset` raises `SeedsExhausted`; no observation has a special meaning.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Generic, TypedDict
 
 import gymnasium as gym
 import numpy as np
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, TransportError
 from ..loggers import LogLevel
 from .aux_info import AuxiliaryInfoCollector
 from .interpreter import ActionInterpreter, Interpreter, ObsType, PolicyActType, StateInterpreter, Validate
@@ -21,6 +22,7 @@ from .logging import LogCollector, Logs
 from .reward import Reward, as_number
 from .seed import InitialStateType
 from .simulator import ActType, Simulator, StateType, _building
+from .spaces import check_nan_observation
 
 NO_INITIAL: Any = object()  # for simulators that begin without an initial state
 DEBUG, PERIODIC = int(LogLevel.DEBUG), int(LogLevel.PERIODIC)
@@ -31,14 +33,14 @@ class SeedsExhausted(StopIteration):
 
 
 class InfoDict(TypedDict):
-    """What an `EnvWrapper` says beside an observation."""
+    """What an `EnvWrapper` returns besides an observation."""
 
     log: Logs
     aux_info: Any
 
 
 class EnvWrapperStatus(TypedDict):
-    """The episode so far, for the parts of the environment to look at."""
+    """The episode so far, as the parts of the environment can see it."""
 
     cur_step: int
     done: bool
@@ -89,7 +91,7 @@ class EnvWrapper(
         self._checks_action = _quick_check(self.action_interpreter, ActionInterpreter)
 
     def _own(self, part: Any) -> Any:
-        """The part itself, or a copy of it where another environment has it already."""
+        """Return the part, or a copy of it if another environment already has it."""
         if part is None:
             return None
         if getattr(part, "env", None) is not None:
@@ -117,7 +119,7 @@ class EnvWrapper(
         self._rng = value
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ObsType, InfoDict]:  # type: ignore[override]
-        """Begin the next episode; `options={"initial_state": …}` begins that one instead."""
+        """Begin the next episode, or that of `options={"initial_state": …}`."""
         if options and "initial_state" in options:
             return self.begin(options["initial_state"], seed)
         if self.seed_iterator is None:
@@ -148,8 +150,8 @@ class EnvWrapper(
         return obs, {"log": {}, "aux_info": self._aux_info()}
 
     def step(self, policy_action: PolicyActType, **kwargs: Any) -> tuple[ObsType, float, bool, bool, InfoDict]:  # type: ignore[override]
-        """Go on by one action of the policy."""
-        # The inner loop of everything: what could be methods of their own stands here, since calls cost most of it.
+        """Step by one action of the policy."""
+        # The inner loop of everything: it is one long method because calls would cost most of its time.
         status = self.status
         if status["done"]:
             raise InvalidInputError("the episode is over: call reset before the next step")
@@ -196,7 +198,7 @@ class EnvWrapper(
         logger._put("policy_act", policy_action, DEBUG)
 
     def render(self) -> None:
-        raise NotImplementedError("an EnvWrapper has no picture: look at its simulator")
+        raise NotImplementedError("EnvWrapper cannot render: use its simulator")
 
 
 def _fresh_status(initial: Any) -> EnvWrapperStatus:
@@ -211,7 +213,7 @@ def _fresh_status(initial: Any) -> EnvWrapperStatus:
 
 
 def _quick_check(interpreter: Interpreter, kind: type[Interpreter]) -> Callable[[Any], None] | None:
-    """What calling the interpreter would check after an episode's first step; None where it must be called."""
+    """Return what calling the interpreter checks after an episode's first step, or None if it must be called."""
     is_plain = type(interpreter).__call__ is kind.__call__ and type(interpreter).validate is Interpreter.validate
     if not is_plain or interpreter.validate_when == "always":
         return None
@@ -226,3 +228,109 @@ def _reward_of(reward: Reward[Any] | None) -> Callable[[Any], float]:
 
 def _nothing(x: Any) -> None:
     """No check."""
+
+
+# -- many of one kind --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnvParts:
+    """The parts of an `EnvWrapper`, in a form that can be sent to workers.
+
+    Calling it returns an environment with copies of the parts. Its seeds come with each episode.
+    """
+
+    simulator_fn: Callable[..., Any]
+    state_interpreter: StateInterpreter[Any, Any]
+    action_interpreter: ActionInterpreter[Any, Any, Any]
+    reward: Reward[Any] | None
+    aux_info_collector: AuxiliaryInfoCollector[Any, Any] | None = None
+
+    def __call__(self) -> EnvWrapper[Any, Any, Any, Any, Any]:
+        # Parts may keep something of their episode, and episodes run side by side.
+        parts = (self.state_interpreter, self.action_interpreter, self.reward, self.aux_info_collector)
+        state, action, reward, aux_info = self._copies(parts)
+        return EnvWrapper(self.simulator_fn, state, action, None, reward, aux_info, LogCollector())
+
+    def _copies(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return copy.deepcopy(parts)
+        except Exception as error:
+            raise TransportError(
+                f"{_uncopyable(parts)} cannot be copied for each environment: {type(error).__name__}: {error}; "
+                "create what cannot be copied inside the simulator, or when it is first used"
+            ) from error
+
+
+def _uncopyable(parts: tuple[Any, ...]) -> str:
+    """Return a description of the part that cannot be copied."""
+    names = ("the state interpreter", "the action interpreter", "the reward", "the auxiliary info collector")
+    for name, part in zip(names, parts, strict=True):
+        try:
+            copy.deepcopy(part)
+        except Exception:  # noqa: BLE001 - the caller raises an error with the cause
+            return f"{name} {type(part).__name__}"
+    return "a part of the environment"
+
+
+# -- old gym -----------------------------------------------------------------------------------------
+
+
+class OldGymEnv(gym.Env[Any, Any]):
+    """Wraps an environment whose `step` returns (observation, reward, done, info).
+
+    Old environments return only an observation from `reset` and are seeded with `seed()`. An episode is truncated if
+    `info["TimeLimit.truncated"]` says so. With `is_finite`, an observation made by `generate_nan_observation` from
+    `reset` means that there is nothing left to play.
+    """
+
+    def __init__(self, env: Any, *, is_finite: bool = False) -> None:
+        self.env, self.is_finite = env, is_finite
+        self.observation_space = as_space(env.observation_space)
+        self.action_space = as_space(env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None and hasattr(self.env, "seed"):
+            self.env.seed(seed)
+        found = self.env.reset()
+        obs, info = found if _is_pair(found) else (found, {})
+        if self.is_finite and check_nan_observation(obs):
+            raise SeedsExhausted("the environment has nothing left to play")
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        found = self.env.step(action)
+        if len(found) == 5:
+            return found  # type: ignore[no-any-return]
+        obs, reward, done, info = found
+        truncated = bool(done and info.get("TimeLimit.truncated", False))
+        return obs, float(reward), bool(done) and not truncated, truncated, info
+
+    def close(self) -> None:
+        if hasattr(self.env, "close"):
+            self.env.close()
+
+
+def _is_pair(found: Any) -> bool:
+    return isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)
+
+
+def as_space(space: Any) -> gym.Space[Any]:
+    """Return the same space in gymnasium; spaces of old gym are recognised by their class names."""
+    if isinstance(space, gym.Space):
+        return space
+    known = gym.spaces
+    match type(space).__name__:
+        case "Box":
+            return known.Box(space.low, space.high, space.shape, space.dtype)
+        case "Discrete":
+            return known.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+        case "MultiDiscrete":
+            return known.MultiDiscrete(space.nvec)
+        case "MultiBinary":
+            return known.MultiBinary(space.n)
+        case "Dict":
+            return known.Dict({name: as_space(inner) for name, inner in space.spaces.items()})
+        case "Tuple":
+            return known.Tuple([as_space(inner) for inner in space.spaces])
+    raise TypeError(f"{space!r} is not a space of gym or gymnasium")

@@ -17,11 +17,10 @@ import numpy as np
 from ..checks import check_choice, check_int
 from ..errors import ConfigError, GymSpaceValidationError, InvalidInputError
 from ..loggers import LogLevel
-from .env_set import PERIODIC, Begin, EnvSet, Note, Settings
+from .env_set import PERIODIC, EnvSet, Note, Rows, Settings
 from .env_wrapper import EnvWrapper, SeedsExhausted
 from .logging import LogWriter
-from .rows import Rows
-from .seeds import Seeds, fresh_entropy
+from .seed import Begin, Seeds, fresh_entropy
 from .trees import Array, Tree, copied, map_tree, rows
 
 FiniteEnvType: TypeAlias = Literal["dummy", "subproc", "shmem"]

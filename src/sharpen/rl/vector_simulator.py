@@ -12,12 +12,11 @@ import gymnasium as gym
 import numpy as np
 
 from ..errors import ConfigError, EpisodeError, RewardError
-from .env_set import Begin, Note, Settings
+from .env_set import Note, Settings
 from .env_wrapper import SeedsExhausted
 from .finite_env import FiniteVectorEnv
 from .logging import LogWriter
-from .noise import EpisodeNoise
-from .seed import InitialStateType
+from .seed import Begin, EpisodeNoise, InitialStateType
 from .trees import Array, Tree, copied, map_tree, rows
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from sharpen.logging import apply_settings
-from sharpen.rl.env_set import Begin, EnvSet
-from sharpen.rl.rows import Rows, map_shared
+from sharpen.rl.env_set import EnvSet, Rows, map_shared
+from sharpen.rl.seed import Begin
 from sharpen.rl.trees import map_tree
 from sharpen.rl.worker_link import DONE, FAILED, OPEN, Job, Link, LinkClosed, Opening, Work
 from sharpen.rl.worker_process import unpack

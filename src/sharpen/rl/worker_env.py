@@ -15,10 +15,11 @@ import numpy as np
 
 from ..checks import check_int
 from ..errors import ConfigError, WorkerDiedError
-from .env_set import SHOWN, Begin, Note, Settings
+from .env_set import SHOWN, Note, Rows, Settings, map_shared, new_shared_file
 from .finite_env import EnvFactory, FiniteVectorEnv, seeds_of
 from .logging import LogWriter
-from .rows import Rows, check_fixed, map_shared, new_shared_file
+from .seed import Begin
+from .spaces import has_fixed_shape
 from .trees import Array
 from .worker_link import OPEN, ROUND, Opening, Work
 from .worker_process import WorkerProcess, pack
@@ -38,8 +39,12 @@ class _WorkerVectorEnv(FiniteVectorEnv):
         if not env_factories:
             raise ConfigError("there is no environment: concurrency must be 1 or more")
         probe = env_factories[0]()
-        check_fixed(probe.observation_space, "observation", self.env_type)
-        check_fixed(probe.action_space, "action", self.env_type)
+        for name, space in (("observation", probe.observation_space), ("action", probe.action_space)):
+            if not has_fixed_shape(space):
+                raise ConfigError(
+                    f"the {name} space {space} has no fixed shape, so it cannot be used with {self.env_type!r}: "
+                    "use 'dummy'"
+                )
         self._shared: int | None = None
         super().__init__(probe.observation_space, probe.action_space, len(env_factories), logger)
         self._seeds, seed_iterator = seeds_of(probe), getattr(probe, "seed_iterator", None)

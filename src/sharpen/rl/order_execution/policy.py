@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..episodes import EpisodeBatch
-from ..policy import Actions
+from ..policy import Actions, EpisodeBatch
 from ..trees import row_count
 
 

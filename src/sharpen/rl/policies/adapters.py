@@ -15,8 +15,7 @@ from torch import nn
 
 from ...checks import check_names
 from ...errors import ConfigError
-from ..episodes import EpisodeBatch
-from ..policy import Actions
+from ..policy import Actions, EpisodeBatch
 from ..trees import Array, rows
 from .actions import sample_categorical
 from .networks import as_tensors

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from ...checks import check_names
 from ...errors import ConfigError
-from ..episodes import EpisodeBatch
-from ..policy import Actions
+from ..policy import Actions, EpisodeBatch
 from ..trees import Array
 from .actions import load_rng_state, new_rng, rng_state
 from .networks import Head, NumpyMLP, as_tensors, load_weights

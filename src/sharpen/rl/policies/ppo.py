@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from ...checks import check_ints, check_names
 from ...errors import ConfigError
-from ..episodes import EpisodeBatch
-from ..policy import Actions
+from ..policy import Actions, EpisodeBatch
 from ..trees import Array, rows
 from .actions import ActionBox, load_rng_state, new_rng, rng_state, sample_categorical
 from .networks import Head, NumpyMLP, as_tensors, load_weights

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...checks import check_int
 from ...errors import ConfigError
-from ..episodes import EpisodeBatch
+from ..policy import EpisodeBatch
 from ..trees import Array, Tree, map_tree, row_count, rows
 
 Transitions = dict[str, Any]

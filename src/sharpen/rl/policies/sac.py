@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from ...checks import check_names
 from ...errors import ConfigError
-from ..episodes import EpisodeBatch
-from ..policy import Actions
+from ..policy import Actions, EpisodeBatch
 from ..trees import Array, row_count
 from .actions import ActionBox, load_rng_state, new_rng, rng_state
 from .networks import Head, NumpyMLP, Observation, as_tensors, flat_size, flatten, load_weights

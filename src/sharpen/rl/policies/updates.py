@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...errors import InvalidInputError
-from ..episodes import EpisodeBatch
+from ..policy import EpisodeBatch
 from ..trees import Tree, leaves
 
 LEARN_OPTIONS = ("repeat", "batch_size")

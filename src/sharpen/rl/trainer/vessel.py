@@ -17,11 +17,10 @@ from ...errors import ConfigError, SeedIteratorNotAvailable
 from ...loggers import LogLevel, Metrics, wanting
 from ..collector import Collector
 from ..data_queue import DataQueue
-from ..episodes import EpisodeBatch
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
 from ..logging import is_number
-from ..policy import Policy
+from ..policy import EpisodeBatch, Policy
 from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator
 from ..simulator import ActType, Simulator, StateType
