@@ -195,7 +195,7 @@ def test_two_prompts_are_improved_in_turn_and_merged(tmp_path: Path) -> None:
         trainer = fit(gepa, tmp_path, initial_resources=dict(TWO_SEEDS), data=data)
     merged = [each for each in gepa.candidates if len(each.parents) == 2]
     assert merged
-    assert all(each.critique == f"texts of {' and '.join(each.parents)} put together" for each in merged)
+    assert all(str(each.critique).endswith(" and ".join(each.parents)) for each in merged)
     assert any(each.status in ("kept", "best") for each in merged)
     best = gepa.book.best.prompts
     assert best["plan"] != TWO_SEEDS["plan"]

@@ -42,7 +42,7 @@ def check_budget(limit: int, *, num_val: int, minibatch_size: int) -> None:
     least = 2 * num_val + 2 * minibatch_size
     if limit < least:
         raise ConfigError(
-            f"max_metric_calls is {limit}, but to try one candidate takes {least} rollouts: {num_val} validation tasks "
-            f"and {minibatch_size} training tasks for the seed prompt and as many for the candidate. Give more, or a "
-            "smaller val_dataset"
+            f"max_metric_calls is {limit}, but trying one candidate takes {least} rollouts: {num_val} validation tasks "
+            f"and {minibatch_size} training tasks for the seed prompt, and as many for the candidate. Raise it, or use "
+            "a smaller val_dataset"
         )

@@ -115,8 +115,8 @@ class Family:
             self._add(candidate)
         elif self._book.get(candidate.version).prompts != candidate.prompts:
             raise ConfigError(
-                f"{candidate.version} of this search is not the {candidate.version} of the run: it was begun with "
-                "other options or tasks. Resume it with those, or begin a new run"
+                f"{candidate.version} of this search differs from {candidate.version} of the run, which was started "
+                "with other options or tasks: resume it with those, or start a new run"
             )
 
 

@@ -29,16 +29,30 @@ if TYPE_CHECKING:
 
 
 class GEPA(PromptOptimiser[TaskT]):
-    """Improves all prompts of the resources together, or the one called `resource_name`.
+    """The reflective, Pareto-based prompt optimiser of the `gepa` package.
 
-    `reflection_model` is asked through `reflection_client`, or the gateway of the trainer where that lists it, or a
-    client from the environment. The search spends at most `max_metric_calls` rollouts; a prompt on a task is one,
-    however often gepa asks for it. The options from `candidate_selection_strategy` to `stop_callbacks` are gepa's own.
-    Each iteration of gepa is a round. `perfect_score` is gepa's name for `perfect_reward`; where one of them is given,
-    `skip_perfect_score` also skips the reflection on training tasks that all have this reward.
+    It improves all prompts of the resources together, or only the one named `resource_name`. Each iteration of gepa is
+    a round.
 
-    `patience`, `rollout_batch_timeout`, `promotion`, `train_split`, `resource_name`, `seed`, `perfect_reward`, `model`
-    and `max_response_tokens` are as for every `sharpen.algorithm.prompts.PromptOptimiser`.
+    Example:
+        ```python
+        trainer = Trainer(algorithm=GEPA(max_metric_calls=300), initial_resources={"prompt": PromptTemplate("...")})
+        trainer.fit(agent, train_dataset=tasks, val_dataset=val_tasks)
+        ```
+
+    Args:
+        reflection_client: The client that calls `reflection_model`. By default the trainer's gateway if it lists the
+            model, otherwise a client made from the environment (`OPENAI_API_KEY`).
+        reflection_model: The model that reflects on rollouts and writes new prompts.
+        max_metric_calls: The maximum number of rollouts. A prompt on a task counts once, however often gepa asks for
+            it.
+        reflection_temperature: Sampling temperature of `reflection_model`. None uses the model's default.
+        skip_perfect_score: Skip the reflection on training tasks that all have `perfect_reward`, if that is set.
+        perfect_score: gepa's name for `perfect_reward`.
+
+    The arguments from `candidate_selection_strategy` to `stop_callbacks` that are not listed here are gepa's own. The
+    others (`patience`, `rollout_batch_timeout`, `promotion`, `train_split`, `resource_name`, `seed`, `perfect_reward`,
+    `model`, `max_response_tokens`) are those of `sharpen.algorithm.prompts.PromptOptimiser`.
     """
 
     takes_many_prompts = True
@@ -75,11 +89,11 @@ class GEPA(PromptOptimiser[TaskT]):
             raise MissingExtraError.of("gepa", extra="gepa", feature="GEPA")
         if perfect_score is not None:
             if shared.get("perfect_reward") is not None:
-                raise ConfigError("perfect_score is another name for perfect_reward: give one of the two, not both")
+                raise ConfigError("perfect_score is another name for perfect_reward: use only one of them")
             shared["perfect_reward"] = perfect_score
         super().__init__(rollout_batch_timeout=rollout_batch_timeout, patience=patience, promotion=promotion, **shared)
         if max_metric_calls is None:
-            raise ConfigError("max_metric_calls is None: say how many rollouts the search may spend")
+            raise ConfigError("max_metric_calls is None: use the maximum number of rollouts of the search")
         check_ints(max_metric_calls=max_metric_calls)
         check_models(reflection_model=reflection_model)
         check_client("reflection_client", reflection_client)
@@ -105,8 +119,8 @@ class GEPA(PromptOptimiser[TaskT]):
 
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
         told = (
-            f"GEPA: at most {self.max_metric_calls} evaluations of a prompt on a task (max_metric_calls)",
-            "GEPA: how often it reflects follows from what it finds; mostly once for every minibatch",
+            f"GEPA: up to {self.max_metric_calls} evaluations of a prompt on a task (max_metric_calls)",
+            "GEPA: the number of reflections depends on the search; usually one for every minibatch",
         )
         bound = UpperBound(self.max_metric_calls, None, told, (self.reflection_model,))
         return self.with_lost(bound)
@@ -125,7 +139,7 @@ class GEPA(PromptOptimiser[TaskT]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether an earlier life of the run came to its end."""
+        """Whether the search had already finished before the run was resumed."""
         return self.should_stop or (self.patience is not None and self._num_fruitless >= self.patience)
 
     def _choose_client(self) -> "AsyncOpenAI":

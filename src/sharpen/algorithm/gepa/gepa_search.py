@@ -50,7 +50,7 @@ class GepaSearch:
     async def run(self) -> None:
         await self._thread.run(self._optimise)
         await self._close_open()
-        log.info("gepa ends after %d of %d rollouts", self._budget.spent, self._budget.limit)
+        log.info("gepa finished after %d of %d rollouts", self._budget.spent, self._budget.limit)
 
     def _optimise(self) -> None:
         """All of gepa, in its thread."""
@@ -130,10 +130,10 @@ class GepaSearch:
         except NoAnswerError as error:
             if self._num_unanswered + 1 >= MOST_UNANSWERED:
                 raise RunError(
-                    f"{model!r} gave no answer {MOST_UNANSWERED} times in a row, at last: {error}. What is paid for is "
-                    "kept: resume the run when it answers"
+                    f"{model!r} gave no answer {MOST_UNANSWERED} times in a row, most recently: {error}. Finished work "
+                    "is kept: resume the run when the model answers again"
                 ) from error
-            log.warning("the reflection is left out: %s", error)
+            log.warning("skipping a reflection: %s", error)
             return Answer("", error.cost)
 
     # -- iterations ----------------------------------------------------------------------------------
@@ -182,10 +182,10 @@ class GepaSearch:
         num_train = len(self._optimiser.train_items)
         epoch = num_train // (self._options.minibatch_size(num_train) or 1)
         if self._num_vain >= MOST_VAIN:
-            log.warning("%d reflections in a row came to nothing: the search ends", self._num_vain)
+            log.warning("%d reflections in a row had no result; stopping the search", self._num_vain)
             self._has_to_stop = True
         elif self._num_idle >= MOST_VAIN + 2 * epoch:
-            log.info("%d iterations in a row had no use for anything new: the search ends", self._num_idle)
+            log.info("%d iterations in a row found nothing new; stopping the search", self._num_idle)
             self._has_to_stop = True
 
     async def _close_open(self) -> None:
@@ -213,7 +213,7 @@ class GepaSearch:
                 book.update(version, status="dropped", reason=reasons[version])
             else:
                 book.update(version, status="kept", reason=None)
-            log.info("round %d: %s is %s", done.number, version, book.get(version).reason or "kept")
+            log.info("round %d: %s: %s", done.number, version, book.get(version).reason or "kept")
 
 
 class _Log:

@@ -34,7 +34,7 @@ class Iteration:
 
     def why_dropped(self) -> dict[str, str]:
         dropped = [version for version in self.made if version not in self.validated]
-        default = "the budget ended before it was validated" if self.is_broken_off else "gepa did not take it"
+        default = "the budget was used up before it was validated" if self.is_broken_off else "gepa did not accept it"
         return dict(zip(dropped, [*self.reasons, *[default] * len(dropped)], strict=False))
 
 
@@ -59,7 +59,7 @@ class Iterations:
     def enter_merged(self, texts: Texts) -> str:
         """The version of a candidate that gepa has put together from others."""
         version = f"v{self._family.round}"
-        words = f"texts of {' and '.join(self._parents)} put together"
+        words = f"merged from the texts of {' and '.join(self._parents)}"
         self._family.enter(version, texts, parents=self._parents, critique=words)
         return version
 
@@ -79,7 +79,7 @@ class Iterations:
             return
         version = self._family.version_of(event["candidate"])
         if version is None:
-            self._thread.fail(RunError("gepa has validated a candidate that was never evaluated: this is a bug"))
+            self._thread.fail(RunError("gepa validated a candidate that was never evaluated: this is a bug"))
         self._family.by_number.append(version)
         self.open.validated.append(version)
         if event["is_best_program"]:
@@ -91,7 +91,7 @@ class Iterations:
     def on_candidate_rejected(self, event: Event) -> None:
         reason, new, old = event["reason"], event["new_score"], event["old_score"]
         if reason.startswith("New subsample score"):
-            reason = f"no better than its parent on the same training tasks ({new:.4g} in sum, its parent {old:.4g})"
+            reason = f"not better than its parent on the same training tasks (sum {new:.4g}, its parent {old:.4g})"
         self._note(reason)
 
     def on_merge_rejected(self, event: Event) -> None:
@@ -106,7 +106,9 @@ class Iterations:
         log.warning("gepa failed in iteration %d: %s", event["iteration"], in_words(error))
         self._num_errors, self._has_failed = self._num_errors + 1, True
         if self._num_errors >= MOST_ERRORS:
-            self._thread.fail(RunError(f"gepa failed {MOST_ERRORS} times in a row, at last with {in_words(error)}"))
+            self._thread.fail(
+                RunError(f"gepa failed {MOST_ERRORS} times in a row, most recently with {in_words(error)}")
+            )
 
     def on_iteration_end(self, event: Event) -> None:
         done = self.open

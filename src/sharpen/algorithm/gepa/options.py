@@ -24,11 +24,11 @@ _FLAGS = ("skip_perfect_score", "use_merge")
 _OURS_TO_PASS = ("stop_callbacks", "reflection_prompt_template", "skip_perfect_score")
 _FIELDS = ("<curr_param>", "<side_info>")
 
-_OURS = "the run keeps its own records: the loggers= and the run_dir= of the Trainer say where"
-_DATA = "Trainer.fit takes the agent and its data sets, initial_resources= the prompts to begin with"
+_OURS = "the run writes its own records: use loggers= and run_dir= of the Trainer"
+_DATA = "pass the agent and its data sets to Trainer.fit, and the initial prompts as initial_resources="
 _ROLLOUTS = "evaluations are rollouts of the agent"
-_REFLECTION = "the model that reflects is named by reflection_model=, and asked through reflection_client="
-_KEPT = "what it proposes could not be kept for a run that is resumed; use reflection_prompt_template="
+_REFLECTION = "choose the reflecting model with reflection_model= and its client with reflection_client="
+_KEPT = "a resumed run could not restore its proposals; use reflection_prompt_template="
 REFUSED: Mapping[str, str] = {
     "seed_candidate": _DATA,
     "trainset": _DATA,
@@ -37,19 +37,19 @@ REFUSED: Mapping[str, str] = {
     "task_lm": _ROLLOUTS,
     "evaluator": _ROLLOUTS,
     "reflection_lm": _REFLECTION,
-    "reflection_lm_kwargs": f"{_REFLECTION}, with reflection_temperature=",
+    "reflection_lm_kwargs": f"{_REFLECTION}, and its temperature with reflection_temperature=",
     "reflection_strategy": _KEPT,
     "custom_candidate_proposer": _KEPT,
-    "frontier_type": "a rollout has one score, not several objectives: there is a front of tasks only",
-    "max_reflection_cost": "the price of a model is not known here: max_metric_calls= bounds the search",
-    "run_dir": "gepa would write, and read back, pickled files there; the run_dir= of the Trainer is for this",
-    "use_cloudpickle": "nothing is pickled: a run is resumed from its checkpoint and its store",
-    "cache_evaluation": "the store remembers every evaluation: none is paid for twice",
-    "raise_on_exception": "errors of gepa are logged, and end the search when they go on",
+    "frontier_type": "a rollout has one score, not several objectives, so the only front is that of tasks",
+    "max_reflection_cost": "the price of the model is unknown here; limit the search with max_metric_calls=",
+    "run_dir": "gepa would write pickled files there and load them again; use run_dir= of the Trainer",
+    "use_cloudpickle": "nothing is pickled; a run resumes from its checkpoint and its store",
+    "cache_evaluation": "the store keeps every evaluation, so none is paid for twice",
+    "raise_on_exception": "errors of gepa are logged, and stop the search if they persist",
     "track_best_outputs": "the store has the trace of every rollout",
     "display_progress_bar": "the run shows its own progress",
-    "logger": "what gepa logs goes to our log at debug level",
-    "callbacks": "give the Trainer callbacks=",
+    "logger": "messages of gepa go to the log of sharpen at debug level",
+    "callbacks": "pass callbacks= to the Trainer",
     "use_wandb": _OURS,
     "wandb_api_key": _OURS,
     "wandb_init_kwargs": _OURS,
@@ -59,9 +59,9 @@ REFUSED: Mapping[str, str] = {
     "mlflow_experiment_name": _OURS,
     "mlflow_attach_existing": _OURS,
     "tracking_key_prefix": _OURS,
-    "val_evaluation_policy": "candidates are compared on all validation tasks: give a smaller val_dataset",
-    "run_initial_validation": "gepa scores the seed prompt first in any case",
-    "val_batch_size": "gepa scores every candidate on all validation tasks: give a smaller val_dataset",
+    "val_evaluation_policy": "candidates are compared on all validation tasks; use a smaller val_dataset",
+    "run_initial_validation": "gepa always scores the seed prompt first",
+    "val_batch_size": "gepa scores every candidate on all validation tasks; use a smaller val_dataset",
 }
 
 
@@ -109,7 +109,7 @@ def check_refused(given: Iterable[str]) -> None:
     """Say why an option of gepa, or of other searches, is none here."""
     for name in given:
         if name in REFUSED:
-            raise ConfigError(f"GEPA takes no {name}: {REFUSED[name]}")
+            raise ConfigError(f"GEPA does not accept {name}: {REFUSED[name]}")
 
 
 def _check_choices(given: Mapping[str, Any]) -> None:
@@ -118,14 +118,16 @@ def _check_choices(given: Mapping[str, Any]) -> None:
         if isinstance(value, str) and value not in choices:
             raise ConfigError(f"{name} is {value!r}: use {' or '.join(map(repr, choices))}, or a strategy of gepa")
     if given["batch_sampler"] != "epoch_shuffled" and given["reflection_minibatch_size"] is not None:
-        raise ConfigError("reflection_minibatch_size is for batch_sampler='epoch_shuffled': give one of the two")
+        raise ConfigError(
+            "reflection_minibatch_size works only with batch_sampler='epoch_shuffled': leave one of them out"
+        )
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         value = given[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
+            raise ConfigError(f"{name} is {value!r}: use a whole number, 1 or more")
     for name in _FLAGS:
         if not isinstance(given[name], bool):
             raise ConfigError(f"{name} is {given[name]!r}: use True or False")
@@ -137,10 +139,10 @@ def _check_template(template: Any) -> None:
     for name, text in (template if isinstance(template, Mapping) else {"": template}).items():
         where = "reflection_prompt_template" + (f"[{name!r}]" if name else "")
         if not isinstance(text, str):
-            raise ConfigError(f"{where} is {type(text).__name__}: give a text, or a dict of texts by component")
+            raise ConfigError(f"{where} is {type(text).__name__}: use a str, or a dict of str by component")
         missing = [each for each in _FIELDS if each not in text]
         if missing:
             raise ConfigError(
-                f"{where} has no {' and no '.join(missing)}: gepa puts the current prompt in place of <curr_param> and "
-                "the rollouts in place of <side_info>"
+                f"{where} does not contain {' and '.join(missing)}: gepa replaces <curr_param> by the current prompt "
+                "and <side_info> by the rollouts"
             )

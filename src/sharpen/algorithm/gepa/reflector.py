@@ -131,7 +131,7 @@ class Reflector:
 
     def _read(self, component: str, old: str, answer: Answer) -> Draft:
         text, reflection = split_answer(answer.text)
-        reason = "it was cut off by the model's limit of length" if answer.is_cut_off else None
+        reason = "it was cut off at the token limit of the model" if answer.is_cut_off else None
         parent = self._family.prompt(component, old)
         new = as_child(self._family.prompt(component, text), parent)
         reason = reason or why_unfit(new, parent, self._given(str(component)))
@@ -144,7 +144,7 @@ class Reflector:
 
         texts, _, _ = job
         parent = self._family.version_of(texts)
-        assert parent is not None, "gepa reflects on a candidate that was never evaluated"
+        assert parent is not None, "gepa reflected on a candidate that was never evaluated"
         self._reject(version, texts, parent, [draft for each in written for draft in each.unfit])
         fit = [each.fit for each in written if each.fit is not None]
         new = {draft.component: draft.text for draft in fit}
@@ -165,7 +165,7 @@ class Reflector:
     def _reject(self, version: str, texts: Texts, parent: str, drafts: Sequence[Draft]) -> None:
         for number, draft in enumerate(drafts, start=1):
             name = f"{version}-unfit{number if len(drafts) > 1 else ''}"
-            log.info("%s is rejected: %s", name, draft.why_unfit)
+            log.info("%s was rejected: %s", name, draft.why_unfit)
             self._family.reject(
                 name,
                 {**texts, draft.component: draft.text},

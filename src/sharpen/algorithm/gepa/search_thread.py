@@ -78,7 +78,7 @@ class SearchThread:
         try:
             work()
         except SearchOver:
-            log.debug("gepa was ended")
+            log.debug("gepa was stopped")
         except BaseException as error:  # noqa: BLE001 - raised again where the search is awaited
             if self._failure is None and not self.is_over:
                 self._failure = RunError(f"the gepa package failed: {in_words(error)}")
@@ -98,4 +98,4 @@ class SearchThread:
             async with asyncio.timeout(ENDING_SECONDS):
                 await ended.wait()
         except TimeoutError:
-            log.warning("gepa's thread has not ended after %g s: it ends with the process", ENDING_SECONDS)
+            log.warning("the thread of gepa has not ended after %g s; it ends with the process", ENDING_SECONDS)
