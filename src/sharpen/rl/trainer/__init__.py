@@ -1,4 +1,4 @@
-"""Trainer, vessels, and the calls that need neither; with the callbacks of every loop."""
+"""The trainer, its vessels, `train` and `backtest`, and the callbacks that every loop shares."""
 
 from ...callbacks import Callback, Checkpoint, EarlyStopping, MetricsWriter
 from ...errors import SeedIteratorNotAvailable

@@ -1,4 +1,4 @@
-"""`train` and `backtest`: a vessel and a trainer in one call."""
+"""`train` and `backtest`: a trainer and its vessel in one call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def train(
     vessel_kwargs: dict[str, Any],
     trainer_kwargs: dict[str, Any],
 ) -> dict[str, float]:
-    """Train a policy; the metrics of the last iteration."""
+    """Train a policy and return the metrics of the last iteration."""
     vessel: TrainingVessel[Any, Any, Any, Any, Any] = TrainingVessel(
         simulator_fn=simulator_fn,
         state_interpreter=state_interpreter,
@@ -50,7 +50,7 @@ def backtest(
     *,
     seed: int | None = None,
 ) -> dict[str, float]:
-    """Play every initial state once with a policy; the averages. With a `seed` they can be had again."""
+    """Play every initial state once with a policy and return the averages; with a `seed` they are repeatable."""
     vessel: TrainingVessel[Any, Any, Any, Any, Any] = TrainingVessel(
         simulator_fn=simulator_fn,
         state_interpreter=state_interpreter,

@@ -1,4 +1,4 @@
-"""The callbacks of every loop, under the path that people know."""
+"""The callbacks of every loop, under the path that they have in Qlib."""
 
 from ...callbacks import Callback, Checkpoint, EarlyStopping, MetricsWriter
 

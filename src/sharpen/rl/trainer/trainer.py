@@ -1,4 +1,4 @@
-"""`Trainer`: trains a policy in iterations of *collect*: gather episodes, update the policy, now and then validate.
+"""`Trainer`: trains a policy in iterations: collect episodes, update the policy, and validate every few iterations.
 
 The order of one iteration: metrics cleared, on_iter_start, on_train_start, train, on_train_end, when due
 on_validate_start, validate, on_validate_end; then the iteration is counted, and on_iter_end. Worker processes live
@@ -6,6 +6,7 @@ from the first collect to the end of `fit`. With the same seed a run gives the s
 and resumed, and whichever kind of environment it uses.
 """
 
+import hashlib
 import logging
 import os
 import random
@@ -22,29 +23,31 @@ from ...checks import check_int, check_ints
 from ...errors import ConfigError, StateFileError
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ...stats import ended_worse
-from ..env_pool import EnvPool
-from ..finite_env import FiniteEnvType, FiniteVectorEnv
+from ..env_wrapper import EnvParts
+from ..finite_env import FiniteEnvType, FiniteVectorEnv, vectorize_env
 from ..logging import LogBuffer, LogWriter
 from ..seed import SeedIterator
+from ..vector_simulator import FiniteVectorSimulatorEnv, VectorSimulator
 from .vessel import TrainingVesselBase
 
 _logger = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal["train", "val", "test"]
 STAGES: dict[str, int] = {"train": 0, "val": 1, "test": 2}
+PART_BYTES = 1 << 20  # larger parts are compared by identity only
 Vessel: TypeAlias = TrainingVesselBase[Any, Any, Any, Any, Any]
 
 
 class Trainer:
     """Trains and tests vessels.
 
-    `max_iters=None` runs until a callback sets `should_stop`; `max_steps` ends the run with the iteration in which
-    training has made so many steps (`current_step`). `loggers` are `LogWriter`s, which hear of every episode,
-    and loggers of `sharpen.loggers`, which get the metrics of every iteration. `fast_dev_run` uses so many episodes
-    and initial states only. `seed` makes the run repeatable: it seeds Python, NumPy and torch as well.
+    `max_iters=None` runs until a callback sets `should_stop`; `max_steps` ends the run after the iteration in which
+    training reaches this many steps (`current_step`). `loggers` are `LogWriter`s, which get every episode, and loggers
+    of `sharpen.loggers`, which get the metrics of every iteration. `fast_dev_run` limits the run to this many episodes
+    and initial states. `seed` makes the run repeatable: it seeds Python, NumPy and torch as well.
 
-    A run whose last validation is worse than its first one, by more than chance explains, logs a warning at its end;
-    `warnings` has it.
+    A run whose last validation is worse than its first, by more than chance explains, logs a warning at its end and
+    keeps it in `warnings`.
     """
 
     should_stop: bool
@@ -80,7 +83,7 @@ class Trainer:
         self._is_seeded = seed is not None
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.vessel: Vessel | None = None
-        self._pool = EnvPool(finite_env_type, concurrency)
+        self._pool = _EnvPool(finite_env_type, concurrency)
         self._stop_is_limit = False
         self._reset_state()
 
@@ -94,18 +97,18 @@ class Trainer:
     # -- the loop ------------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """Begin a run from nothing."""
+        """Start a new run."""
         self._reset_state()
         self._stop_is_limit = False
         if self._is_seeded:
             _seed_everything(self.seed)
 
     def initialize_iter(self) -> None:
-        """Begin an iteration: only its own metrics count."""
+        """Start an iteration with empty metrics."""
         self.metrics = {}
 
     def fit(self, vessel: Vessel, ckpt_path: str | os.PathLike[str] | None = None) -> None:
-        """Train until `max_iters` or `should_stop`; with `ckpt_path`, go on where that checkpoint was written."""
+        """Train until `max_iters` or `should_stop`; with `ckpt_path`, resume from that checkpoint."""
         self.vessel = vessel
         vessel.assign_trainer(self)
         vessel.check_ready(("train",) if self.val_every_n_iters is None else ("train", "val"))
@@ -113,13 +116,13 @@ class Trainer:
         if saved is None:
             self.initialize()
         else:
-            with _naming(ckpt_path):
+            with _naming_checkpoint(ckpt_path):
                 self._load(saved)
         with self._closing():
             self._log_config()
             self._call("on_fit_start")
             if saved is not None:
-                with _naming(ckpt_path):
+                with _naming_checkpoint(ckpt_path):
                     _load_named(self.named_callbacks(), saved["callbacks"])
             self._stop_at_limit()
             while not self.should_stop:
@@ -141,7 +144,7 @@ class Trainer:
         self._call("on_iter_end")
 
     def _warn_of_decline(self) -> None:
-        """Compare the last validation with the first, episode by episode: both played the same ones."""
+        """Compare the last validation with the first, episode by episode: both played the same episodes."""
         has_best_weights = any(isinstance(each, EarlyStopping) and each.has_restored for each in self.callbacks)
         found = None if has_best_weights else ended_worse(self._first_returns or {}, self._last_returns)
         if found is not None:
@@ -158,7 +161,7 @@ class Trainer:
             self.should_stop = self._stop_is_limit = True
 
     def test(self, vessel: Vessel) -> None:
-        """Play every test state once; the metrics are in `metrics`, and go to the loggers under `test/`."""
+        """Play every test state once. The metrics are in `metrics` and are logged under `test/`."""
         self.vessel = vessel
         vessel.assign_trainer(self)
         vessel.check_ready(("test",))
@@ -188,16 +191,16 @@ class Trainer:
         self._call(f"on_{hook}_end")
 
     def venv_from_iterator(self, iterator: Iterable[Any]) -> FiniteVectorEnv:
-        """A vector environment of the vessel that plays these initial states; its workers are kept between calls."""
+        """Return the vessel's vector environment with these initial states; its workers are kept between calls."""
         venv = self._pool.env_for(self._bound(), self._writers())
-        # A validation is the same each time, so that iterations can be compared; training never repeats itself.
-        place = self.current_iter if self.current_stage == "train" else 0
-        venv.bind(iterator, entropy=(self.seed, STAGES[self.current_stage], place))
+        # Every validation is the same, so that iterations can be compared; training never repeats itself.
+        iteration = self.current_iter if self.current_stage == "train" else 0
+        venv.bind(iterator, entropy=(self.seed, STAGES[self.current_stage], iteration))
         return venv
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
-        """Whatever happens, no worker is left, and the loggers know how it ended."""
+        """Stop the workers and finish the loggers, however the run ends."""
         status: FinishStatus = "failed"
         try:
             yield
@@ -212,7 +215,7 @@ class Trainer:
 
     def _bound(self) -> Vessel:
         if self.vessel is None:
-            raise ConfigError("the trainer has no vessel yet: call fit or test")
+            raise ConfigError("the trainer has no vessel yet: call fit or test first")
         return self.vessel
 
     def _call(self, hook: Any) -> None:
@@ -228,7 +231,7 @@ class Trainer:
             self._add_metrics(log_buffer.collect_metrics())
 
     def _add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Validation has a name space of its own, so that it hides nothing of training."""
+        """Validation metrics get a prefix, so that they do not hide those of training."""
         prefix = "val/" if self.current_stage == "val" else ""
         numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
         self.metrics.update({prefix + name: float(value) for name, value in numbers.items()})
@@ -241,11 +244,11 @@ class Trainer:
         return [each for each in self.loggers if isinstance(each, LogWriter)]
 
     def metric_loggers(self) -> list[Logger]:
-        """The loggers that take metrics of iterations."""
+        """Return the loggers that take the metrics of iterations."""
         return [each for each in self.loggers if not isinstance(each, LogWriter)]
 
     def _min_loglevel(self) -> int:
-        """The least level that anybody wants; nothing below it leaves a worker."""
+        """Return the lowest level that any writer wants; nothing below it leaves a worker."""
         return min(int(each.loglevel) for each in self._writers())
 
     def _log_config(self) -> None:
@@ -264,20 +267,20 @@ class Trainer:
     # -- state ---------------------------------------------------------------------------------------
 
     def named_callbacks(self) -> dict[str, Callback]:
-        """The callbacks by their class name in lower case, numbered where it repeats."""
+        """Return the callbacks by their class name in lower case, numbered if it repeats."""
         return named(self.callbacks)
 
     def named_loggers(self) -> dict[str, Any]:
-        """The loggers by their class name in lower case, numbered where it repeats."""
+        """Return the loggers by their class name in lower case, numbered if it repeats."""
         return named(self.loggers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on as if nothing had happened."""
+        """Return everything needed to resume as if nothing had happened."""
         return {
             "vessel": {} if self.vessel is None else self.vessel.state_dict(),
             "callbacks": {name: each.state_dict() for name, each in self.named_callbacks().items()},
             "loggers": {name: each.state_dict() for name, each in self.named_loggers().items()},
-            # Reaching max_iters or max_steps is no reason to stop for a run that is resumed with more of them.
+            # A run that stopped at max_iters or max_steps can be resumed with more of them.
             "should_stop": self.should_stop and not self._stop_is_limit,
             "current_iter": self.current_iter,
             "current_episode": self.current_episode,
@@ -290,12 +293,12 @@ class Trainer:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, the callbacks' too."""
+        """Restore a state, including that of the callbacks."""
         self._load(state_dict)
         _load_named(self.named_callbacks(), state_dict["callbacks"])
 
     def _load(self, state: dict[str, Any]) -> None:
-        """All but the callbacks: they are restored after `on_fit_start`, which would make them forget."""
+        """Restore all but the callbacks: they are restored after `on_fit_start`, which would reset them."""
         self.seed = state["seed"]
         self._bound().load_state_dict(state["vessel"])
         _load_named(self.named_loggers(), state["loggers"])
@@ -309,13 +312,62 @@ class Trainer:
 
     @staticmethod
     def get_policy_state_dict(ckpt_path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The state of the policy in a checkpoint."""
-        policy: dict[str, Any] = load_state(ckpt_path)["vessel"]["policy"]
-        return policy
+        """Return the state of the policy in a checkpoint."""
+        return load_state(ckpt_path)["vessel"]["policy"]  # type: ignore[no-any-return]
+
+
+class _EnvPool:
+    """The vector environment of a trainer, kept as long as the parts of the vessel stay the same.
+
+    Starting workers is slow, so they are started once, and get their seeds with each episode. If an interpreter or the
+    reward was changed between two collects, they are started again.
+    """
+
+    def __init__(self, env_type: FiniteEnvType, concurrency: int) -> None:
+        self._env_type, self._concurrency = env_type, concurrency
+        self._env: FiniteVectorEnv | None = None
+        self._parts_fingerprint: tuple[Any, ...] = ()
+
+    def env_for(self, vessel: Vessel, loggers: Sequence[LogWriter]) -> FiniteVectorEnv:
+        """Return the environment of these parts, with these loggers."""
+        if self._env is None or self._parts_fingerprint != _fingerprint(vessel):
+            self.close()
+            self._env = self._make(vessel)
+            self._parts_fingerprint = _fingerprint(vessel)
+        self._env.loggers = list(loggers)
+        return self._env
+
+    def _make(self, vessel: Vessel) -> FiniteVectorEnv:
+        simulator_fn = vessel.simulator_fn
+        if isinstance(simulator_fn, type) and issubclass(simulator_fn, VectorSimulator):
+            return FiniteVectorSimulatorEnv(simulator_fn, self._concurrency)
+        parts = EnvParts(simulator_fn, vessel.state_interpreter, vessel.action_interpreter, vessel.reward)
+        return vectorize_env(parts, self._env_type, self._concurrency)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+
+def _fingerprint(vessel: Vessel) -> tuple[Any, ...]:
+    """Return what distinguishes one set of parts from another."""
+    parts = (vessel.state_interpreter, vessel.action_interpreter, vessel.reward)
+    return (id(vessel.simulator_fn), *map(id, parts), _digest(parts))
+
+
+def _digest(parts: tuple[Any, ...]) -> bytes:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    try:
+        data: bytes = cloudpickle.dumps(parts)
+    except Exception:  # noqa: BLE001 - parts that cannot be pickled can be used in this process
+        return b""
+    return hashlib.sha256(data).digest() if len(data) <= PART_BYTES else b""
 
 
 def _as_array(returns: Mapping[int, float] | None) -> Any:
-    """Returns by episode as rows, for a checkpoint."""
+    """Return the returns of episodes as rows, for a checkpoint."""
     return None if returns is None else np.array(list(returns.items()), np.float64).reshape(-1, 2)
 
 
@@ -324,25 +376,25 @@ def _as_returns(array: Any) -> dict[int, float] | None:
 
 
 def _checked(given: Any, setting: str, kinds: tuple[type, ...]) -> list[Any]:
-    """A list of one's own of what was given, alone or as a sequence."""
+    """Return a list of what was passed, alone or as a sequence."""
     things = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     for thing in things:
         if not isinstance(thing, kinds):
             names = " or ".join(kind.__name__ for kind in kinds)
-            raise ConfigError(f"{setting} has {thing!r}, which is no {names}: derive its class from it")
+            raise ConfigError(f"{setting} contains {thing!r}, which is not a {names}: derive its class from one")
     return things
 
 
 def _load_named(things: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Callbacks and loggers that are new in this run keep what they have."""
+    """Restore callbacks or loggers by name; those that are new in this run keep their state."""
     for name, thing in things.items():
         if name in states:
             thing.load_state_dict(states[name])
 
 
 @contextmanager
-def _naming(ckpt_path: object) -> Iterator[None]:
-    """A checkpoint whose parts do not fit those of this run is named."""
+def _naming_checkpoint(ckpt_path: object) -> Iterator[None]:
+    """Name the checkpoint in errors about parts that do not fit this run."""
     try:
         yield
     except (RuntimeError, LookupError, TypeError, ValueError) as error:

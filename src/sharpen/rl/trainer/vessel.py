@@ -1,6 +1,7 @@
 """Vessels: a simulator, its interpreters, its reward and a policy, ready to be trained.
 
-A vessel says where episodes begin in each stage and what one collect does; the trainer does the rest.
+A vessel defines where episodes begin in each stage and what one collect does; the trainer does the rest. Whatever can
+be seen to be wrong with the parts is reported before anything is played.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from ...checks import check_int
 from ...errors import ConfigError, SeedIteratorNotAvailable
@@ -20,21 +23,22 @@ from ..data_queue import DataQueue
 from ..finite_env import FiniteVectorEnv
 from ..interpreter import ActionInterpreter, ObsType, PolicyActType, StateInterpreter
 from ..logging import is_number
-from ..policy import EpisodeBatch, Policy
+from ..policy import Actor, EpisodeBatch, Policy
 from ..reward import Reward
 from ..seed import InitialStateType, SeedIterator
 from ..simulator import ActType, Simulator, StateType
 from ..vector_simulator import VectorSimulator
-from .readiness import check_available, check_parts, check_spaces, check_states, check_trainable
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 _logger = logging.getLogger(__name__)
 
+_VERBS = {"train": "train", "val": "validate", "test": "test"}
+
 
 class TrainingVesselBase(Generic[InitialStateType, StateType, ActType, ObsType, PolicyActType]):
-    """What the trainer asks of a vessel."""
+    """What the trainer needs of a vessel."""
 
     simulator_fn: Callable[..., Simulator[InitialStateType, StateType, ActType]] | type[VectorSimulator[Any]]
     state_interpreter: StateInterpreter[StateType, ObsType]
@@ -47,7 +51,7 @@ class TrainingVesselBase(Generic[InitialStateType, StateType, ActType, ObsType, 
     def trainer(self) -> Trainer:
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None:
-            raise ConfigError("this vessel has no trainer: use it through Trainer.fit or Trainer.test")
+            raise ConfigError("this vessel has no trainer: pass it to Trainer.fit or Trainer.test")
         return trainer
 
     def assign_trainer(self, trainer: Trainer) -> None:
@@ -55,38 +59,38 @@ class TrainingVesselBase(Generic[InitialStateType, StateType, ActType, ObsType, 
         self._trainer = weakref.ref(trainer)
 
     def check_ready(self, stages: Sequence[str]) -> None:
-        """Raise at once what would fail in one of these stages, perhaps hours later. A vessel need not know."""
+        """Raise an error now for what would fail in one of these stages later. Overriding it is optional."""
 
     def train_seed_iterator(self) -> SeedIterator[InitialStateType]:
-        """Where the episodes of a training collect begin."""
-        raise SeedIteratorNotAvailable("this vessel has no initial states to train on: give it train_initial_states")
+        """Return the initial states of a training collect."""
+        raise _no_states("train")
 
     def val_seed_iterator(self) -> SeedIterator[InitialStateType]:
-        """Where the episodes of a validation begin."""
-        raise SeedIteratorNotAvailable("this vessel has no initial states to validate on: give it val_initial_states")
+        """Return the initial states of a validation."""
+        raise _no_states("val")
 
     def test_seed_iterator(self) -> SeedIterator[InitialStateType]:
-        """Where the episodes of a test begin."""
-        raise SeedIteratorNotAvailable("this vessel has no initial states to test on: give it test_initial_states")
+        """Return the initial states of a test."""
+        raise _no_states("test")
 
     def train(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
-        """One collect: play episodes and learn from them; the metrics of the update."""
+        """Play and learn from one collect; return the metrics of the update."""
         raise NotImplementedError
 
     def validate(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
-        """Play the validation episodes; metrics beyond those that are logged."""
+        """Play the validation episodes; return metrics beyond those that are logged."""
         raise NotImplementedError
 
     def test(self, vector_env: FiniteVectorEnv) -> dict[str, Any]:
-        """Play the test episodes; metrics beyond those that are logged."""
+        """Play the test episodes; return metrics beyond those that are logged."""
         raise NotImplementedError
 
     def log(self, name: str, value: Any) -> None:
-        """Say one thing, with the current iteration and stage."""
+        """Log one value, with the current iteration and stage."""
         self.log_dict({name: value})
 
     def log_dict(self, data: Mapping[str, Any]) -> None:
-        """Say several things in one line, with the current iteration and stage."""
+        """Log several values in one line, with the current iteration and stage."""
         trainer = self.trainer
         text = ", ".join(f"{name}: {_shown(value)}" for name, value in data.items())
         _logger.info("[%s iteration %d] %s", trainer.current_stage, trainer.current_iter, text)
@@ -105,15 +109,16 @@ def _shown(value: Any) -> str:
 
 
 class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, ObsType, PolicyActType]):
-    """Trains on `episode_per_iter` episodes an iteration; validates and tests on every state exactly once.
+    """Trains on `episode_per_iter` episodes per iteration; validates and tests on every state exactly once.
 
-    `step_per_iter` takes the place of `episode_per_iter` where episodes are long or differ in length: an iteration
-    begins episodes until they have made so many steps together and plays them to their ends, and the policy learns
-    after every `step_per_iter` steps, so that the size of an update does not depend on the length of an episode. Steps
-    that remain at the end of an iteration belong to the first update of the next one, and are kept in checkpoints.
+    Use `step_per_iter` instead of `episode_per_iter` if episodes are long or differ in length: an iteration begins
+    episodes until they have made this many steps together and plays them to their ends, and the policy learns after
+    every `step_per_iter` steps, so that the size of an update does not depend on the length of an episode. Steps that
+    remain at the end of an iteration belong to the first update of the next one, and are saved in checkpoints.
 
-    Training draws the states in a shuffled order that goes on over iterations, so each is used as often as any other.
-    `buffer_size` is how many steps the buffer holds before it has to grow. `update_kwargs` go to `policy.learn`.
+    Training draws the states in a shuffled order that continues across iterations, so each is used equally often.
+    `buffer_size` is how many steps the buffer holds before it has to grow. `update_kwargs` are passed to
+    `policy.learn`.
     """
 
     def __init__(
@@ -132,14 +137,14 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         update_kwargs: dict[str, Any] | None = None,
         step_per_iter: int | None = None,
     ) -> None:
-        check_parts(
+        _check_parts(
             simulator_fn,
             policy=policy,
             state_interpreter=state_interpreter,
             action_interpreter=action_interpreter,
             reward=reward,
         )
-        check_states(
+        _check_states(
             train_initial_states=train_initial_states,
             val_initial_states=val_initial_states,
             test_initial_states=test_initial_states,
@@ -153,7 +158,7 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self.update_kwargs = dict(update_kwargs or {})
         self._queue: DataQueue[InitialStateType] | None = None
         self._cursor: dict[str, int] | None = None
-        self._waiting: EpisodeBatch | None = None  # steps that the current policy made and has not learned from yet
+        self._waiting: EpisodeBatch | None = None  # steps that the policy has not learned from yet
 
     def _check_numbers(self) -> None:
         for name in ("episode_per_iter", "buffer_size"):
@@ -166,14 +171,14 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         super().assign_trainer(trainer)
 
     def check_ready(self, stages: Sequence[str]) -> None:
-        self._check_numbers()  # they may have been assigned
+        self._check_numbers()  # they may have been assigned since
         if "train" in stages:
-            check_trainable(self.policy)
-        check_spaces(self.policy, self.simulator_fn, self.state_interpreter, self.action_interpreter)
+            _check_trainable(self.policy)
+        _check_spaces(self.policy, self.simulator_fn, self.state_interpreter, self.action_interpreter)
         for stage in stages:
             method = f"{stage}_seed_iterator"
-            if getattr(type(self), method) is getattr(TrainingVessel, method):  # a vessel's own needs no list
-                check_available(stage, getattr(self, f"{stage}_initial_states"))
+            if getattr(type(self), method) is getattr(TrainingVessel, method):  # an override may do without the list
+                _check_available(stage, getattr(self, f"{stage}_initial_states"))
 
     def train_seed_iterator(self) -> SeedIterator[InitialStateType]:
         if self.train_initial_states is None:
@@ -221,7 +226,7 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         return self.validate(vector_env)
 
     def _subset(self, name: str, states: Sequence[InitialStateType]) -> Sequence[InitialStateType]:
-        """All states, or for a `fast_dev_run` a random few."""
+        """Return all states, or a few random ones for a `fast_dev_run`."""
         few = self.trainer.fast_dev_run
         if few is None or few >= len(states):
             return states
@@ -241,3 +246,95 @@ class TrainingVessel(TrainingVesselBase[InitialStateType, StateType, ActType, Ob
         self._waiting = None if waiting is None else EpisodeBatch(**waiting)
         if self._queue is not None and self._cursor is not None:
             self._queue.load_state_dict(self._cursor)
+
+
+# -- checks before a run -----------------------------------------------------------------------------
+
+
+def _check_parts(simulator_fn: Any, **parts: Any) -> None:
+    """Check that the parts are objects and that `simulator_fn` makes simulators."""
+    for name, part in parts.items():
+        if isinstance(part, type):
+            raise ConfigError(f"{name} is the class {part.__name__}; pass an object, {part.__name__}(…)")
+    if isinstance(simulator_fn, Simulator) or not callable(simulator_fn):
+        raise ConfigError(
+            f"simulator_fn is {simulator_fn!r:.200}; pass the simulator's class, or a function that makes a simulator "
+            "from an initial state"
+        )
+    if not isinstance(parts["policy"], Actor):
+        raise ConfigError(
+            f"{type(parts['policy']).__name__} is not a policy because it has no act(): wrap it with "
+            "Tianshou04Policy, SB3Policy or ModulePolicy"
+        )
+    has_both = parts["state_interpreter"] is not None and parts["action_interpreter"] is not None
+    if not _is_vector(simulator_fn) and not has_both:
+        raise ConfigError(
+            "a simulator needs a state_interpreter and an action_interpreter; only a VectorSimulator does without"
+        )
+
+
+def _is_vector(simulator_fn: Any) -> bool:
+    return isinstance(simulator_fn, type) and issubclass(simulator_fn, VectorSimulator)
+
+
+def _check_states(**states: Any) -> None:
+    """Check that initial states are sequences, so that they can be shuffled and used again."""
+    for name, given in states.items():
+        is_sequence = hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Mapping)
+        if given is not None and not is_sequence:
+            raise ConfigError(f"{name} is a {type(given).__name__}; pass a sequence of initial states, such as a list")
+
+
+def _check_available(stage: str, states: Any) -> None:
+    """Check that there are initial states for a stage."""
+    if states is None:
+        raise _no_states(stage)
+    if not len(states):
+        raise SeedIteratorNotAvailable(f"{stage}_initial_states is empty: add initial states to {_VERBS[stage]} on")
+
+
+def _no_states(stage: str) -> SeedIteratorNotAvailable:
+    verb = _VERBS[stage]
+    return SeedIteratorNotAvailable(f"this vessel has no initial states to {verb} on: pass {stage}_initial_states")
+
+
+def _check_trainable(policy: Any) -> None:
+    """Check that a policy has what training needs."""
+    if not isinstance(policy, Policy):
+        missing = [name for name in ("learn", "state_dict", "load_state_dict") if not hasattr(policy, name)]
+        raise ConfigError(f"{type(policy).__name__} cannot be trained: it has no {', '.join(missing)}")
+
+
+def _check_spaces(policy: Any, simulator_fn: Any, state_interpreter: Any, action_interpreter: Any) -> None:
+    """Check that a policy is used in the spaces it was made for, if it knows them."""
+    observer, actor = (
+        (simulator_fn, simulator_fn) if _is_vector(simulator_fn) else (state_interpreter, action_interpreter)
+    )
+    observations, actions = getattr(observer, "observation_space", None), getattr(actor, "action_space", None)
+    if not _has_same_form(getattr(policy, "obs_space", None), observations):
+        raise ConfigError(
+            f"{type(policy).__name__} was made for observations in {policy.obs_space}, but {_name(observer)} has "
+            f"{observations}: create the policy with that space"
+        )
+    if not _has_same_form(getattr(policy, "action_space", None), actions):
+        raise ConfigError(
+            f"{type(policy).__name__} was made for actions in {policy.action_space}, but {_name(actor)} has "
+            f"{actions}: create the policy with that space"
+        )
+
+
+def _name(part: Any) -> str:
+    return part.__name__ if isinstance(part, type) else type(part).__name__
+
+
+def _has_same_form(one: Any, other: Any) -> bool:
+    """Return whether values of both spaces have the same form. Bounds may differ; a missing space matches any."""
+    if not isinstance(one, gym.Space) or not isinstance(other, gym.Space):
+        return True
+    if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
+        return one.keys() == other.keys() and all(_has_same_form(one[key], other[key]) for key in one)
+    if isinstance(one, spaces.Tuple) and isinstance(other, spaces.Tuple):
+        return len(one) == len(other) and all(map(_has_same_form, one, other))
+    if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete):
+        return bool(one.n == other.n and one.start == other.start)
+    return type(one) is type(other) and one.shape == other.shape

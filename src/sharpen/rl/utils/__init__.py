@@ -1,4 +1,4 @@
-"""Paths that people know from before; everything here lives elsewhere."""
+"""The paths of `qlib.rl.utils`; the code is in the modules of `sharpen.rl`."""
 
 from .data_queue import DataQueue
 from .env_wrapper import EnvWrapper, EnvWrapperStatus

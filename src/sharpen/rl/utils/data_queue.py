@@ -1,4 +1,4 @@
-"""`DataQueue`, under the path that people know."""
+"""`DataQueue`, under the path that Qlib has for it."""
 
 from ..data_queue import DataQueue
 

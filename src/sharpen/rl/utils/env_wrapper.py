@@ -1,4 +1,4 @@
-"""`EnvWrapper`, under the path that people know."""
+"""`EnvWrapper`, under the path that Qlib has for it."""
 
 from ..env_wrapper import EnvWrapper, EnvWrapperStatus, InfoDict
 

@@ -1,4 +1,4 @@
-"""Finite vector environments, under the path that people know."""
+"""Finite vector environments, under the path that Qlib has for them."""
 
 from ..finite_env import FiniteDummyVectorEnv, FiniteEnvType, FiniteVectorEnv, vectorize_env
 from ..spaces import check_nan_observation, generate_nan_observation

@@ -1,4 +1,4 @@
-"""Log collectors and writers, under the path that people know."""
+"""Log collectors and writers, under the path that Qlib has for them."""
 
 from ...loggers import LogLevel
 from ..logging import LogBuffer, LogCollector, LogWriter
