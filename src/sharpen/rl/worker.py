@@ -1,7 +1,7 @@
 """The program of a worker process: `python -m sharpen.rl.worker SOCKET [SHARED_MEMORY]`.
 
-It builds its environments and answers one round after the other. It never runs the user's script. When its parent has
-gone, also in the middle of a step that never ends, it is killed with everything that it has started.
+It builds its environments and answers one round after the other. It never runs the user's script. When its parent
+ends, it is killed with everything that it has started, even in the middle of a step that never ends.
 """
 
 import contextlib
@@ -22,8 +22,7 @@ from sharpen.logging import apply_settings
 from sharpen.rl.env_set import EnvSet, Rows, map_shared
 from sharpen.rl.seed import Begin
 from sharpen.rl.trees import map_tree
-from sharpen.rl.worker_link import DONE, FAILED, OPEN, Job, Link, LinkClosed, Opening, Work
-from sharpen.rl.worker_process import unpack
+from sharpen.rl.worker_process import DONE, FAILED, OPEN, Job, Link, LinkClosed, Opening, Work, unpack
 
 
 def main() -> None:
@@ -32,8 +31,8 @@ def main() -> None:
     try:
         _serve(link, files[1] if len(files) > 1 else None)
     except LinkClosed:
-        pass  # the parent has closed the environment, or has gone
-    except BaseException:  # noqa: BLE001 - the end is the same, but it is shown
+        pass  # the parent has closed the environment, or has ended
+    except BaseException:  # noqa: BLE001 - it ends the worker, and is shown
         traceback.print_exc()
     _end()
 
@@ -45,7 +44,7 @@ def _serve(link: Link, shared: int | None) -> None:
         work = _prepare(pickle.loads(rest))
         rows, mask = _rows(work, shared), np.zeros(work.stop - work.start, np.uint8)
         envs = EnvSet(work.factories, rows, caught=(Exception, SystemExit))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the parent raises it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent raises it
         link.send(FAILED, _packed(error, "the environment cannot be built"))
         return
     link.send(DONE)
@@ -70,14 +69,14 @@ def _answer(link: Link, envs: EnvSet, rows: Rows, mask: Any, number: int) -> Non
             slots = np.flatnonzero(mask).tolist()
             notes = envs.exchange(begins, slots, _actions(rows.action, slots))
             answer = pickle.dumps(notes, 5) if notes else b""
-        except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+        except Exception as error:  # noqa: BLE001 - the parent raises it
             link.send(FAILED, _packed(error))
             continue
         link.send(DONE, answer)
 
 
 def _actions(found: Any, slots: list[int]) -> list[Any]:
-    """Copies: a row is overwritten by the next round."""
+    """Return copies: a row is overwritten by the next round."""
     if isinstance(found, np.ndarray):
         return list(found[slots])
     return [map_tree(lambda array, slot=slot: array[slot].copy(), found) for slot in slots]
@@ -86,14 +85,14 @@ def _actions(found: Any, slots: list[int]) -> list[Any]:
 def _rows(work: Work, shared: int | None) -> Rows:
     if shared is None:
         return Rows.of(work.observation_space, work.action_space, work.stop - work.start)
-    everybody = Rows.of(work.observation_space, work.action_space, work.n)
-    memory = map_shared(shared, everybody.size_bytes())
+    all_rows = Rows.of(work.observation_space, work.action_space, work.n)
+    memory = map_shared(shared, all_rows.size_bytes())
     os.close(shared)
-    return everybody.in_memory(memory).part(work.start, work.stop)
+    return all_rows.in_memory(memory).part(work.start, work.stop)
 
 
 def _prepare(job: Job) -> Work:
-    """Make this process like its parent, then read what the parent sent."""
+    """Make this process like its parent, then unpickle the environments."""
     sys.path[:] = job.path
     sys.argv[:] = job.arguments
     os.chdir(job.folder)
@@ -111,13 +110,13 @@ def _packed(error: BaseException, words: str = "") -> bytes:
     text = f"{words}: {type(error).__name__}: {error}" if words else str(error)
     try:
         packed = pickle.dumps(cause)
-    except Exception:  # noqa: BLE001 - an error that cannot travel is shown by its traceback
+    except Exception:  # noqa: BLE001 - an error that cannot be pickled is in the traceback
         packed = b""
     return pickle.dumps((text, trace, packed))
 
 
 def _seed(entropy: tuple[int, ...]) -> None:
-    """Simulators that use the global generators get numbers of their own in every worker."""
+    """Seed the global generators, for simulators that use them, differently in every worker."""
     numbers = np.random.SeedSequence(entropy).generate_state(3)
     random.seed(int(numbers[0]))
     np.random.seed(int(numbers[1]))
@@ -133,14 +132,14 @@ def _watch(number: int) -> None:
     poll = select.poll()
     poll.register(number, getattr(select, "POLLRDHUP", select.POLLHUP))
     poll.poll()
-    threading.Event().wait(2.0)  # the grace of a worker that ends by itself
+    threading.Event().wait(2.0)  # a worker that ends by itself gets this long
     os.killpg(0, signal.SIGKILL)
 
 
 def _end() -> None:
-    """End at once, with whatever threads and processes a simulator has left behind."""
+    """End immediately, with whatever threads and processes a simulator has left."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it
             stream.flush()
     os.killpg(0, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""Finite vector environments whose environments live in worker processes.
+"""Finite vector environments whose environments run in worker processes.
 
 A worker holds several environments. A round costs one message to each busy worker and one back: a header and the rows,
-or, with shared memory, the header alone. Only what is rare (initial states, logs, errors) is pickled, beside it.
-Workers live until `close`, over as many collections as there are.
+or, with shared memory, the header alone. Only what is rare (initial states, logs, errors) is pickled. Workers live
+until `close`, across all collections.
 """
 
 import itertools
@@ -21,8 +21,7 @@ from .logging import LogWriter
 from .seed import Begin
 from .spaces import has_fixed_shape
 from .trees import Array
-from .worker_link import OPEN, ROUND, Opening, Work
-from .worker_process import WorkerProcess, pack
+from .worker_process import OPEN, ROUND, Opening, Work, WorkerProcess, pack
 
 
 class _WorkerVectorEnv(FiniteVectorEnv):
@@ -37,7 +36,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
         processes: int | None = None,
     ) -> None:
         if not env_factories:
-            raise ConfigError("there is no environment: concurrency must be 1 or more")
+            raise ConfigError("there are no environments: concurrency must be 1 or more")
         probe = env_factories[0]()
         for name, space in (("observation", probe.observation_space), ("action", probe.action_space)):
             if not has_fixed_shape(space):
@@ -57,7 +56,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
         self._start(env_factories, seed_iterator)
 
     def _start(self, factories: Sequence[EnvFactory], seed_iterator: object) -> None:
-        """Start all workers at once; they are waited for when they are needed."""
+        """Start all workers at once; the first collection waits for them."""
         try:
             for number in range(len(self._bounds)):
                 self._workers.append(WorkerProcess(number, self._shared))
@@ -84,7 +83,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
 
     def _open(self, settings: Settings) -> None:
         if not self._workers:
-            raise ConfigError("this vector environment is closed: make a new one")
+            raise ConfigError("this vector environment is closed: create a new one")
         opening = pickle.dumps(Opening(settings, self._seeds.entropy))
         try:
             if self._waits_for_start:
@@ -99,7 +98,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
 
     def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
         if not self._workers:
-            raise ConfigError("this vector environment is closed: make a new one")
+            raise ConfigError("this vector environment is closed: create a new one")
         try:
             return self._round(begins, ids)
         except WorkerDiedError as error:
@@ -107,7 +106,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
             self.kill()
             raise WorkerDiedError(f"{error}; {playing}") from None
         except BaseException:
-            self.kill()  # the workers are in the middle of a round that nobody waits for
+            self.kill()  # the workers are in the middle of a round whose results are lost
             raise
 
     def _round(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
@@ -122,27 +121,27 @@ class _WorkerVectorEnv(FiniteVectorEnv):
                 else ()
             )
             if own or len(ids) == self._n or masks[start:stop].any():
-                self._dying = worker
+                self._current_worker = worker
                 worker.send(ROUND, pickle.dumps(own, 5) if own else b"")
                 busy.append((worker, start))
         notes: list[Note] = []
         for worker, start in busy:
-            self._dying = worker
+            self._current_worker = worker
             notes += [note._replace(slot=note.slot + start) for note in worker.receive()]
         return notes
 
     def _playing(self, begins: Sequence[Begin]) -> str:
-        """What the worker that has died was busy with."""
-        start, stop = self._bounds[self._dying.number]
+        """Return the episodes that the worker that died was playing."""
+        start, stop = self._bounds[self._current_worker.number]
         episodes = [each for each in self._episodes if each is not None and self._is_running[each.slot]]
         now = {each.slot: each for each in [*episodes, *begins]}
         words = [
             f"episode {each.k} with {each.initial!r:.{SHOWN}}" for slot, each in now.items() if start <= slot < stop
         ]
-        return f"it played {', '.join(words)}" if words else "it played nothing"
+        return f"it was playing {', '.join(words)}" if words else "it was not playing"
 
     def kill(self) -> None:
-        """End at once."""
+        """Kill all workers."""
         _kill(self._workers)
 
     def close(self) -> None:
@@ -155,7 +154,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
 
 
 def _bounds(n: int, processes: int | None) -> list[tuple[int, int]]:
-    """Which slots belong to which worker."""
+    """Return the first slot of each worker and the slot after its last."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = min(n, check_int("processes", processes, at_least=1, optional=True) or cores)
     edges = [n * number // count for number in range(count + 1)]
@@ -172,13 +171,13 @@ def _kill(workers: list[WorkerProcess]) -> None:
 
 
 class FiniteSubprocVectorEnv(_WorkerVectorEnv):
-    """Environments in worker processes; rows travel through sockets."""
+    """Environments in worker processes; rows are sent through sockets."""
 
     env_type = "subproc"
 
 
 class FiniteShmemVectorEnv(_WorkerVectorEnv):
-    """Environments in worker processes; rows lie in memory that all of them share."""
+    """Environments in worker processes; rows are in memory that all of them share."""
 
     env_type = "shmem"
     is_shared = True
