@@ -7,8 +7,13 @@ from tests.lazy_imports import imports_on_use
 if TYPE_CHECKING:
     from sharpen.llm.answers import is_same, read_answer, read_truth
     from sharpen.llm.completions import Completion, completion_text
-    from sharpen.llm.engine import fused_runner as engine_fused_runner, sampler as engine_sampler, spans as engine_spans
-    from sharpen.llm.engine.blocks import ROOT, BlockPool
+    from sharpen.llm.engine import (
+        attention as engine_attention,
+        fused_runner as engine_fused_runner,
+        sampler as engine_sampler,
+    )
+    from sharpen.llm.engine.attention import DecodeSpan, arrange_rows
+    from sharpen.llm.engine.batch import tiles_of
     from sharpen.llm.engine.fused_runner import FusedRunner
     from sharpen.llm.engine.graphs import RecordedShapes, Step, StepGraphs, bucket
     from sharpen.llm.engine.kernels import training as kernels_training
@@ -21,13 +26,10 @@ if TYPE_CHECKING:
         TorchKernels,
         TritonKernels,
     )
-    from sharpen.llm.engine.model_runner import ModelRunner
-    from sharpen.llm.engine.noise import sample_seed, uniforms
-    from sharpen.llm.engine.paged_runner import PagedRunner
-    from sharpen.llm.engine.prompt_rows import tiles_of
-    from sharpen.llm.engine.sampler import Mode, Settings as SamplerSettings, draw
-    from sharpen.llm.engine.sequence import Sequence
-    from sharpen.llm.engine.spans import DecodeSpan, lay_out
+    from sharpen.llm.engine.model_runner import ModelRunner, PagedRunner
+    from sharpen.llm.engine.request import Sequence
+    from sharpen.llm.engine.sampler import Mode, Settings as SamplerSettings, draw, sample_seed, uniforms
+    from sharpen.llm.engine.scheduler import ROOT, BlockPool
     from sharpen.llm.engine.text import TextStream
     from sharpen.llm.generation import GeneratedCompletion
     from sharpen.llm.gsm8k import DATA_VARIABLE

@@ -13,7 +13,7 @@ def fill(pool: BlockPool, tokens: list[int]) -> list[int]:
     blocks, parent = list(known), prefixes[-1] if prefixes else ROOT
     for number in range(len(known), len(tokens) // pool.block_size):
         blocks.append(pool.allocate())
-        parent = pool.learn(blocks[-1], parent, tokens, number)
+        parent = pool.register(blocks[-1], parent, tokens, number)
     return blocks
 
 

@@ -1,10 +1,9 @@
 """Sampling from language models: many requests at once, with exact log-probabilities and weights that change."""
 
-from . import torch_package as torch_package  # first: it says what to install where torch is missing
-from .engine import Engine
-from .errors import EngineError
-from .outputs import FinishReason, Generation, Sample, Token
-from .request import Request
-from .sampling_params import SamplingParams
+from ...checks import needs_extra
+from .request import EngineError, FinishReason, Generation, Request, Sample, SamplingParams, Token
+
+with needs_extra("torch", extra="llm", feature="running a language model"):
+    from .engine import Engine
 
 __all__ = ["Engine", "EngineError", "FinishReason", "Generation", "Request", "Sample", "SamplingParams", "Token"]

@@ -1,7 +1,11 @@
 """The engine: samples many requests at once from one model, on the CPU or one GPU.
 
-Steps are taken by a background thread (`start`), by `step`, or by whoever waits for a result. One lock is held during a
-step; what changes the weights takes the same lock, so no token is drawn from half-changed weights.
+Steps are taken by a background thread (`start`), by `step`, or by a caller that waits for a result. One lock is held
+during a step; changing the weights takes the same lock, so no token is drawn from half-changed weights.
+
+A request passes through these files: `request.py` (its handle and the state of its samples), `stepper.py` (a step),
+`scheduler.py` (what the step computes, in which blocks), `model_runner.py` or on a GPU `fused_runner.py` (the forward
+pass), `batch.py` and `sampler.py` (drawing the next tokens).
 """
 
 import itertools
@@ -17,16 +21,12 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidInputError, in_words
-from .errors import EngineError
-from .noise import sample_seed
-from .outputs import Generation, Token
-from .request import Listener, Request
-from .runners import build_runner
-from .sampling_params import SamplingParams
-from .sequence import Sequence
+from .model_runner import build_runner
+from .request import EngineError, Generation, Listener, Request, SamplingParams, Sequence, Token
+from .sampler import sample_seed
 from .sizes import Sizes
 from .stepper import Stepper
-from .text import Decoder as TextDecoder, TextStream
+from .text import TextDecoder, TextStream
 from .weights import Weights
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,22 @@ log = logging.getLogger(__name__)
 class Engine:
     """Samples from a transformers model.
 
-    `max_batch` sequences run at once; `max_tokens` is the room of the cache in tokens, which all of them share.
-    `tokenizer` is only needed for stop strings and text. `device` and `dtype` other than the model's make a copy of
-    the weights; else they are shared with whoever holds the model. `seed` is where requests without one get theirs.
-    `overlap` launches a step before the one before was read, and `static_shapes` rounds decode steps up to few shapes
-    in fixed tensors, which `use_graphs` then records (None: both on a GPU). Fixed shapes also lay weights of one input
-    side by side in memory: they stay the model's own parameters, which a trainer changes in place.
+    Args:
+        model: A transformers causal language model, or a PEFT model around one.
+        tokenizer: Needed only for stop strings and text.
+        max_batch: How many sequences run at once.
+        max_tokens: The size of the cache in tokens, which all sequences share.
+        block_size: Tokens in one block of the cache.
+        prefill_tokens: The most prompt tokens that one step computes.
+        device: Another device than the model's makes a copy of the weights; otherwise they are shared.
+        dtype: Another dtype than the model's makes a copy of the weights; otherwise they are shared.
+        seed: The seed from which requests without one get theirs.
+        weights_version: The version that the first tokens carry.
+        overlap: Launch a step before the previous one was read (None: on a GPU).
+        static_shapes: Round decode steps up to a few shapes in fixed tensors (None: on a GPU with Triton). Weights with
+            the same input are then joined in memory; they remain the model's own parameters, which a trainer changes
+            in place.
+        use_graphs: Record steps of fixed shapes as CUDA graphs.
     """
 
     def __init__(
@@ -70,7 +80,7 @@ class Engine:
             prefill_tokens=prefill_tokens,
         )
         self._lock = threading.RLock()  # held during a step, and while the weights change
-        self._state = threading.Condition()  # guards what threads tell each other
+        self._state = threading.Condition()  # guards the queues and the states below
         with torch.no_grad(), self.sizes.device_context():
             self._runner = build_runner(
                 self._weights.model,
@@ -78,7 +88,7 @@ class Engine:
                 static_shapes=static_shapes,
                 use_graphs=use_graphs,
             )
-            self._weights.have_moved()  # the runner may have laid some side by side
+            self._weights.have_moved()  # the runner may have joined some in memory
         self._stepper = Stepper(
             self._runner,
             self.sizes,
@@ -120,26 +130,26 @@ class Engine:
         return self._stepper.pool.num_held * self.sizes.block_size
 
     def submit(self, prompt_ids: Many[int], params: SamplingParams | None = None) -> Request:
-        """Queue a request and return at once. What cannot ever run is refused here."""
+        """Queue a request and return at once. A request that could never run is rejected here."""
         params = params or SamplingParams()
         self._check_params(params)
         request = Request(self, self.sizes.checked_prompt(prompt_ids), params)
         limit = self.sizes.checked_limit(len(request.prompt_ids), params.max_new_tokens)
         with self._state:
             if self._is_stopping:
-                raise EngineError("the engine is being stopped: call start() before new requests")
+                raise EngineError("the engine is stopping: call start() before submitting new requests")
             request.sequences = self._sequences_of(request, limit)
             self._new.append(request)
             self._state.notify_all()
         return request
 
     async def generate(self, prompt_ids: Many[int], params: SamplingParams | None = None) -> Generation:
-        """The samples of one request, in an event loop; needs the background thread."""
+        """Return the samples of one request, in an event loop; needs the background thread."""
         self._check_started()
         return await self.submit(prompt_ids, params)
 
     async def stream(self, prompt_ids: Many[int], params: SamplingParams | None = None) -> AsyncIterator[Token]:
-        """The tokens of one request as they are sampled; leaving the loop early cancels it."""
+        """Yield the tokens of one request as they are sampled; leaving the loop early cancels it."""
         self._check_started()
         request = self.submit(prompt_ids, params)
         try:
@@ -149,32 +159,32 @@ class Engine:
             request.cancel()
 
     def sample(self, prompts: Many[Many[int]], params: SamplingParams | None = None) -> list[Generation]:
-        """The samples of many prompts, computed together; the answers come in the order of the prompts."""
+        """Return the samples of many prompts, computed together, in the order of the prompts."""
         requests = [self.submit(prompt, params) for prompt in prompts]
         return [request.result() for request in requests]
 
     def step(self) -> bool:
         """Advance every running sequence by one token; return whether there is more to do.
 
-        An error ends the request that it belongs to, whose result raises it; the others go on.
+        An error ends the request that caused it, whose result raises it; the others continue.
         """
         with self._lock, torch.no_grad(), self.sizes.device_context():
             try:
-                self._take_news()
+                self._take_queued()
                 self._stepper.advance()
-            except Exception as error:  # noqa: BLE001 - the requests have it
+            except Exception as error:  # noqa: BLE001 - raised by the requests
                 self._stepper.fail(error)
             return self._has_work()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No step is taken inside. Change shared weights here, then call `update_weights`, also in here."""
+        """Take no step inside the block. Change shared weights here, then call `update_weights`, also inside."""
         with self._state:
             self._num_holding += 1
         try:
             with self._lock:
                 with torch.no_grad():
-                    self._stepper.settle()
+                    self._stepper.read_in_flight()
                 yield
         finally:
             with self._state:
@@ -184,11 +194,11 @@ class Engine:
     def update_weights(
         self, version: int, state: Mapping[str, Tensor] | None = None, *, recompute: bool = True
     ) -> None:
-        """From the next step on tokens are drawn from new weights and carry `version`.
+        """Draw tokens from new weights from the next step on; they carry `version`.
 
-        Without `state` the shared weights have been changed in place already. What the cache holds of older weights is
-        not found again. Running sequences compute their tokens anew, so that each log-probability is that of its
-        version; with `recompute=False` they go on from the old keys and values, which is faster and not exact.
+        Without `state`, the shared weights have already been changed in place. Cached keys and values of older weights
+        are not reused. Running sequences compute their tokens again, so that each log-probability is exact for its
+        version; with `recompute=False` they continue from the old keys and values, which is faster but not exact.
         """
         with self.paused(), torch.no_grad(), self.sizes.device_context():
             if state is None:
@@ -196,10 +206,10 @@ class Engine:
             else:
                 self._weights.load(state)
             self._runner.refresh(have_moved=self._weights.have_moved())
-            self._stepper.swap(version, recompute=recompute)
+            self._stepper.switch_weights(version, recompute=recompute)
 
     def start(self) -> "Engine":
-        """Take steps in a background thread from now on."""
+        """Start a background thread that takes the steps."""
         with self._state:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sharpen-engine", daemon=True)
@@ -207,14 +217,14 @@ class Engine:
         return self
 
     def stop(self) -> None:
-        """End the background thread; requests that are not finished are cancelled."""
+        """Stop the background thread; unfinished requests are cancelled."""
         with self._state:
             thread, self._is_stopping = self._thread, True
             self._state.notify_all()
         if thread is not None:
             thread.join()
         with self.paused():
-            self._take_news()
+            self._take_queued()
             for request in dict.fromkeys(each.request for each in self._stepper.sequences):
                 self._stepper.cancel(request)
         with self._state:
@@ -227,7 +237,7 @@ class Engine:
         self.stop()
 
     def cancel(self, request: Request) -> None:
-        """End a request at the next step; what was sampled so far is its result, with the reason `cancelled`."""
+        """End a request at the next step; its result is what was sampled so far, with the finish reason `cancelled`."""
         with self._state:
             self._cancelled.append(request)
             self._state.notify_all()
@@ -253,18 +263,18 @@ class Engine:
                     return
             try:
                 self.step()
-            except Exception as error:  # noqa: BLE001 - it belongs to no request
-                log.error("a step of the engine failed: %s", in_words(error))
+            except Exception as error:  # noqa: BLE001 - not caused by a request
+                log.error("an engine step failed: %s", in_words(error))
 
     def _has_work(self) -> bool:
         return bool(self._new or self._cancelled or not self._stepper.is_idle)
 
-    def _take_news(self) -> None:
-        """Let in what was submitted, end what was cancelled."""
+    def _take_queued(self) -> None:
+        """Pass submitted and cancelled requests on to the stepper."""
         while self._new:
             self._stepper.add(self._new.popleft())
         if self._cancelled:
-            self._stepper.settle()
+            self._stepper.read_in_flight()
         while self._cancelled:
             self._stepper.cancel(self._cancelled.popleft())
 
@@ -291,11 +301,11 @@ class Engine:
     def _check_params(self, params: SamplingParams) -> None:
         if params.stop and self._tokenizer is None:
             raise InvalidInputError(
-                f"stop is {params.stop!r}, but the engine has no tokenizer: Engine(model, tokenizer)"
+                f"stop is {params.stop!r}, but the engine has no tokenizer: create it as Engine(model, tokenizer)"
             )
         if params.logprobs > self.sizes.vocab_size:
             raise InvalidInputError(f"logprobs is {params.logprobs}, but the model has {self.sizes.vocab_size} tokens")
 
     def _check_started(self) -> None:
         if not self.is_started:
-            raise EngineError("nothing takes the engine's steps: call engine.start() before you await")
+            raise EngineError("the engine is not started: call engine.start() before awaiting a result")

@@ -1,37 +1,53 @@
-"""Runs the steps of a known model over the paged cache, in few launches and fixed shapes.
+"""The runner of supported models on a GPU: over the paged cache, in few launches and fixed shapes.
 
-A decode step reads only fixed tensors, which the host fills before it, and its number of rows is rounded up: it is
-recorded once and replayed. How long the texts are, kernels read on the device. The newest tokens stay on the device:
-those of the last decode step by their row, those of the last prefill behind them.
+A decode step reads only fixed tensors, which the host fills before it, and its number of rows is rounded up, so it is
+recorded once and replayed. Kernels read the lengths of the texts on the device. The newest tokens stay on the device:
+those of the last decode step by their row, those of the last prefill after them.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from .block_tables import BlockTables
-from .cache import PagedCache
-from .decode_batch import DecodeBatch, next_batch
-from .fused_decoder import FusedDecoder
+from .attention import PagedCache
+from .batch import (
+    ID,
+    NUM_LINES,
+    POSITION,
+    SLOT,
+    SOURCE,
+    DecodeBatch,
+    Integers,
+    LaunchedStep,
+    mode_of,
+    next_batch,
+    prompt_rows,
+    sampling_lines,
+    settings_of,
+    tiles_of,
+)
+from .decoder import rotations, shape_of
 from .graphs import StepGraphs, StepKey, bucket
-from .kernels import DecodeRows, Kernels, PromptRows, kernels_for
-from .prompt_rows import prompt_rows, tiles_of
-from .rows import ID, NUM_LINES, POSITION, SLOT, SOURCE, Integers, Ticket, mode_of, sampling_lines, settings_of
+from .kernels import DecodeRows, Heads, Kernels, LayerHeads, PromptRows, Rotations, kernels_for
+from .request import Sequence
 from .sampler import Mode
-from .scheduler import Chunk
-from .sequence import Sequence
+from .scheduler import BlockTables, Chunk
 from .sizes import Sizes
+from .weights import JoinedLinear, LinearFunction, linear_function
 
 _MAX_RECORDED_ROWS = 2_048  # a larger prefill keeps the device busy for longer than its launches take
 _MAX_SPLITS = 16
-_SPLIT_TOKENS = 256  # fewer are not worth a program of their own
+_SPLIT_TOKENS = 256  # fewer are not worth a separate program
 
 
 class FusedRunner:
-    """Computes prefills and decode steps; it knows nothing of queues."""
+    """Computes prefills and decode steps of a model of a supported family."""
 
     shares_prefixes = True
 
@@ -43,7 +59,7 @@ class FusedRunner:
         self.cache = self._new_cache(sizes.num_blocks)
         self._graphs = StepGraphs(self._device, is_enabled=use_graphs)
         self._table = torch.zeros((NUM_LINES, self._num_slots), dtype=torch.int64, device=self._device)
-        # The line behind the last slot names the block of nobody: rows that only fill up a batch use it.
+        # The line after the last slot holds block 0, for rows that only pad a batch.
         shape = (self._num_slots + 1, sizes.max_blocks)
         self._tables = torch.zeros(shape, dtype=torch.int32, device=self._device)
         self._prompt_lines = torch.zeros((3, _MAX_RECORDED_ROWS), dtype=torch.int64, device=self._device)
@@ -53,16 +69,16 @@ class FusedRunner:
         self._full_programs = _programs_of(self._device)
 
     def refresh(self, *, have_moved: bool) -> None:
-        """The weights are others now; `have_moved` if they also lie elsewhere in memory."""
+        """Use changed weights; `have_moved` says whether they are also elsewhere in memory."""
         if have_moved:
             self._decoder.refresh()
             self._graphs.clear()
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing is kept by sequence: its blocks are the scheduler's."""
+        """Do nothing: the blocks of a sequence are the scheduler's."""
 
     def logits(self, ids: list[int]) -> Tensor:
-        """The logits of one text from scratch, in a cache of its own; to check the model."""
+        """Return the logits of one text, computed in a separate cache; used to check the forward pass."""
         num_blocks = -(-len(ids) // self.cache.block_size)
         positions = np.arange(len(ids))
         rows = PromptRows(
@@ -74,7 +90,7 @@ class FusedRunner:
         hidden = self._decoder.hidden(self._to_device(np.array(ids)), self._new_cache(num_blocks), rows)
         return self._decoder.logits(hidden).float()
 
-    def prefill(self, chunks: list[Chunk], tables: BlockTables) -> Ticket | None:
+    def prefill(self, chunks: list[Chunk], tables: BlockTables) -> LaunchedStep | None:
         """Compute these chunks, copy what their followers need, and draw a token for each of their samples."""
         self._put_tables(tables)
         hidden = self._prefilled(chunks)
@@ -93,15 +109,15 @@ class FusedRunner:
         self._last_ids[self._num_slots : self._num_slots + len(drawn)] = drawn
         for number, sequence in enumerate(samples):
             sequence.row = self._num_slots + number
-        return Ticket(samples, packed, mode)
+        return LaunchedStep(samples, packed, mode)
 
-    def decode(self, sequences: list[Sequence], tables: BlockTables) -> Ticket:
-        """Compute the newest token of each sequence and draw its next one."""
+    def decode(self, sequences: list[Sequence], tables: BlockTables) -> LaunchedStep:
+        """Compute the newest token of each sequence and draw the next one."""
         self._put_tables(tables)
         (width,) = self._graphs.shape("decode", (bucket(len(sequences), most=self._num_slots),))
         batch = next_batch(self._batch, sequences, width=width, num_slots=self._num_slots)
         self._batch = batch
-        # One fixed tensor for each width: graphs read it where it lies.
+        # One fixed tensor for each width, because graphs read a fixed address.
         table = self._table.view(-1)[: batch.table.size].view(batch.table.shape)
         table.copy_(self._pinned(batch.table), non_blocking=True)
         for row, sequence in enumerate(sequences):
@@ -111,7 +127,7 @@ class FusedRunner:
         mode = _reduced(batch.mode)
         key = StepKey("decode", (width,), (splits, mode))
         packed = self._graphs.run(key, lambda: self._decode(table, splits, mode), changes=[self._last_ids])
-        return Ticket(batch.sequences, packed, batch.mode)
+        return LaunchedStep(batch.sequences, packed, batch.mode)
 
     def _decode(self, table: Tensor, num_splits: int, mode: Mode) -> Tensor:
         rows = DecodeRows(table[SLOT], table[POSITION], self._tables, num_splits)
@@ -121,7 +137,7 @@ class FusedRunner:
         return packed
 
     def _prefilled(self, chunks: list[Chunk]) -> Tensor:
-        """The last hidden states of the chunks' tokens; rows behind them belong to nobody."""
+        """Return the last hidden states of the chunks' tokens, followed by padding rows."""
         table, tiles = prompt_rows(chunks, self._decoder.heads.tile_rows)
         if table.shape[1] > _MAX_RECORDED_ROWS:
             return self._hidden_of_prompts(self._to_device(table), self._to_device(tiles))
@@ -143,7 +159,7 @@ class FusedRunner:
         return self._decoder.hidden(ids, self.cache, PromptRows(slots, positions, self._tables, tiles))
 
     def _num_splits(self, width: int, max_position: int) -> int:
-        """How many programs read one text, so that few rows fill the device too; a power of two, for few graphs."""
+        """Return how many programs read one text, so that few rows fill the device too (a power of two: few graphs)."""
         programs = width * self._decoder.heads.num_kv_heads
         splits = 1
         while splits < _MAX_SPLITS and programs * splits < self._full_programs:
@@ -174,13 +190,13 @@ class FusedRunner:
         return self._pinned(values).to(self._device, non_blocking=True)
 
     def _pinned(self, values: npt.NDArray[Any]) -> Tensor:
-        """A tensor from which a GPU copies without making the host wait; a copy, which the host does not change."""
+        """Return a copy from which a GPU can read without making the host wait."""
         tensor = torch.from_numpy(values)
         return tensor.pin_memory() if self._device.type == "cuda" else tensor.clone()
 
 
 def _reduced(mode: Mode) -> Mode:
-    """The mode as far as it decides what is computed; else every mixture of settings were a graph of its own."""
+    """Return the mode without what does not change the computation; otherwise each mixture would record a graph."""
     return Mode(True, True, True, mode.has_filter, mode.num_top)
 
 
@@ -188,3 +204,108 @@ def _programs_of(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return 4 * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+# -- the forward pass -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    qkv: JoinedLinear
+    o: LinearFunction
+    mlp_norm: Any
+    gate_up: JoinedLinear
+    activation: Callable[[Tensor], Tensor] | None  # None: silu, which a kernel computes
+    down: LinearFunction
+    next_norm: Any
+    q_norm: Any
+    k_norm: Any
+
+
+class FusedDecoder:
+    """The forward pass in few launches: products of joined weights, and the kernels between them.
+
+    It computes rows of tokens of many texts side by side, over the cache that each call passes.
+    """
+
+    def __init__(self, model: Any, kernels: Kernels, *, max_length: int, block_size: int) -> None:
+        self.shape = shape_of(model)
+        self._model, self._inner, self._kernels = model, model.model, kernels
+        self.heads = Heads(self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_size, block_size)
+        # Computed once: they depend on the config alone, and recorded steps read them at a fixed address.
+        self._rotations = Rotations(*rotations(model, max_length))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the model's modules again; call it after weights moved or an adapter was added."""
+        inner = self._inner
+        norms = [*(each.input_layernorm for each in inner.layers), inner.norm]
+        self._layers = [_layer(each, norms[number + 1], number) for number, each in enumerate(inner.layers)]
+        self._head = linear_function(self._model.get_output_embeddings(), "lm_head")
+
+    def hidden(
+        self,
+        ids: Tensor,
+        cache: PagedCache,
+        rows: DecodeRows | PromptRows,
+        *,
+        sources: Tensor | None = None,
+        last_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states of these rows after their norm."""
+        kernels = self._kernels
+        first = self._inner.layers[0].input_layernorm
+        table = self._inner.embed_tokens.weight
+        last_ids = ids if last_ids is None else last_ids
+        x, h = kernels.embed(ids, sources, last_ids, table, first.weight, first.variance_epsilon)
+        for number, layer in enumerate(self._layers):
+            delta = layer.o(self._attend(layer, number, layer.qkv(h), cache, rows))
+            h = kernels.add_norm(x, delta, layer.mlp_norm.weight, layer.mlp_norm.variance_epsilon)
+            delta = layer.down(self._gated(layer, layer.gate_up(h)))
+            h = kernels.add_norm(x, delta, layer.next_norm.weight, layer.next_norm.variance_epsilon)
+        return h
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of these rows, in the model's dtype."""
+        return self._head(hidden)
+
+    def _attend(
+        self, layer: _Layer, number: int, qkv: Tensor, cache: PagedCache, rows: DecodeRows | PromptRows
+    ) -> Tensor:
+        q_norm, k_norm = layer.q_norm, layer.k_norm
+        own = LayerHeads(
+            keys=cache.keys[number],
+            values=cache.values[number],
+            q_norm=None if q_norm is None else q_norm.weight,
+            k_norm=None if k_norm is None else k_norm.weight,
+            eps=0.0 if q_norm is None else q_norm.variance_epsilon,
+        )
+        if isinstance(rows, DecodeRows):
+            return self._kernels.decode(qkv, self.heads, own, self._rotations, rows)
+        return self._kernels.prefill(qkv, self.heads, own, self._rotations, rows)
+
+    def _gated(self, layer: _Layer, gate_up: Tensor) -> Tensor:
+        if layer.activation is None:
+            return self._kernels.gate(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return layer.activation(gate) * up
+
+
+def _layer(layer: Any, next_norm: Any, number: int) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    queries = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return _Layer(
+        qkv=JoinedLinear(queries, f"q_proj, k_proj or v_proj of layer {number}"),
+        o=linear_function(attention.o_proj, f"o_proj of layer {number}"),
+        mlp_norm=layer.post_attention_layernorm,
+        gate_up=JoinedLinear((mlp.gate_proj, mlp.up_proj), f"gate_proj or up_proj of layer {number}"),
+        activation=None if _is_silu(mlp.act_fn) else mlp.act_fn,
+        down=linear_function(mlp.down_proj, f"down_proj of layer {number}"),
+        next_norm=next_norm,
+        q_norm=getattr(attention, "q_norm", None),
+        k_norm=getattr(attention, "k_norm", None),
+    )
+
+
+def _is_silu(activation: Any) -> bool:
+    return isinstance(activation, nn.SiLU) or activation is F.silu or type(activation).__name__ == "SiLUActivation"

@@ -1,4 +1,4 @@
-"""Decode steps recorded once as CUDA graphs and replayed; elsewhere they simply run."""
+"""Steps recorded once as CUDA graphs and replayed; on other devices they simply run."""
 
 import operator
 from collections import Counter, defaultdict
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 Step = Callable[[], Tensor]
 Shape = tuple[int, ...]
-"""The rows of a step, then what else its tensors are sized by."""
+"""The rows of a step, then the other sizes of its tensors."""
 
-_PATIENCE = 32  # steps in a larger shape cost about as much as recording one of their own
-_FEW_ROWS = 256  # so many take little longer than one: the weights have to be read for either
+_PATIENCE = 32  # this many steps in a larger shape cost about as much as recording one in the right shape
+_FEW_ROWS = 256  # this many take little longer than one: either way the weights have to be read
 
 
 class StepKey(NamedTuple):
-    """Which recorded step it is. Steps of a kind differ in their shape, and in what `variant` says."""
+    """Identifies a recorded step. Steps of a kind differ in their shape and their variant."""
 
     kind: str
     shape: Shape
@@ -28,11 +28,11 @@ class StepKey(NamedTuple):
 
 
 class StepGraphs:
-    """Recorded steps by their key. A step must read and write only tensors that stay where they are.
+    """Recorded steps by their key. A step must read and write only tensors at fixed addresses.
 
-    Recording runs the step twice before: writing the same keys and values again changes nothing, and what else a step
-    changes is named by its caller and put back. All graphs share one pool of memory, because only one of them runs at
-    a time.
+    Recording runs the step twice first: writing the same keys and values again changes nothing, and the caller names
+    the other tensors that a step changes, which are restored. All graphs share one memory pool, because only one of
+    them runs at a time.
     """
 
     def __init__(self, device: torch.device, *, is_enabled: bool) -> None:
@@ -45,13 +45,13 @@ class StepGraphs:
         self._stream: Any = None
 
     def shape(self, kind: str, wanted: Shape) -> Shape:
-        """The shape for a step that would fit into `wanted`; a larger one where that is recorded already."""
+        """Return the shape for a step that fits into `wanted`: a larger one if that is recorded already."""
         return self._shapes.choose(kind, wanted) if self._is_enabled else wanted
 
     def run(self, key: StepKey, step: Step, *, changes: Sequence[Tensor] = (), free_uses: int = 0) -> Tensor:
-        """The step's result; a recorded step gives it in the same tensor each time.
+        """Return the step's result; a recorded step returns the same tensor each time.
 
-        The first `free_uses` of a key are not recorded: that pays only for what comes again.
+        The first `free_uses` of a key are not recorded, because recording pays off only for steps that recur.
         """
         if not self._is_enabled:
             return step()
@@ -66,7 +66,7 @@ class StepGraphs:
         return result
 
     def clear(self) -> None:
-        """Forget what was recorded: the tensors behind it have moved."""
+        """Drop all recorded steps, because their tensors have moved."""
         self._graphs.clear()
         self._shapes = RecordedShapes()
         self._pool = None
@@ -81,8 +81,8 @@ class StepGraphs:
         with torch.cuda.stream(self._stream):
             for _ in range(2):
                 step()
-            # Not `torch.cuda.graph`, which empties the allocator's cache first: a trainer beside us would pay for it.
-            # Only this thread is watched: that trainer may use the device meanwhile.
+            # Not `torch.cuda.graph`, which empties the allocator's cache first: a trainer in this process would slow
+            # down. Only this thread is captured, so that trainer may use the device at the same time.
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -96,11 +96,11 @@ class StepGraphs:
 
 
 class RecordedShapes:
-    """Chooses among the shapes that are recorded.
+    """Chooses among the recorded shapes.
 
-    Recording takes as long as dozens of recorded steps, and the end of a batch passes through many numbers of rows,
-    each for a few steps only. So a step takes the least recorded shape that holds it, unless that would cost too much
-    or its own has been wanted often.
+    Recording takes as long as dozens of recorded steps, and a batch that runs out passes through many numbers of rows,
+    each for a few steps only. So a step uses the smallest recorded shape that holds it, unless that would cost too much
+    or its own shape has been wanted often.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class RecordedShapes:
 
 
 def bucket(size: int, *, most: int) -> int:
-    """The size to which `size` is rounded up, so that few graphs serve all: at most a quarter is wasted above 8."""
+    """Return `size` rounded up, so that few graphs serve all sizes: at most a quarter is wasted above 8."""
     if size <= 4:
         return min(1 << (size - 1).bit_length(), most)
     step = max(2, (1 << (size - 1).bit_length()) // 8)

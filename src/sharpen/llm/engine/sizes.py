@@ -1,4 +1,4 @@
-"""How much an engine holds: sequences at once, tokens in the cache, the longest text."""
+"""The limits of an engine: sequences at once, tokens in the cache, the longest text, the vocabulary."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,13 +13,13 @@ from ..errors import ModelError
 
 _CPU_BATCH, _GPU_BATCH = 64, 256
 _CPU_TOKENS = 16_384
-_GPU_SHARE = 0.3  # of the memory that is free when the engine is made; a trainer beside it needs the rest
+_GPU_SHARE = 0.3  # of the memory that is free when the engine is created; a trainer beside it needs the rest
 _CPU_PREFILL, _GPU_PREFILL = 1_024, 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Fixed when the engine is made. `prefill_tokens` bounds what one step computes of new prompts."""
+    """Fixed when the engine is created. `prefill_tokens` limits how many prompt tokens one step computes."""
 
     max_batch: int
     num_blocks: int
@@ -37,7 +37,7 @@ class Sizes:
         device: torch.device = model.get_input_embeddings().weight.device
         if device.type not in {"cpu", "cuda"}:
             raise ConfigError(
-                f"the engine runs on 'cpu' and 'cuda', the model is on {device.type!r}: pass device='cpu'"
+                f"the model is on {device.type!r}, but the engine runs on 'cpu' and 'cuda' only: pass device='cpu'"
             )
         is_cuda = device.type == "cuda"
         max_batch = (_GPU_BATCH if is_cuda else _CPU_BATCH) if max_batch is None else max_batch
@@ -45,7 +45,9 @@ class Sizes:
         check_ints(max_batch=max_batch, block_size=block_size, prefill_tokens=prefill_tokens)
         max_tokens = _default_tokens(model, device, max_batch) if max_tokens is None else max_tokens
         if max_tokens < block_size:
-            raise ConfigError(f"max_tokens is {max_tokens}, less than one block of {block_size} tokens: use more")
+            raise ConfigError(
+                f"max_tokens is {max_tokens}, but one block has {block_size} tokens: use at least {block_size}"
+            )
         num_blocks = max_tokens // block_size
         config = model.config.get_text_config()
         window = getattr(config, "max_position_embeddings", None) or num_blocks * block_size
@@ -65,7 +67,7 @@ class Sizes:
         return self.device.type == "cuda"
 
     def device_context(self) -> AbstractContextManager[object]:
-        """Makes the engine's GPU the current one: each thread has its own."""
+        """Make the engine's GPU the current one, which is a setting of each thread."""
         return torch.cuda.device(self.device) if self.is_cuda else nullcontext()
 
     @property
@@ -74,25 +76,25 @@ class Sizes:
         return -(-self.max_length // self.block_size)
 
     def checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
-        """The prompt as a list, if the model has all its tokens."""
+        """Return the prompt as a list, if the model has all its tokens."""
         ids = [int(each) for each in prompt_ids]
         if not ids:
-            raise InvalidInputError("the prompt has no tokens: give at least one token id")
+            raise InvalidInputError("the prompt is empty: pass at least one token id")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
             wrong = next(each for each in ids if not 0 <= each < self.vocab_size)
             raise InvalidInputError(
-                f"the prompt holds the token id {wrong}, but the model's ids are 0 to {self.vocab_size - 1}"
+                f"the prompt contains the token id {wrong}, but the model's ids are 0 to {self.vocab_size - 1}"
             )
         return ids
 
     def checked_limit(self, num_prompt: int, max_new_tokens: int | None) -> int:
-        """How many tokens may be sampled after a prompt of this length."""
+        """Return how many tokens may be sampled after a prompt of this length."""
         wanted = max_new_tokens or 1
         if num_prompt + wanted > self.max_length:
             raise InvalidInputError(
-                f"the prompt has {num_prompt} tokens and {wanted} are to be sampled, but a text may have "
-                f"{self.max_length} (the model's window or max_tokens of the engine): shorten the prompt, lower "
-                "max_new_tokens, or make the engine with more max_tokens"
+                f"the prompt has {num_prompt} tokens and {wanted} more are requested, but a text may have at most "
+                f"{self.max_length} (the model's window or the engine's max_tokens): shorten the prompt, lower "
+                "max_new_tokens, or create the engine with more max_tokens"
             )
         return max_new_tokens or self.max_length - num_prompt
 
@@ -118,9 +120,9 @@ def _default_tokens(model: Any, device: torch.device, max_batch: int) -> int:
     tokens = int(free_bytes * _GPU_SHARE) // token_bytes
     if tokens < 1_024:
         raise ModelError(
-            f"{free_bytes >> 20} MB are free on {device}, too little for a cache of {token_bytes >> 10} kB a token: "
-            "free memory, or set max_tokens"
+            f"{device} has {free_bytes >> 20} MB of free memory, too little for a cache at {token_bytes >> 10} kB per "
+            "token: free some memory, or set max_tokens"
         )
-    # More than all sequences at their full length would hold nothing but old texts.
+    # A cache larger than all sequences at their full length would only hold old texts.
     window = getattr(config, "max_position_embeddings", None) or tokens
     return min(tokens, max_batch * window)

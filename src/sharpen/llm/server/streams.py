@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..engine import Generation, Request, Token
-from ..engine.sequence import Sequence
+from ..engine.request import Sequence
 from .answers import AnswerWriter, Asked, encode, finish_reason, stop_reason, tool_call, usage_of
 from .fields import ChatFields, CompletionFields
 from .prompts import Prompt

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..engine.outputs import TopLogprobs
+from ..engine.request import TopLogprobs
 
 _encode = msgspec.json.Encoder().encode
 _BROKEN = "\ufffd"

@@ -1,4 +1,4 @@
-"""Parts of a model's forward pass with their gradients, for a trainer: in Triton on a GPU, else in plain torch.
+"""Parts of a model's forward pass with their gradients, for a trainer: in Triton on a GPU, otherwise in plain torch.
 
 Axis letters: R rows (tokens), H heads, D head size, C tokens of a chunk, V vocabulary.
 """

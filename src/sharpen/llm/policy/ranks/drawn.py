@@ -5,7 +5,7 @@ from typing import Self
 import msgspec
 
 from ...engine import Generation
-from ...engine.outputs import FinishReason, Sample, TopLogprobs
+from ...engine.request import FinishReason, Sample, TopLogprobs
 
 
 class DrawnSample(msgspec.Struct, frozen=True, array_like=True):
