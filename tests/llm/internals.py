@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from sharpen.llm.list_dataset import ListDataset
     from sharpen.llm.messages import check_prompt
     from sharpen.llm.models.gguf import cache_folder, converted
-    from sharpen.llm.models.gguf_export import export_gguf
-    from sharpen.llm.models.gguf_vocabulary import way_to_split
+    from sharpen.llm.models.gguf_export import export_gguf, pre_tokenizer_name
     from sharpen.llm.models.hub import hub_folder
-    from sharpen.llm.models.lora import lora_config_for, same_lora
-    from sharpen.llm.models.precision import choose_device, choose_precision, torch_dtype
+    from sharpen.llm.models.loading import choose_device, choose_precision, torch_dtype
+    from sharpen.llm.models.lora import lora_config_for, lora_differences
     from sharpen.llm.models.saving import check_save_folder, save_model
     from sharpen.llm.models.source import ModelSource, find_model, read_adapter_config
     from sharpen.llm.models.templates import check_chat_template

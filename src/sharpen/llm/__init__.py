@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from .evaluation import evaluate as evaluate, evaluate_model as evaluate_model
     from .generation import generate_completions as generate_completions
-    from .models.demo import demo_model as demo_model
+    from .models.gguf import demo_model as demo_model
     from .models.gguf_export import export_gguf as export_gguf
     from .models.loading import LoadedModel as LoadedModel, load_model as load_model
     from .models.lora import create_lora_config as create_lora_config, merge_adapter as merge_adapter
@@ -55,7 +55,7 @@ _MODULES = {
     ".errors": ("DatasetError", "ModelError", "RewardError", "RewardTimeoutError", "RowError", "TrainingError"),
     ".evaluation": ("evaluate", "evaluate_model"),
     ".generation": ("generate_completions",),
-    ".models.demo": ("demo_model",),
+    ".models.gguf": ("demo_model",),
     ".models.gguf_export": ("export_gguf",),
     ".models.loading": ("LoadedModel", "load_model"),
     ".models.lora": ("create_lora_config", "merge_adapter"),

@@ -13,7 +13,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, load_model
 from tests.errors import raises
-from tests.llm.internals import export_gguf, save_model, way_to_split
+from tests.llm.internals import export_gguf, pre_tokenizer_name, save_model
 
 from ..tiny_models import tiny_tokenizer, write_tiny_model
 from .conftest import logits, with_lora
@@ -110,9 +110,9 @@ def test_numbers_too_great_for_f16_are_refused_and_leave_no_file(tmp_path: Path)
 def test_ways_to_split_text_have_names() -> None:
     byte_level = {"type": "ByteLevel"}
     split = {"type": "Split", "pattern": {"Regex": PRETOKENIZE_REGEX}}
-    assert way_to_split(byte_level, "m") == "gpt-2"
-    assert way_to_split({"type": "Sequence", "pretokenizers": [split, byte_level]}, "m") == "qwen2"
+    assert pre_tokenizer_name(byte_level, "m") == "gpt-2"
+    assert pre_tokenizer_name({"type": "Sequence", "pretokenizers": [split, byte_level]}, "m") == "qwen2"
     digits = {"type": "Digits", "individual_digits": True}
-    assert way_to_split({"type": "Sequence", "pretokenizers": [digits, byte_level]}, "m") == "smollm"
+    assert pre_tokenizer_name({"type": "Sequence", "pretokenizers": [digits, byte_level]}, "m") == "smollm"
     with pytest.raises(ModelError):
-        way_to_split({"type": "Whitespace"}, "m")
+        pre_tokenizer_name({"type": "Whitespace"}, "m")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 HEAVY = {"torch", "numpy", "transformers", "trl", "peft", "datasets", "safetensors", "huggingface_hub", "tokenizers"}
-MODULES = ("source", "precision", "loading", "saving", "lora", "hub", "gguf", "gguf_export", "demo", "templates")
+MODULES = ("source", "loading", "saving", "lora", "hub", "gguf", "gguf_export", "templates")
 
 
 def test_nothing_heavy_is_loaded_before_a_model_is() -> None:

@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from sharpen.errors import ConfigError
 from sharpen.llm import ModelError, create_lora_config, load_model, merge_adapter
 from tests.errors import raises
-from tests.llm.internals import lora_config_for, read_adapter_config, same_lora
+from tests.llm.internals import lora_config_for, lora_differences, read_adapter_config
 
 from .conftest import logits
 
@@ -134,21 +134,23 @@ def test_every_target_gets_its_matrices(tiny_model: Path) -> None:
 def test_differences_between_an_adapter_and_what_is_wanted_are_named(tiny_adapter: Path) -> None:
     has = read_adapter_config(tiny_adapter)
     same = {"r": 4, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "recommended"}
-    assert same_lora(has, same) == []
-    assert same_lora(has, None) == []
-    assert same_lora(has, {**same, "r": 8, "target_modules": None}) == [
+    assert lora_differences(has, same) == []
+    assert lora_differences(has, None) == []
+    assert lora_differences(has, {**same, "r": 8, "target_modules": None}) == [
         "r is 4 in the adapter, but 8 is wanted",
         "target_modules is ['k_proj', 'o_proj', 'q_proj', 'v_proj'] in the adapter, but ['q_proj', 'v_proj'] is wanted",
     ]
-    assert same_lora(has, {**same, "use_rslora": True}) == ["use_rslora is False in the adapter, but True is wanted"]
-    assert len(same_lora(has, {**same, "target_modules": "all-linear"})) == 1
+    assert lora_differences(has, {**same, "use_rslora": True}) == [
+        "use_rslora is False in the adapter, but True is wanted"
+    ]
+    assert len(lora_differences(has, {**same, "target_modules": "all-linear"})) == 1
 
 
 def test_a_config_of_peft_is_compared_too(tiny_adapter: Path) -> None:
     has = read_adapter_config(tiny_adapter)
     options: dict[str, Any] = {"lora_alpha": 32, "lora_dropout": 0.05, "init_lora_weights": False}
-    assert same_lora(has, LoraConfig(r=4, target_modules=ATTENTION, **options)) == []
-    assert same_lora(has, LoraConfig(r=2, target_modules=ATTENTION, **options)) == [
+    assert lora_differences(has, LoraConfig(r=4, target_modules=ATTENTION, **options)) == []
+    assert lora_differences(has, LoraConfig(r=2, target_modules=ATTENTION, **options)) == [
         "r is 4 in the adapter, but 2 is wanted"
     ]
 

@@ -15,10 +15,8 @@ from ...adapter.messages import OpenAIMessages, TraceToMessages
 from ...errors import text_of
 from ...llm.errors import ModelError, RewardError
 from ...llm.models.hub import hub_folder, turn_telemetry_off
-from ...llm.models.loading import check_packages
-from ...llm.models.precision import choose_device, choose_precision, torch_dtype
+from ...llm.models.loading import check_packages, choose_device, choose_precision, model_lock, torch_dtype
 from ...llm.models.source import find_model
-from ...llm.models.turn import own_turn
 from ...types import Span
 from .collected import CollectedRollout
 
@@ -152,7 +150,7 @@ def _load(name: str, folder: Path, dtype: Any, *, trust_remote_code: bool) -> tu
 
     turn_telemetry_off()
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-    with own_turn():
+    with model_lock():
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(

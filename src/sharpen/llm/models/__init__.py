@@ -1,1 +1,1 @@
-"""Language models: found by name, loaded, adapted with LoRA, saved. Import what is needed from its module."""
+"""Language models: found by name, loaded, adapted with LoRA, saved. Import each name from its module."""

@@ -1,8 +1,10 @@
 """Writing a model as a GGUF file, for programs such as llama.cpp, and for `load_model`.
 
-Models of the Llama, Mistral, Qwen2 and Qwen3 families whose tokenizer is a byte-level BPE. The file appears whole.
+For models of the Llama, Mistral, Qwen2 and Qwen3 families whose tokenizer is a byte-level BPE. The file appears
+complete or not at all.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,11 @@ from ...checks import check_choice, check_installed
 from ...errors import ConfigError, in_words
 from ...files import replacing
 from ..errors import ModelError
-from .gguf_vocabulary import add_vocabulary
+from .gguf import known_splits
 from .loading import load_model
 
 Number = Literal["f16", "f32", "bf16"]
-"""The type of the matrices. Vectors (norms, biases) are always f32: they are small, and all else hangs on them."""
+"""The type of the matrices. Vectors (norms, biases) are always f32: they are small, and precision matters there."""
 
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _MODULES = {
@@ -34,12 +36,13 @@ _MODULES = {
 }
 _OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _GREATEST_F16 = 65504.0
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # kinds of tokens
 
 
 def export_gguf(model_folder: str | os.PathLike[str], path: str | os.PathLike[str], dtype: Number = "f16") -> Path:
     """Write the model of a folder, with its tokenizer and chat template, into a `.gguf` file.
 
-    An adapter is merged into its base. What such a file cannot hold is a ModelError, and no file is left.
+    An adapter is merged into its base. A model that such a file cannot hold raises a ModelError and leaves no file.
     """
     target = Path(path).expanduser().absolute()
     _check(target, dtype)
@@ -59,16 +62,16 @@ def _check(target: Path, dtype: str) -> None:
     check_installed("gguf", extra="llm", feature="writing a GGUF file")
     check_choice("dtype", dtype, get_args(Number))
     if target.suffix != ".gguf":
-        raise ConfigError(f"the file is {str(target)!r}: a GGUF file has a name that ends in .gguf")
+        raise ConfigError(f"the file is {str(target)!r}, but the name of a GGUF file must end in .gguf")
 
 
 def _architecture(config: Any, name: str) -> str:
-    """The family in the file, if the file can say all of the model."""
+    """Return the name of the model's family in the file, if the file can describe the whole model."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.model_type not in _ARCHITECTURES:
-        problem = f"its type is {config.model_type!r}, known are {', '.join(_ARCHITECTURES)}"
+        problem = f"its type is {config.model_type!r}, supported are {', '.join(_ARCHITECTURES)}"
     elif rope != "default":
-        problem = f"its rotary embedding is of the type {rope!r}, and only the default one is known here"
+        problem = f"its rotary embedding has type {rope!r}, and only the default one is supported"
     elif set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
         problem = "it has layers with sliding-window attention"
     elif config.model_type == "mistral" and getattr(config, "sliding_window", None) is not None:
@@ -90,7 +93,7 @@ def _write(path: Path, architecture: str, model: Any, tokenizer: Any, name: str,
         writer.add_name(Path(name).name)
         writer.add_file_type(kinds[dtype])
         _add_settings(writer, model.config)
-        add_vocabulary(writer, tokenizer, size=model.get_input_embeddings().weight.shape[0], name=name)
+        _add_vocabulary(writer, tokenizer, size=model.get_input_embeddings().weight.shape[0], name=name)
         for tensor_name, array in _tensors(model, architecture):
             _add_tensor(writer, tensor_name, array, dtype)
         writer.write_header_to_file()
@@ -126,18 +129,87 @@ def _add_tensor(writer: Any, name: str, array: Any, dtype: Number) -> None:
         writer.add_tensor(name, array)
     elif dtype == "f16":
         if float(np.abs(array).max()) > _GREATEST_F16:
-            raise ModelError(f"the weight {name!r} has numbers above {_GREATEST_F16:.0f}, too great for f16: use bf16")
+            raise ModelError(f"the weight {name!r} has numbers above {_GREATEST_F16:.0f}, too large for f16: use bf16")
         writer.add_tensor(name, array.astype(np.float16))
     else:
         kind = GGMLQuantizationType.BF16
         writer.add_tensor(name, quantize(array, kind), raw_dtype=kind)
 
 
+# -- tokenizer -------------------------------------------------------------------------------------
+
+
+def _add_vocabulary(writer: Any, tokenizer: Any, *, size: int, name: str) -> None:
+    """Write a byte-level BPE tokenizer, padded to as many tokens as the model has."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str()) if hasattr(tokenizer, "backend_tokenizer") else {}
+    _check_tokenizer(backend, name)
+    tokens, kinds = _tokens(tokenizer, backend, size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre_tokenizer_name(backend["pre_tokenizer"], name))
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    merges = backend["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
+    for add, token_id in (
+        (writer.add_bos_token_id, tokenizer.bos_token_id),
+        (writer.add_eos_token_id, tokenizer.eos_token_id),
+        (writer.add_unk_token_id, tokenizer.unk_token_id),
+        (writer.add_pad_token_id, tokenizer.pad_token_id),
+    ):
+        if token_id is not None:
+            add(token_id)
+    writer.add_add_bos_token(
+        tokenizer.bos_token_id is not None and tokenizer("a").input_ids[0] == tokenizer.bos_token_id
+    )
+    if isinstance(tokenizer.chat_template, str):
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def pre_tokenizer_name(pre_tokenizer: Any, name: str) -> str:
+    """Return the name in GGUF files of a pre-tokenizer, which splits text into words."""
+    steps = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {}])
+    match [step.get("type") for step in steps]:
+        case ["ByteLevel"]:
+            return "gpt-2"
+        case ["Digits", "ByteLevel"] if steps[0]["individual_digits"]:
+            return "smollm"
+        case ["Split", "ByteLevel"]:
+            pattern = steps[0]["pattern"].get("Regex")
+            for known_name, known in known_splits().items():
+                if known == pattern:
+                    return known_name
+    raise ModelError(
+        f"the model {name!r} cannot be written as a GGUF file: its pre-tokenizer has no known name in such files: "
+        f"{json.dumps(pre_tokenizer)[:200]}"
+    )
+
+
+def _check_tokenizer(backend: Any, name: str) -> None:
+    model, normalizer = backend.get("model", {}), backend.get("normalizer")
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        problem = "is not a byte-level BPE"
+    elif normalizer is not None and normalizer["type"] != "NFC":
+        problem = f"normalizes text first ({normalizer['type']})"
+    else:
+        return
+    raise ModelError(f"the model {name!r} cannot be written as a GGUF file: its tokenizer {problem}")
+
+
+def _tokens(tokenizer: Any, backend: Any, size: int) -> tuple[list[str], list[int]]:
+    vocabulary = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    tokens = [vocabulary.get(token_id, f"[PAD{token_id}]") for token_id in range(size)]
+    kinds = [_NORMAL if token_id in vocabulary else _UNUSED for token_id in range(size)]
+    for added in backend["added_tokens"]:
+        if added["id"] < size:
+            kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
+    return tokens, kinds
+
+
 # -- weights -----------------------------------------------------------------------------------------
 
 
 def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, Any]]:
-    """Names as in the file, and float32 arrays. A tied output layer is left out: readers take the embedding."""
+    """Yield names as in the file, and float32 arrays. A tied output layer is left out: readers use the embedding."""
     is_tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     for name, weight in model.state_dict().items():
         module, _, kind = name.rpartition(".")
@@ -154,12 +226,12 @@ def _renamed(module: str) -> str:
         return _OUTER[module]
     parts = module.split(".", 3)
     if parts[:2] != ["model", "layers"] or parts[3] not in _MODULES:
-        raise ModelError(f"the model has a part {module!r}, which has no place in a GGUF file")
+        raise ModelError(f"the model has a part {module!r}, which a GGUF file cannot hold")
     return f"blk.{parts[2]}.{_MODULES[parts[3]]}"
 
 
 def _in_pairs(module: str, array: Any, config: Any) -> Any:
-    """In files of Llamas neighbours turn together, in transformers the halves: rows of queries and keys swap places."""
+    """Return the rows of queries and keys in the order of Llama files, which rotate neighbours instead of halves."""
     all_heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     heads = all_heads.get(module.rpartition(".")[2])
     if heads is None:

@@ -1,7 +1,7 @@
 """Models on the Hugging Face hub, fetched into its cache folder.
 
-How much is to be downloaded is said before it begins. A download that fails or is killed leaves no model behind: the
-cache does not give out a snapshot of which files are missing, and the next download removes what a killed one left.
+The size of a download is logged before it begins. A download that fails or is killed leaves no model behind: the cache
+does not return a snapshot with missing files, and the next download removes what a killed one left.
 """
 
 import logging
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 # Weights as safetensors, tokenizer, templates and settings; not the same weights in other formats.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 _UNWANTED = ["*/*", "consolidated*"]
-_ABANDONED_SECONDS = 60.0  # a download that goes on writes more often
+_ABANDONED_SECONDS = 60.0  # a running download writes more often
 
 
 @dataclass(frozen=True)
 class Download:
-    """What is still missing of a model."""
+    """The files of a model that are not in the cache yet."""
 
     name: str
     num_files: int
@@ -42,15 +42,15 @@ class Download:
 
 
 def hub_folder(name: str, *, allow_download: bool = True, trust_remote_code: bool = False) -> Path:
-    """The folder that holds a model of the hub, downloaded if it is not there yet."""
+    """Return the folder of a model of the hub, downloaded if it is not in the cache yet."""
     if allow_download:
         announce_download(name, trust_remote_code=trust_remote_code)
-    with _errors_of(name, allow_download=allow_download):
+    with _as_model_error(name, allow_download=allow_download):
         return Path(_snapshot(name, trust_remote_code=trust_remote_code, local_files_only=not allow_download))
 
 
 def is_downloaded(name: str) -> bool:
-    """Whether the whole model is in the cache."""
+    """Return whether the whole model is in the cache."""
     try:
         _snapshot(name, local_files_only=True)
     except (OSError, ValueError):
@@ -59,13 +59,14 @@ def is_downloaded(name: str) -> bool:
 
 
 def announce_download(name: str, *, trust_remote_code: bool = False) -> Download | None:
-    """Log what has to be downloaded of a model; an error where the hub does not have it, or the disk has no room.
+    """Log and return what has to be downloaded of a model.
 
-    None where nothing is missing, and where the hub cannot be reached but the model is in the cache.
+    None if nothing is missing, or if the hub cannot be reached but the model is in the cache. A ModelError if the hub
+    does not have the model or the disk is too small.
     """
     from huggingface_hub.errors import DryRunError
 
-    with _errors_of(name, allow_download=True), _without_bars():
+    with _as_model_error(name, allow_download=True), _without_bars():
         try:
             planned = _snapshot(name, trust_remote_code=trust_remote_code, dry_run=True)
         except DryRunError:
@@ -80,7 +81,7 @@ def announce_download(name: str, *, trust_remote_code: bool = False) -> Download
     free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if found.size_bytes > free:
         raise ModelError(
-            f"the model {name!r} takes {found}, but {size_in_words(free)} are free in {str(folder)!r}: free some "
+            f"the model {name!r} needs {found}, but only {size_in_words(free)} are free in {str(folder)!r}: free some "
             "space, or set HF_HOME to a folder on another disk"
         )
     log.warning("downloading the model %r from the hub to %s: %s", name, folder, found)
@@ -88,11 +89,11 @@ def announce_download(name: str, *, trust_remote_code: bool = False) -> Download
 
 
 def turn_telemetry_off() -> None:
-    """Nothing is reported to the hub about what is used, unless the user's environment says otherwise."""
+    """Turn off the telemetry of the hub's client, unless the user's environment turns it on."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     constants = sys.modules.get("huggingface_hub.constants")
     if constants is not None and os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1":
-        vars(constants)["HF_HUB_DISABLE_TELEMETRY"] = True  # It read the variable when it was imported.
+        vars(constants)["HF_HUB_DISABLE_TELEMETRY"] = True  # It read the variable on import.
 
 
 def _snapshot(name: str, *, trust_remote_code: bool = False, **how: Any) -> Any:
@@ -110,7 +111,7 @@ def _cache() -> Path:
 
 
 def _remove_abandoned(name: str, folder: Path) -> None:
-    """Remove files that a download which was killed has left half-written."""
+    """Remove the incomplete files of a killed download."""
     for file in (folder / f"models--{name.replace('/', '--')}" / "blobs").glob("*.incomplete"):
         if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
             file.unlink(missing_ok=True)
@@ -129,38 +130,38 @@ def _without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _errors_of(name: str, *, allow_download: bool) -> Iterator[None]:
-    """Whatever goes wrong with the hub or its cache folder, as a ModelError that says what to do."""
+def _as_model_error(name: str, *, allow_download: bool) -> Iterator[None]:
+    """Turn any error of the hub or its cache folder into a ModelError that says what to do."""
     try:
         yield
     except MissingExtraError:
         raise
     except Exception as error:
         reason = " ".join(in_words(error).split())[:300]
-        if _is_of_the_disk(error):
+        if _is_disk_error(error):
             raise ModelError(
-                f"the model {name!r} cannot be kept in the cache {str(_cache())!r} ({reason}): make room there and let "
-                "this user write to it, or set HF_HOME to another folder"
+                f"the model {name!r} cannot be stored in the cache {str(_cache())!r} ({reason}): free some space and "
+                "make the folder writable, or set HF_HOME to another folder"
             ) from error
         raise ModelError(f"the model {name!r} cannot be found: {_advice(error, allow_download)} ({reason})") from error
 
 
-def _is_of_the_disk(error: Exception) -> bool:
-    """Whether a local file could not be read or written; an error of the network names no file."""
+def _is_disk_error(error: Exception) -> bool:
+    """Return whether a local file could not be read or written; a network error does not name a file."""
     return is_disk_full(error) or (isinstance(error, OSError) and error.filename is not None)
 
 
 def _advice(error: Exception, allow_download: bool) -> str:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    here = "no folder here has that name"
+    here = "there is no folder with that name"
     if not allow_download:
-        return f"{here}, it was not downloaded before, and allow_download is off: turn it on, or give a folder"
+        return f"{here}, it was not downloaded before, and allow_download is off: turn it on, or pass a folder"
     if isinstance(error, GatedRepoError):
-        return f"{here}, and on the hub its terms must be accepted first: do so, and set HF_TOKEN to a token of yours"
+        return f"{here}, and its terms must be accepted on the hub first: do so, and set HF_TOKEN to your token"
     if isinstance(error, RepositoryNotFoundError):
         return f"{here}, and the hub has no such model, or it is private: check the name, or set HF_TOKEN"
     return (
-        f"{here}, and the hub did not give all of it: check the connection and try again (complete files are kept), or "
-        "give a folder"
+        f"{here}, and the download from the hub failed: check the connection and try again (complete files are kept), "
+        "or pass a folder"
     )

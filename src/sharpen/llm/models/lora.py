@@ -1,4 +1,4 @@
-"""LoRA: small matrices beside the weights of a model, which are all that is trained.
+"""LoRA: small matrices beside the weights of a model; only these are trained.
 
 A config is a plain dict until the model is known; `lora_config_for` turns it into PEFT's own, checked against the
 modules that the model has.
@@ -28,15 +28,15 @@ TARGETS: dict[str, list[str]] = {
 ALL_LINEAR = "all-linear"
 
 _REASONS = {
-    "task_type": "the trainers train language models",
+    "task_type": "the trainers train causal language models",
     "inference_mode": "training sets it",
     "base_model_name_or_path": "it is the model that is trained",
     "peft_type": "it is LORA",
     "auto_mapping": "PEFT sets it",
     "peft_version": "PEFT sets it",
     "runtime_config": "it is not saved with the adapter",
-    "megatron_config": "models are not split by Megatron here",
-    "megatron_core": "models are not split by Megatron here",
+    "megatron_config": "Megatron is not supported",
+    "megatron_core": "Megatron is not supported",
 }
 _TASK = "CAUSAL_LM"
 _WAYS_TO_START = (True, False, "gaussian", "orthogonal")
@@ -49,10 +49,10 @@ def create_lora_config(
     target_modules: str | Sequence[str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The settings of LoRA as a plain dict, for the trainers' `lora_config`.
+    """Return the settings of LoRA as a plain dict, for the trainers' `lora_config`.
 
-    `target_modules` takes names of modules, `minimal` (q_proj and v_proj, as None), `recommended` (all of attention),
-    `full` (attention and MLP) or `all-linear`. Further options are those of `peft.LoraConfig`.
+    `target_modules` takes names of modules, `minimal` (q_proj and v_proj, the default), `recommended` (all of
+    attention), `full` (attention and MLP) or `all-linear`. Further options are those of `peft.LoraConfig`.
     """
     config = {"r": r, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout, **options}
     _check_numbers(config)
@@ -62,10 +62,10 @@ def create_lora_config(
 
 
 def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None") -> "LoraConfig":
-    """PEFT's config for this model. None means the usual one; names that the model lacks are a ConfigError."""
+    """Return PEFT's config for this model. None means the default one; unknown module names raise a ConfigError."""
     peft = _peft()
     if hasattr(model, "peft_config"):
-        raise ConfigError("the model has an adapter already: train that one, or merge it first")
+        raise ConfigError("the model already has an adapter: train that one, or merge it first")
     if isinstance(config, peft.LoraConfig):
         options = {field.name: getattr(config, field.name) for field in fields(config)}
         if options["task_type"] not in (None, _TASK):
@@ -77,9 +77,9 @@ def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None")
         options = create_lora_config(**{str(name): value for name, value in (config or {}).items()})
     else:
         raise ConfigError(
-            f"lora_config is a {type(config).__name__}: give a dict (create_lora_config makes one) or a peft.LoraConfig"
+            f"lora_config is a {type(config).__name__}: pass a dict (see create_lora_config) or a peft.LoraConfig"
         )
-    options["target_modules"] = _found(model, options.get("target_modules"))
+    options["target_modules"] = _checked_targets(model, options.get("target_modules"))
     whole = options.get("modules_to_save") or []
     _check_names("modules_to_save", whole, [name for name, _ in model.named_modules() if name])
     try:
@@ -89,8 +89,8 @@ def lora_config_for(model: Any, config: "Mapping[str, Any] | LoraConfig | None")
     return made
 
 
-def same_lora(folder_config: Mapping[str, Any], wanted: "Mapping[str, Any] | LoraConfig | None") -> list[str]:
-    """How an adapter differs from what is wanted, in words; empty where it does not."""
+def lora_differences(folder_config: Mapping[str, Any], wanted: "Mapping[str, Any] | LoraConfig | None") -> list[str]:
+    """Describe how an adapter differs from what is wanted; empty if it does not."""
     if wanted is None:
         return []
     if not isinstance(wanted, Mapping):
@@ -105,14 +105,14 @@ def same_lora(folder_config: Mapping[str, Any], wanted: "Mapping[str, Any] | Lor
 
 
 def merge_adapter(adapter_folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write the model that an adapter makes of its base as a folder of its own, in the base's type of numbers."""
+    """Merge an adapter into its base and write the result to a separate folder, in the base's dtype."""
     from .loading import load_model
     from .saving import save_model
     from .source import find_model
 
     source = find_model(adapter_folder)
     if source.kind != "adapter" or source.path is None:
-        raise ModelError(f"{source.name!r} is no adapter, so there is nothing to merge")
+        raise ModelError(f"{source.name!r} is not an adapter, so there is nothing to merge")
     if Path(path).expanduser().resolve() == source.path:
         raise ModelError(f"the merged model cannot be written to {os.fspath(path)!r}, which holds the adapter itself")
     loaded = load_model(adapter_folder, device="cpu", dtype="stored", merge=True)
@@ -141,13 +141,13 @@ def _check_start(options: Mapping[str, Any]) -> None:
     start = options.get("init_lora_weights", True)
     if start not in _WAYS_TO_START:
         raise ConfigError(
-            f"init_lora_weights is {start!r}, which changes the weights of the base, so that the saved adapter would "
-            f"not fit it: use one of {', '.join(map(repr, _WAYS_TO_START))}"
+            f"init_lora_weights is {start!r}, which changes the base's weights, so the saved adapter would not fit the "
+            f"original base: use one of {', '.join(map(repr, _WAYS_TO_START))}"
         )
 
 
 def _targets(target_modules: str | Sequence[str] | None) -> list[str] | str:
-    """Names of modules, `all-linear`, or another string: PEFT's pattern for whole names."""
+    """Return names of modules, `all-linear`, or another string: a pattern for whole names, as PEFT takes it."""
     if target_modules is None:
         return [*TARGETS["minimal"]]
     if isinstance(target_modules, str):
@@ -157,7 +157,7 @@ def _targets(target_modules: str | Sequence[str] | None) -> list[str] | str:
     names = list(target_modules) if isinstance(target_modules, Sequence | set) else []
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(
-            f"target_modules is {target_modules!r}: give names such as ['q_proj', 'v_proj'], "
+            f"target_modules is {target_modules!r}: pass names such as ['q_proj', 'v_proj'], "
             f"or one of {', '.join(TARGETS)}, {ALL_LINEAR}"
         )
     return list(dict.fromkeys(names))
@@ -166,8 +166,8 @@ def _targets(target_modules: str | Sequence[str] | None) -> list[str] | str:
 # -- modules -----------------------------------------------------------------------------------------
 
 
-def _found(model: Any, target_modules: str | Sequence[str] | None) -> list[str] | str:
-    """The targets, each of which the model has."""
+def _checked_targets(model: Any, target_modules: str | Sequence[str] | None) -> list[str] | str:
+    """Return the targets; each must exist in the model."""
     targets = _targets(_listed(target_modules))
     if targets == ALL_LINEAR:
         return targets
@@ -178,7 +178,7 @@ def _found(model: Any, target_modules: str | Sequence[str] | None) -> list[str] 
     try:
         matches = [name for name in modules if re.fullmatch(targets, name)]
     except re.error as error:
-        raise ConfigError(f"target_modules is {targets!r}, which is no pattern: {error}") from error
+        raise ConfigError(f"target_modules is {targets!r}, which is not a valid pattern: {error}") from error
     if not matches:
         _check_names("target_modules", [targets], modules)
     return targets
@@ -194,7 +194,7 @@ def _check_names(setting: str, names: Sequence[str], modules: Sequence[str]) -> 
 
 
 def _adaptable(model: Any) -> list[str]:
-    """The full names of the modules that LoRA can stand beside."""
+    """Return the full names of the modules that LoRA can adapt."""
     import torch
     from transformers.pytorch_utils import Conv1D
 

@@ -1,11 +1,14 @@
 """Writing a model folder: weights as safetensors, tokenizer and chat template, or an adapter with the name of its base.
 
-All files are written to a temporary folder inside the target first. They are then moved one by one, the config last:
-what `find_model` takes for a model is whole, also after a crash. Files of others in the folder stay.
+All files are first written to a temporary folder inside the target. They are then moved one by one, the config last, so
+that what `find_model` recognises as a model is complete, even after a crash. Other files in the folder stay.
 """
 
+import itertools
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -15,14 +18,12 @@ from typing import Any
 from ...errors import text_of
 from ...files import sync
 from ..errors import ModelError
-from .loading import place_of
+from .loading import model_lock, place_of
 from .source import ADAPTER_CONFIG, MODEL_CONFIG, ModelSource
-from .temporary_folder import temporary_folder
-from .turn import own_turn
 
-# What makes a folder a model; moved last, and removed first.
+# The files that make a folder a model: moved last, and removed first.
 _MARKS = (MODEL_CONFIG, ADAPTER_CONFIG)
-# Files of a model that was saved here before: left behind, they would mix with the new one.
+# Files of a model that was saved here before: if they stayed, they would mix with the new ones.
 _OWN_FILES = (
     *_MARKS,
     "generation_config.json",
@@ -40,11 +41,14 @@ _OWN_FILES = (
     "merges.txt",
 )
 
+_TEMPORARY_NAME = re.compile(r"\..+\.(\d+)-\d+\.tmpdir")
+_temporary_numbers = itertools.count()
+
 
 def save_model(model: Any, tokenizer: Any, path: str | os.PathLike[str], *, source: ModelSource | None = None) -> Path:
-    """Write a model into a folder, from which `load_model` gives the same model again.
+    """Write a model into a folder, from which `load_model` loads the same model again.
 
-    `source` is where the model was loaded from: an adapter names the base that it was made for.
+    `source` is where the model was loaded from; a saved adapter names it as its base.
     """
     folder = Path(path).expanduser().absolute()
     is_adapter = hasattr(model, "peft_config")
@@ -63,10 +67,10 @@ def save_model(model: Any, tokenizer: Any, path: str | os.PathLike[str], *, sour
 
 
 def check_save_folder(path: str | os.PathLike[str], *, source: ModelSource | None, is_adapter: bool) -> None:
-    """A model can be saved there. An adapter in the folder of its base would take the base's place."""
+    """Raise a ModelError if a model cannot be saved there. An adapter must not overwrite its base."""
     folder = Path(path).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
-        raise ModelError(f"the model cannot be saved in {str(folder)!r}: there is a file of that name")
+        raise ModelError(f"the model cannot be saved in {str(folder)!r}: a file has that name")
     if not is_adapter or source is None:
         return
     base = source.base or source
@@ -81,11 +85,11 @@ def check_save_folder(path: str | os.PathLike[str], *, source: ModelSource | Non
 
 
 def _base_of(model: Any, source: ModelSource | None) -> str:
-    """The base that an adapter is saved with: an absolute folder, or a name on the hub."""
+    """Return the base that an adapter is saved with: an absolute folder, or a name on the hub."""
     recorded = model.peft_config[_adapter_name(model)].base_model_name_or_path
     if not recorded:
         raise ModelError(
-            "the adapter cannot be saved: the model that it was trained on is in memory only, so it could not be "
+            "the adapter cannot be saved: the model that it was trained on exists only in memory, so it could not be "
             "loaded again. Save that model first (merge_adapter writes one), and train from its folder"
         )
     if source is not None:
@@ -95,7 +99,7 @@ def _base_of(model: Any, source: ModelSource | None) -> str:
 
 
 def _adapter_name(model: Any) -> str:
-    """The adapter that is trained. Others beside it, such as a frozen reference, are the trainer's own."""
+    """Return the name of the trained adapter. Others, such as a frozen reference, belong to the trainer."""
     if "default" in model.peft_config:
         return "default"
     active = model.active_adapter
@@ -104,13 +108,13 @@ def _adapter_name(model: Any) -> str:
 
 def _write_adapter(model: Any, folder: Path, base: str) -> None:
     name = _adapter_name(model)
-    # With "auto" PEFT would ask the hub whether the vocabulary has grown; it never does here.
+    # With "auto" PEFT would ask the hub whether the vocabulary has grown; here it never grows.
     model.save_pretrained(str(folder), selected_adapters=[name], save_embedding_layers=False)
     if name != "default":
         for file in (folder / name).iterdir():
             file.replace(folder / file.name)
         (folder / name).rmdir()
-    (folder / "README.md").unlink(missing_ok=True)  # A model card full of blanks.
+    (folder / "README.md").unlink(missing_ok=True)  # An empty model card.
     path = folder / ADAPTER_CONFIG
     config = {**json.loads(path.read_text(encoding="utf-8")), "base_model_name_or_path": base}
     if isinstance(config["target_modules"], list):
@@ -123,12 +127,12 @@ def _write_adapter(model: Any, folder: Path, base: str) -> None:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[Path]:
-    """A temporary folder to write to. Afterwards it is gone; after an error so is a folder that was made for it."""
+    """Yield a temporary folder to write to, and remove it; after an error also remove a folder created for it."""
     from safetensors import SafetensorError
 
     is_new = not folder.exists()
     try:
-        with temporary_folder(folder, "model") as temporary, own_turn():
+        with temporary_folder(folder, "model") as temporary, model_lock():
             yield temporary
     except (OSError, SafetensorError) as error:
         reason = " ".join(text_of(error).split())
@@ -147,3 +151,36 @@ def _move(temporary: Path, folder: Path) -> None:
     for name in new:
         os.replace(temporary / name, folder / name)
     sync(folder)
+
+
+@contextmanager
+def temporary_folder(parent: Path, label: str) -> Iterator[Path]:
+    """Create a folder in `parent` and remove it after the block, unless it was moved away.
+
+    What killed processes left behind is removed too.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(parent)
+    folder = parent / f".{label}.{os.getpid()}-{next(_temporary_numbers)}.tmpdir"
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    for path in parent.glob(".*.tmpdir"):
+        match = _TEMPORARY_NAME.fullmatch(path.name)
+        if match and not _is_alive(int(match[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,6 +1,6 @@
-"""What the name of a model stands for: a name on the hub, a folder, the folder of an adapter, or a GGUF file.
+"""What the name of a model refers to: a name on the hub, a folder, the folder of an adapter, or a GGUF file.
 
-A folder that exists always wins over the hub. Nothing is loaded or downloaded here.
+An existing folder takes precedence over the hub. Nothing is loaded or downloaded here.
 """
 
 import os
@@ -33,19 +33,19 @@ class ModelSource:
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
-    """What a name stands for; a ModelError says what is missing."""
+    """Return what a name refers to, or raise a ModelError that says what is missing."""
     name = os.fspath(name) if isinstance(name, os.PathLike) else name
     if not isinstance(name, str) or not name.strip():
-        raise ModelError(f"the name of the model is {name!r}: give a folder, a .gguf file or a name on the hub")
+        raise ModelError(f"the name of the model is {name!r}: pass a folder, a .gguf file or a name on the hub")
     path = os.path.expanduser(name)  # These never raise, whatever the name holds.
     if os.path.isdir(path):
         return _folder(name, Path(path).resolve())
     if os.path.isfile(path):
         return _file(name, Path(path).resolve())
     if _is_path(name):
-        raise ModelError(f"there is no model at {name!r}: no such file or folder (looked in {str(Path.cwd())!r})")
+        raise ModelError(f"no model at {name!r}: there is no such file or folder (looked in {str(Path.cwd())!r})")
     if not _HUB_NAME.fullmatch(name):
-        raise ModelError(f"{name!r} is neither a folder nor a name on the hub, which look like 'Qwen/Qwen3-0.6B'")
+        raise ModelError(f"{name!r} is neither a folder nor a name on the hub, such as 'Qwen/Qwen3-0.6B'")
     return ModelSource(name, "hub")
 
 
@@ -55,7 +55,7 @@ def _is_path(name: str) -> bool:
 
 def _file(name: str, path: Path) -> ModelSource:
     if path.suffix != ".gguf":
-        raise ModelError(f"{name!r} is a file, but no .gguf file: name the folder of the model instead")
+        raise ModelError(f"{name!r} is a file, but not a .gguf file: pass the folder of the model instead")
     return ModelSource(name, "gguf", path)
 
 
@@ -64,26 +64,27 @@ def _folder(name: str, path: Path) -> ModelSource:
         return _adapter(name, path)
     if not (path / MODEL_CONFIG).is_file():
         raise ModelError(
-            f"the folder {name!r} holds no model: it has neither {MODEL_CONFIG} nor {ADAPTER_CONFIG}{_inside(path)}"
+            f"the folder {name!r} does not contain a model: it has neither {MODEL_CONFIG} nor {ADAPTER_CONFIG}"
+            f"{_models_inside(path)}"
         )
     if not any(path.glob("*.safetensors")):
         raise ModelError(
-            f"the folder {name!r} holds no weights as .safetensors files; other formats can carry code and are not read"
+            f"the folder {name!r} has no weights in .safetensors files; other formats can contain code and are not read"
         )
     return ModelSource(name, "folder", path)
 
 
-def _inside(path: Path) -> str:
-    """Where models are, when they lie one folder below."""
+def _models_inside(path: Path) -> str:
+    """Return a hint for the message if there are models one folder below."""
     found = sorted(each.parent.name for mark in (MODEL_CONFIG, ADAPTER_CONFIG) for each in path.glob(f"*/{mark}"))
-    return f"; it has models in: {', '.join(found[:8])}" if found else ""
+    return f"; its subfolders contain models: {', '.join(found[:8])}" if found else ""
 
 
 # -- adapters ----------------------------------------------------------------------------------------
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """The settings of the adapter in a folder."""
+    """Return the settings of the adapter in a folder."""
     path = folder / ADAPTER_CONFIG
     try:
         return read_json(path, kind=dict, error=ModelError)
@@ -97,20 +98,19 @@ def _adapter(name: str, path: Path) -> ModelSource:
     base_name = read_adapter_config(path).get("base_model_name_or_path")
     if not isinstance(base_name, str) or not base_name:
         raise ModelError(
-            f"the adapter in {name!r} does not say for which model it was made: "
-            f"write it into its {ADAPTER_CONFIG} as base_model_name_or_path"
+            f"the adapter in {name!r} does not name its base model: set base_model_name_or_path in its {ADAPTER_CONFIG}"
         )
     base = _base(name, path, base_name)
     if base.kind == "adapter":
         raise ModelError(
-            f"the adapter in {name!r} was made for {base_name!r}, which is an adapter itself: "
-            "merge that one into its base first (merge_adapter), and name the merged folder as its base"
+            f"the base of the adapter in {name!r} is {base_name!r}, which is an adapter itself: "
+            "merge that one into its base first (merge_adapter), and set the merged folder as the base"
         )
     return ModelSource(name, "adapter", path, base)
 
 
 def _base(name: str, path: Path, base_name: str) -> ModelSource:
-    """The base of an adapter: as it is given, from the working directory, or beside the adapter."""
+    """Return the base of an adapter: a path as it is given, or relative to the adapter, or a name on the hub."""
     beside = path / base_name
     if not os.path.exists(os.path.expanduser(base_name)) and os.path.exists(beside):
         return find_model(beside.resolve())
@@ -118,8 +118,8 @@ def _base(name: str, path: Path, base_name: str) -> ModelSource:
         return find_model(base_name)
     except ModelError as error:
         raise ModelError(
-            f"the base of the adapter in {name!r} cannot be used: {error}. If it has moved, write its new place "
-            f"into {str(path / ADAPTER_CONFIG)!r} as base_model_name_or_path{_conversion_hint(base_name)}"
+            f"the base of the adapter in {name!r} cannot be used: {error}. If it has moved, set "
+            f"base_model_name_or_path in {str(path / ADAPTER_CONFIG)!r} to its new path{_conversion_hint(base_name)}"
         ) from error
 
 
@@ -128,4 +128,4 @@ def _conversion_hint(base_name: str) -> str:
 
     if not Path(base_name).is_relative_to(cache_folder()):
         return ""
-    return ". It was converted from a GGUF file: load that file once, and it is converted to the same place again"
+    return ". It was converted from a GGUF file: load that file once to convert it to the same folder again"

@@ -1,4 +1,4 @@
-"""Whether a tokenizer can write chat messages, in a form that training can use."""
+"""Checking that a tokenizer has a chat template that training can use."""
 
 import logging
 from typing import Any
@@ -13,22 +13,22 @@ _ANSWER = [{"role": "assistant", "content": "It is 5."}]
 
 
 def check_chat_template(tokenizer: Any, name: str) -> None:
-    """The tokenizer has a chat template that works. What training on it could not rely on is a warning.
+    """Raise a ModelError if the tokenizer has no working chat template; warn if training could not rely on it.
 
-    A trainer asks with the prompt and learns from prompt and answer: the second has to begin with the first.
+    A trainer samples after the prompt and learns from prompt and answer, so the second has to begin with the first.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"the model {name!r} has no chat template, so it cannot be asked in chat messages: use an "
+            f"the model {name!r} has no chat template, so it cannot read chat messages: use an "
             "instruction-tuned model, or put a chat_template.jinja into its folder"
         )
     prompt = _ids(tokenizer, name, _QUESTION, add_generation_prompt=True)
     both = _ids(tokenizer, name, [*_QUESTION, *_ANSWER], add_generation_prompt=False)
     if both[: len(prompt)] != prompt:
         log.warning(
-            "the chat template of %s writes a question without its answer as %r, but with it as %r: the model is asked "
-            "in another form than it learns from. Put a chat_template.jinja into its folder whose generation prompt is "
-            "how an answer begins",
+            "the chat template of %s formats a question without its answer as %r, but with its answer as %r: the model "
+            "is sampled in another format than it learns from. Put a chat_template.jinja into its folder whose "
+            "generation prompt is the beginning of an answer",
             name,
             tokenizer.decode(prompt),
             tokenizer.decode(both),

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import InvalidInputError
 from ..errors import TrainingError
-from ..models.loading import load_model
-from ..models.precision import choose_device, choose_precision
+from ..models.loading import choose_device, choose_precision, load_model
 from ..models.source import ModelSource, find_model
 from .aggregation import Metrics, Totals
 from .bodies import AnyBody, body_of

@@ -10,7 +10,7 @@ from torch import nn
 from ...errors import ConfigError
 from ..engine.weights import unwrapped
 from ..errors import ModelError
-from ..models.lora import lora_config_for, same_lora
+from ..models.lora import lora_config_for, lora_differences
 from ..models.source import ModelSource, read_adapter_config
 
 _TOP = re.compile(r"top:(\d+)")
@@ -95,7 +95,7 @@ def _check_adapter(source: ModelSource, options: dict[str, Any]) -> None:
     """An adapter is trained as it is; a rank that asks for another one is refused."""
     if not options["r"] or source.path is None:
         return
-    differences = same_lora(read_adapter_config(source.path), {"r": options["r"]})
+    differences = lora_differences(read_adapter_config(source.path), {"r": options["r"]})
     if differences:
         raise ConfigError(
             f"the model {source.name!r} is an adapter already, which is trained as it is: {differences[0]}"

@@ -8,11 +8,17 @@ from typing import Any
 from ...errors import ConfigError, MissingExtraError, in_words, text_of
 from ..errors import ModelError
 from ..generation import window_of
-from ..models.loading import LoadedModel, load_model, place_of
-from ..models.lora import lora_config_for, same_lora
-from ..models.precision import Precision, choose_device, choose_precision
+from ..models.loading import (
+    LoadedModel,
+    Precision,
+    choose_device,
+    choose_precision,
+    load_model,
+    model_lock,
+    place_of,
+)
+from ..models.lora import lora_config_for, lora_differences
 from ..models.templates import check_chat_template
-from ..models.turn import own_turn
 from .estimate import Estimate, estimate
 from .processes import check_launch, processes
 from .progress_bars import without_progress_bars
@@ -94,7 +100,7 @@ def _load(wrapper: Any, device: str, precision: Precision) -> LoadedModel:
 def _check_continued(loaded: LoadedModel, settings: Settings) -> None:
     """An adapter is trained on as it is: another rank would be another adapter."""
     if settings.is_lora_given:
-        differences = same_lora(loaded.model.peft_config["default"].to_dict(), settings.lora)
+        differences = lora_differences(loaded.model.peft_config["default"].to_dict(), settings.lora)
         if differences:
             raise ConfigError(
                 f"{settings.model_name!r} is an adapter that would be trained on, but lora_config asks for another: "
@@ -122,7 +128,7 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
         longest_row=max(row_lengths(rows, loaded.tokenizer)) if is_flash else None,
     )
     try:
-        with own_turn(), without_progress_bars():  # TRL may load the model once more, as a reference
+        with model_lock(), without_progress_bars():  # TRL may load the model once more, as a reference
             trainer = wrapper.make_trainer(
                 model=loaded.model,
                 args=config,

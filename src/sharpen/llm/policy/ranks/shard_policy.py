@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...engine import Engine
 from ...engine.weights import unwrapped
-from ...models.precision import choose_device
+from ...models.loading import choose_device
 from ..bodies import AnyBody, body_of
 from ..body import Body
 from ..local_settings import LocalOptions
