@@ -1,7 +1,7 @@
 """Serve a model: `python -m sharpen.llm.server MODEL [--port 8000]`.
 
 MODEL is a folder, the folder of an adapter, a .gguf file, or the name of a model on the hub. It prints one line when
-it answers, and ends in order on SIGINT and SIGTERM.
+it is ready, and shuts down cleanly on SIGINT and SIGTERM.
 """
 
 import argparse
@@ -22,17 +22,19 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m sharpen.llm.server", description="Serve a model with an OpenAI-compatible API."
     )
     found.add_argument("model", help="a folder, an adapter's folder, a .gguf file, or a name on the hub")
-    found.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    found.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
-    found.add_argument("--token", help="what clients must show as their API key; env:NAME reads a variable")
-    found.add_argument("--name", help="the name that clients ask for (default: MODEL as given)")
-    found.add_argument("--dtype", default="auto", help="fp32, bf16, fp16 or auto (default: by the device)")
-    found.add_argument("--device", help="cpu, cuda, cuda:1 (default: the best one here)")
-    found.add_argument("--max-batch", type=int, help="sequences that are sampled at once")
-    found.add_argument("--max-tokens", type=int, help="tokens that the cache holds")
-    found.add_argument("--max-response-tokens", type=int, help="bound of every answer")
-    found.add_argument("--seed", type=int, help="requests without a seed get one that follows from this")
-    found.add_argument("--no-download", action="store_true", help="only models that are here already")
+    found.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
+    )
+    found.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for a free one (default: 8000)")
+    found.add_argument("--token", help="API key that clients must send; env:NAME reads it from a variable")
+    found.add_argument("--name", help="model name that clients use (default: MODEL as given)")
+    found.add_argument("--dtype", default="auto", help="fp32, bf16, fp16 or auto (default: auto, chosen by the device)")
+    found.add_argument("--device", help="cpu, cuda, cuda:1 (default: the best one available)")
+    found.add_argument("--max-batch", type=int, help="maximum number of sequences to sample at once")
+    found.add_argument("--max-tokens", type=int, help="size of the cache in tokens")
+    found.add_argument("--max-response-tokens", type=int, help="maximum number of tokens in a response")
+    found.add_argument("--seed", type=int, help="seed from which requests without one get theirs")
+    found.add_argument("--no-download", action="store_true", help="use only models that are already on this machine")
     found.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     return found
 
@@ -51,10 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def serve(options: Any, stopping: threading.Event) -> None:
-    """Serve a model until it is asked to stop; the options are those of `parser`."""
+    """Serve a model until `stopping` is set; the options are those of `parser`."""
     token = _token(options.token)
     _check_port(options.host, options.port)
-    # Loaded here: what is wrong with the options is said before torch is there.
+    # Imported here: wrong options are reported before torch is loaded.
     from sharpen.llm.engine import Engine
     from sharpen.llm.models.loading import load_model
     from sharpen.llm.server import EngineServer
@@ -83,13 +85,13 @@ def serve(options: Any, stopping: threading.Event) -> None:
     )
     with server:
         _tune_collector()
-        sys.stdout.write(f"{server.name} is served at {server.base_url} (Ctrl-C ends it)\n")
+        sys.stdout.write(f"{server.name} is served at {server.base_url} (press Ctrl-C to stop)\n")
         sys.stdout.flush()
         stopping.wait()
 
 
 def _tune_collector() -> None:
-    """What is loaded by now stays to the end: looking through it again and again would hold up all requests."""
+    """Exclude what is loaded by now from garbage collection, which would delay all requests."""
     gc.collect()
     gc.freeze()
 
@@ -99,16 +101,16 @@ def _token(given: str | None) -> str | None:
         return given
     found = os.environ.get(given.removeprefix(_VARIABLE))
     if not found:
-        raise ConfigError(f"--token is {given!r}, but there is no such variable: set it, or leave the option out")
+        raise ConfigError(f"--token is {given!r}, but there is no such variable: set it, or omit the option")
     return found
 
 
 def _check_port(host: str, port: int) -> None:
-    """A taken port is said before a model is loaded for minutes."""
+    """Report a port in use before spending minutes on loading a model."""
     from sharpen.web.serving import listen
 
     if not 0 <= port < 65536:
-        raise ConfigError(f"--port is {port}: use a number of 1 to 65535, or 0 for a free one")
+        raise ConfigError(f"--port is {port}: use a number from 1 to 65535, or 0 for a free port")
     listen(host, port).close()
 
 

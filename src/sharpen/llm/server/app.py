@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EngineApp(WebApp):
-    """Serves one service. `/v1` may be missing from a path, or a slash follow it: SDKs differ in who adds them."""
+    """Serves one service. Paths may lack `/v1` or end with a slash: SDKs differ in what they add."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class EngineApp(WebApp):
     async def _show_model(self, request: Request) -> Response:
         wanted, model = request.path_params["name"], self._model()
         if wanted != model["id"]:
-            message = f"there is no model {wanted[:200]!r}: this server has {model['id']!r}"
+            message = f"model {wanted[:200]!r} does not exist: this server has {model['id']!r}"
             raise HttpError(404, message, code="model_not_found")
         return Response(_encode(model), media_type=JSON)
 

@@ -44,7 +44,7 @@ class Call:
         self.requests.append(request)
         if request.sequences[0].text is None:
             raise HttpError(
-                500, "the engine has no tokenizer, so it gives no text: make it with Engine(model, tokenizer)"
+                500, "the engine has no tokenizer, so it returns no text: create it as Engine(model, tokenizer)"
             )
 
     async def results(self) -> list[Generation]:

@@ -18,12 +18,12 @@ def read_messages(raw: bytes) -> list[dict[str, Any]]:
         messages = _decode_messages(raw)
     except msgspec.ValidationError:
         raise invalid_field(
-            "messages", "messages is no list of objects: give [{'role': 'user', 'content': '…'}]"
+            "messages", "messages is not a list of objects: send [{'role': 'user', 'content': '…'}]"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid_field("messages", f"messages is no JSON: {error}", code="malformed_json") from None
+        raise invalid_field("messages", f"messages is not valid JSON: {error}", code="malformed_json") from None
     if not messages:
-        raise invalid_field("messages", "messages is empty: give at least one message")
+        raise invalid_field("messages", "messages is empty: send at least one message")
     return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
@@ -33,15 +33,15 @@ def read_tools(raw: bytes) -> list[dict[str, Any]] | None:
         tools = _decode_tools(raw)
     except msgspec.ValidationError:
         raise invalid_field(
-            "tools", "tools is no list of objects: give [{'type': 'function', 'function': {…}}]"
+            "tools", "tools is not a list of objects: send [{'type': 'function', 'function': {…}}]"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid_field("tools", f"tools is no JSON: {error}", code="malformed_json") from None
+        raise invalid_field("tools", f"tools is not valid JSON: {error}", code="malformed_json") from None
     for place, tool in enumerate(tools or ()):
         function = tool.get("function")
         if tool.get("type", "function") != "function" or not isinstance(function, dict) or not function.get("name"):
             raise invalid_field(
-                "tools", f"tools[{place}] is {tool!r:.80}: give {{'type': 'function', 'function': {{'name': …}}}}"
+                "tools", f"tools[{place}] is {tool!r:.80}: send {{'type': 'function', 'function': {{'name': …}}}}"
             )
     return tools or None
 
@@ -49,7 +49,7 @@ def read_tools(raw: bytes) -> list[dict[str, Any]] | None:
 def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise _wrong(f"{where}.role is {role!r}: give a text such as 'user'")
+        raise _wrong(f"{where}.role is {role!r}: send a string such as 'user'")
     # Templates know the role under its older name only.
     found = {**message, "role": "system" if role == "developer" else role}
     found["content"] = _text(message.get("content"), message, where)
@@ -66,9 +66,9 @@ def _text(content: Any, message: dict[str, Any], where: str) -> str:
     if content is None:
         if message.get("role") == "assistant":
             return ""
-        raise _wrong(f"{where} has no content: give it a text")
+        raise _wrong(f"{where} has no content: send a string")
     if not isinstance(content, list):
-        raise _wrong(f"{where}.content is {content!r:.80}: give a text, or a list of text parts")
+        raise _wrong(f"{where}.content is {content!r:.80}: send a string, or a list of text parts")
     return "\n".join(_part(part, f"{where}.content[{place}]") for place, part in enumerate(content))
 
 
@@ -76,30 +76,30 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise _wrong(f"{where} is {part!r:.80}: give {{'type': 'text', 'text': '…'}}")
+        raise _wrong(f"{where} is {part!r:.80}: send {{'type': 'text', 'text': '…'}}")
     if part.get("type") not in _TEXT_PARTS:
         raise HttpError(
             400,
-            f"{where} is of the type {part.get('type')!r:.40}, but this model reads text only",
+            f"{where} has type {part.get('type')!r:.40}, but this server accepts text only",
             code="unsupported_value",
             param="messages",
         )
     if not isinstance(part.get("text"), str):
-        raise _wrong(f"{where}.text is {part.get('text')!r:.80}: give a text")
+        raise _wrong(f"{where}.text is {part.get('text')!r:.80}: send a string")
     text: str = part["text"]
     return text
 
 
 def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
-        raise _wrong(f"{where} is {calls!r:.80}: give a list")
+        raise _wrong(f"{where} is {calls!r:.80}: send a list")
     return [_tool_call(call, f"{where}[{place}]") for place, call in enumerate(calls)]
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise _wrong(f"{where} is {call!r:.80}: give {{'type': 'function', 'function': {{'name': …}}}}")
+        raise _wrong(f"{where} is {call!r:.80}: send {{'type': 'function', 'function': {{'name': …}}}}")
     return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
 
 

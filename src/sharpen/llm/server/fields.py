@@ -1,7 +1,7 @@
 """The fields of a request: which there are, of which type, and which are refused because they cannot be honoured.
 
-A field that would change what is sampled and is not known here is an error. One that nobody knows is ignored, as other
-servers do, and told once in the log: it may be misspelt.
+A field that would change what is sampled and is not supported is an error. An unknown field is ignored, as other
+servers do, and logged once: it may be misspelt.
 """
 
 import logging
@@ -184,14 +184,14 @@ class FieldReader:
             elif (value := parse_json(bytes(given[name]), msgspec.json.decode)) not in _NOT_DONE[name]:
                 raise invalid_field(
                     name,
-                    f"{name} is {value!r:.80}, which this server cannot do: leave it out",
+                    f"{name} is {value!r:.80}, which this server does not support: leave it out",
                     code="unsupported_value",
                 )
 
     def _tell(self, name: str) -> None:
         if name not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(name)
-            log.warning("a request has the field %r, which is not known and is ignored (told once)", name[:80])
+            log.warning("ignoring the unknown field %r of a request (logged once)", name[:80])
 
 
 def invalid_field(param: str, message: str, *, code: str = "invalid_value") -> HttpError:

@@ -55,7 +55,7 @@ class PromptWriter:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._template_kwargs = dict(template_kwargs or {})
         if reserved := sorted(_RESERVED & self._template_kwargs.keys()):
-            raise ConfigError(f"chat_template_kwargs has {reserved[0]!r}, which the server itself sets: leave it out")
+            raise ConfigError(f"chat_template_kwargs has {reserved[0]!r}, which the server sets itself: remove it")
         self._kept: OrderedDict[object, Prompt] = OrderedDict()
         self._num_kept_tokens = 0
         self._has_told_of_tools = False
@@ -73,11 +73,11 @@ class PromptWriter:
         if isinstance(prompt, str):
             return [self._of_text(prompt, fields)]
         if not prompt:
-            raise invalid_field("prompt", "prompt is an empty list: give a text or token ids")
+            raise invalid_field("prompt", "prompt is an empty list: send a string or token ids")
         if _are_ids(prompt):
             return [self._of_ids(prompt)]
         if len(prompt) > MAX_PROMPTS:
-            raise invalid_field("prompt", f"prompt holds {len(prompt)} prompts: give at most {MAX_PROMPTS}")
+            raise invalid_field("prompt", f"prompt contains {len(prompt)} prompts: send at most {MAX_PROMPTS}")
         return [self._of_one(each, place, fields) for place, each in enumerate(prompt)]
 
     def _of_one(self, prompt: Any, place: int, fields: CompletionFields) -> Prompt:
@@ -85,19 +85,21 @@ class PromptWriter:
             return self._of_text(prompt, fields)
         if isinstance(prompt, list) and prompt and _are_ids(prompt):
             return self._of_ids(prompt)
-        raise invalid_field("prompt", f"prompt[{place}] is {prompt!r:.80}: give a text, token ids, or a list of either")
+        raise invalid_field(
+            "prompt", f"prompt[{place}] is {prompt!r:.80}: send a string, token ids, or a list of either"
+        )
 
     def _of_ids(self, ids: list[int]) -> Prompt:
         if min(ids) < 0 or max(ids) >= self._vocab_size:
             bad = next(each for each in ids if not 0 <= each < self._vocab_size)
             raise invalid_field(
-                "prompt", f"prompt holds the token id {bad}, but the model's are 0 to {self._vocab_size - 1}"
+                "prompt", f"prompt contains the token id {bad}, but the model's ids are 0 to {self._vocab_size - 1}"
             )
         return Prompt(ids)
 
     def _of_text(self, text: str, fields: CompletionFields) -> Prompt:
         if not text:
-            raise invalid_field("prompt", "prompt is an empty text: there is nothing to go on from")
+            raise invalid_field("prompt", "prompt is an empty string: send at least one character")
         adds = fields.add_special_tokens is not False
         return self._kept_or((text, adds), lambda: list(self._tokenizer(text, add_special_tokens=adds)["input_ids"]))
 
@@ -105,7 +107,7 @@ class PromptWriter:
         if not getattr(self._tokenizer, "chat_template", None):
             raise HttpError(
                 400,
-                "the model has no chat template, so it cannot be asked in chat messages: use /v1/completions, or an "
+                "the model has no chat template, so it cannot read chat messages: use /v1/completions, or an "
                 "instruction-tuned model",
                 code="no_chat_template",
             )
@@ -116,7 +118,7 @@ class PromptWriter:
         begins = not goes_on if fields.add_generation_prompt is None else fields.add_generation_prompt
         if goes_on and begins:
             raise invalid_field(
-                "add_generation_prompt", "add_generation_prompt and continue_final_message exclude each other"
+                "add_generation_prompt", "add_generation_prompt and continue_final_message cannot both be true"
             )
         try:
             return list(
@@ -134,22 +136,21 @@ class PromptWriter:
             raise
         except Exception as error:  # A template is a program of the model's maker: it may raise anything.
             raise invalid_field(
-                "messages", f"the chat template cannot write these messages: {in_words(error)}"
+                "messages", f"the chat template cannot format these messages: {in_words(error)}"
             ) from error
 
     def _check_writes_tools(self) -> None:
         if not self._has_told_of_tools and "tools" not in str(self._tokenizer.chat_template):
             self._has_told_of_tools = True
             log.warning(
-                "a request has tools, but the model's chat template does not write them: the model never sees them "
-                "(told once)"
+                "a request has tools, but the chat template ignores them, so the model never sees them (logged once)"
             )
 
     def _kwargs_of(self, fields: ChatFields) -> dict[str, Any]:
         given = fields.chat_template_kwargs or {}
         if reserved := sorted(_RESERVED & given.keys()):
             raise invalid_field(
-                "chat_template_kwargs", f"chat_template_kwargs has {reserved[0]!r}, which no request may set"
+                "chat_template_kwargs", f"chat_template_kwargs has {reserved[0]!r}, which a request cannot set"
             )
         return self._template_kwargs | given
 
@@ -160,7 +161,7 @@ class PromptWriter:
             return found
         prompt = Prompt(ids_of())
         if not prompt.ids:
-            raise HttpError(400, "the prompt has no tokens: there is nothing to go on from", code="invalid_value")
+            raise HttpError(400, "the prompt has no tokens: send a longer one", code="invalid_value")
         self._kept[key] = prompt
         self._num_kept_tokens += len(prompt.ids)
         while self._num_kept_tokens > MAX_KEPT_TOKENS and len(self._kept) > 1:

@@ -13,17 +13,17 @@ MAX_TEMPERATURE = 100.0
 def check_sampling(fields: Fields) -> None:
     """What the engine does not check, or would say in words that are not the request's."""
     if fields.n is not None and not 1 <= fields.n <= MAX_SAMPLES:
-        raise invalid_field("n", f"n is {fields.n}: use a whole number of 1 to {MAX_SAMPLES}")
+        raise invalid_field("n", f"n is {fields.n}: use a whole number from 1 to {MAX_SAMPLES}")
     if fields.limit is not None and fields.limit < 1:
         raise invalid_field(
             fields.limit_name, f"{fields.limit_name} is {fields.limit}: use a whole number of 1 or more"
         )
     if fields.num_top is not None and not 0 <= fields.num_top <= MAX_TOP_LOGPROBS:
         name = fields.num_top_name
-        raise invalid_field(name, f"{name} is {fields.num_top}: use a whole number of 0 to {MAX_TOP_LOGPROBS}")
+        raise invalid_field(name, f"{name} is {fields.num_top}: use a whole number from 0 to {MAX_TOP_LOGPROBS}")
     if fields.temperature is not None and fields.temperature > MAX_TEMPERATURE:
         raise invalid_field(
-            "temperature", f"temperature is {fields.temperature}: use a number of 0 to {MAX_TEMPERATURE:g}"
+            "temperature", f"temperature is {fields.temperature}: use a number from 0 to {MAX_TEMPERATURE:g}"
         )
 
 

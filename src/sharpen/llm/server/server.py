@@ -14,13 +14,19 @@ GRACE_SECONDS = 2
 
 
 class EngineServer:
-    """Serves one model under `name`. It may be started again after it was stopped.
+    """Serves one model under `name`. It can be started again after it was stopped.
 
-    `engine` is made with the same `tokenizer`, and is started, and stopped, with the server unless it runs already.
-    `port` None takes a free one. `token` is the API key that clients must show; beyond this machine it is needed.
-    With `seed` a request without one gets a seed that follows from its rollout, less `rollout_prefix`, and its prompt
-    (see `seeds`).
-    `max_response_tokens` bounds every answer; `chat_template_kwargs` go to the chat template of every request.
+    Args:
+        engine: Created with the same `tokenizer`. Started and stopped with the server, unless it is running already.
+        tokenizer: The tokenizer of the model.
+        name: The model name that clients use.
+        host: The address to listen on.
+        port: None takes a free one.
+        token: The API key that clients must send; required unless `host` is this machine only.
+        seed: With a seed, a request without one gets a seed derived from its rollout and its prompt.
+        rollout_prefix: The part of the rollout ids that the derived seeds ignore.
+        max_response_tokens: The limit of every response.
+        chat_template_kwargs: Passed to the chat template of every request.
     """
 
     def __init__(
@@ -54,9 +60,9 @@ class EngineServer:
 
     @property
     def base_url(self) -> str:
-        """Where clients find it: the `base_url` of an OpenAI SDK."""
+        """The `base_url` for an OpenAI SDK."""
         if self._thread is None:
-            raise RunError("the server has no address before it is started: call start(), or use it in a with block")
+            raise RunError("the server is not started, so it has no address: call start(), or use it in a with block")
         return f"{address(self._host, self._port)}/v1"
 
     @property
@@ -64,7 +70,7 @@ class EngineServer:
         return self._thread is not None and self._thread.is_alive
 
     def start(self) -> Self:
-        """Returns when it answers. A second call changes nothing."""
+        """Start the server and return when it is ready. A second call changes nothing."""
         if self.is_serving:
             return self
         bound = listen(self._host, self._wanted_port or 0)
@@ -90,7 +96,7 @@ class EngineServer:
         return self
 
     def stop(self) -> None:
-        """Take no more requests; those under way are refused. It may be called twice, and before any start."""
+        """Stop accepting requests; unfinished ones fail. Calling it twice or before `start` is allowed."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -107,10 +113,14 @@ class EngineServer:
 
 def _check(name: str, host: str, token: str | None, max_response_tokens: int | None) -> None:
     if not name:
-        raise ConfigError("name is empty: give the name under which clients ask for the model")
+        raise ConfigError("name is empty: pass the model name that clients use")
     if token == "":
-        raise ConfigError("token is empty, so it would guard nothing: give a text, or None for no token")
+        raise ConfigError(
+            "token is empty and would not protect the server: pass a non-empty token, or None for no token"
+        )
     if token is None and not is_loopback(host):
-        raise ConfigError(f"host is {host!r}, where others can reach the server: give a token, or listen on 127.0.0.1")
+        raise ConfigError(
+            f"host is {host!r}, where other machines can reach the server: pass a token, or use host='127.0.0.1'"
+        )
     if max_response_tokens is not None and max_response_tokens < 1:
-        raise ConfigError(f"max_response_tokens is {max_response_tokens}: use 1 or more, or None for no bound")
+        raise ConfigError(f"max_response_tokens is {max_response_tokens}: use 1 or more, or None for no limit")

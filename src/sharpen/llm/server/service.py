@@ -59,7 +59,7 @@ class Service:
         if fields.model is not None and fields.model != self.name:
             raise HttpError(
                 404,
-                f"there is no model {fields.model[:200]!r}: this server has {self.name!r}",
+                f"model {fields.model[:200]!r} does not exist: this server has {self.name!r}",
                 code="model_not_found",
                 param="model",
             )
@@ -71,7 +71,8 @@ class Service:
             prompts = self._prompts.of_completion(fields)
         if len(prompts) * (fields.n or 1) > MAX_SAMPLES:
             raise invalid_field(
-                "n", f"{len(prompts)} prompts with n={fields.n} are more than {MAX_SAMPLES} samples: ask in parts"
+                "n",
+                f"{len(prompts)} prompts with n={fields.n} are more than {MAX_SAMPLES} samples: send several requests",
             )
         return Asked(api, fields, prompts, self.name, id=new_id(api), created=int(time.time()))
 
@@ -136,7 +137,7 @@ class Service:
             raise HttpError(
                 400,
                 f"the prompt has {len(prompt.ids)} tokens, but this model's maximum context length is {self._window} "
-                "tokens, the answer's included: shorten the prompt",
+                "tokens, including the answer: shorten the prompt",
                 code="context_length_exceeded",
                 param="messages" if isinstance(fields, ChatFields) else "prompt",
             )

@@ -1,7 +1,7 @@
-"""`VLLMServer`: vLLM in a process of its own, in the place of our engine.
+"""`VLLMServer`: vLLM in a separate process, instead of our engine.
 
-New weights are taken as an adapter, while it runs, or as a folder, for which it starts anew. Every adapter gets a name
-of its own, so no prompt that was computed with older weights is found again, and an answer under way keeps its weights.
+It takes new weights as an adapter while it runs, or as a folder, for which it restarts. Every adapter gets a new name,
+so prompts that were computed with older weights are not reused, and an unfinished answer keeps its weights.
 """
 
 import atexit
@@ -37,10 +37,10 @@ Option = str | int | float | bool
 
 
 class VLLMServer:
-    """Serves the model of a folder. `model_entry` is what the gateway has to know of it, anew after each new weights.
+    """Serves the model of a folder. `model_entry` is its entry in the gateway's model list, which new weights change.
 
     With `lora_rank` it takes adapters of up to that rank. `options` are more options of `vllm serve` by their names
-    (`{"max-model-len": 4096, "enforce-eager": True}`). `command` runs another program in the place of `vllm serve`.
+    (`{"max-model-len": 4096, "enforce-eager": True}`). `command` runs another program instead of `vllm serve`.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class VLLMServer:
         start_seconds: float = START_SECONDS,
     ) -> None:
         if token is None and not is_loopback(host):
-            raise ConfigError(f"host is {host!r}, where others can reach it: give a token, or listen on 127.0.0.1")
+            raise ConfigError(
+                f"host is {host!r}, where other machines can reach it: pass a token, or use host='127.0.0.1'"
+            )
         self.name, self.weights_version = name, weights_version
         self._model, self._host, self._wanted_port, self._token = os.fspath(model), host, port, token
         self._lora_rank, self._options = lora_rank, _OPTIONS | dict(options or {})
@@ -71,7 +73,7 @@ class VLLMServer:
     @property
     def base_url(self) -> str:
         if self._process is None:
-            raise RunError("vLLM has no address before it is started: call start(), or use it in a with block")
+            raise RunError("vLLM is not started, so it has no address: call start(), or use it in a with block")
         return f"{address(self._host, self._port)}/v1"
 
     @property
@@ -131,12 +133,14 @@ class VLLMServer:
     def load_adapter(self, folder: str | os.PathLike[str], version: int) -> None:
         """Sample with this adapter from now on. The one before stays until the next, for calls that still name it."""
         if self._lora_rank is None:
-            raise ConfigError("vLLM was made without lora_rank, so it takes no adapter: give the rank of the adapters")
+            raise ConfigError(
+                "vLLM was created without lora_rank, so it cannot load adapters: pass their rank as lora_rank"
+            )
         path, name = Path(folder).absolute(), f"{self.name}-v{version}"
         if not (path / "adapter_config.json").is_file():
-            raise ModelError(f"{str(path)!r} is no folder of an adapter: it has no adapter_config.json")
+            raise ModelError(f"{str(path)!r} is not the folder of an adapter: it has no adapter_config.json")
         if name in self._adapters:
-            raise ConfigError(f"version {version} is loaded already: new weights need a new version")
+            raise ConfigError(f"version {version} is already loaded: new weights need a new version")
         self._post("/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
         self._adapters.append(name)
         self.weights_version = version
@@ -178,7 +182,9 @@ class VLLMServer:
         while not self._answers():
             if not self.is_serving:
                 assert self._process is not None
-                raise RunError(f"vLLM ended with status {self._process.returncode} at its start:\n{self._last_words()}")
+                raise RunError(
+                    f"vLLM exited with status {self._process.returncode} while starting:\n{self._last_words()}"
+                )
             if time.monotonic() > end:
                 raise RunError(f"vLLM did not answer within {self._start_seconds:g} s:\n{self._last_words()}")
             time.sleep(_LOOK_SECONDS)
@@ -186,7 +192,7 @@ class VLLMServer:
     def _last_words(self) -> str:
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - _SHOWN_BYTES))
-        return self._output.read().decode("utf-8", "replace").strip() or "(it said nothing)"
+        return self._output.read().decode("utf-8", "replace").strip() or "(no output)"
 
     # -- asking it -----------------------------------------------------------------------------------
 
@@ -223,7 +229,9 @@ def _vllm_serve() -> list[str]:
     beside = Path(sys.executable).with_name("vllm")
     program = str(beside) if beside.exists() else shutil.which("vllm")
     if program is None:
-        raise MissingExtraError("the package 'vllm' is here, but not its program: pip install --force-reinstall vllm")
+        raise MissingExtraError(
+            "the package 'vllm' is installed, but its program is missing: pip install --force-reinstall vllm"
+        )
     return [program, "serve"]
 
 
