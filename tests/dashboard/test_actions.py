@@ -48,7 +48,7 @@ async def test_a_cancel_is_confirmed_then_done_then_told(store: LightningStore, 
     fields = [("id", "waits"), ("id", "member-0"), ("back", f"{LIST}?mode=train")]
     asked = await post(pages, "cancel", fields)
     assert "Cancel 1 rollout?" in asked.text
-    assert "1 of those selected had finished" in asked.text
+    assert " 1 of the selected rollouts" in asked.text
     assert (await _status(store, "waits")) == "queuing"
     done = await post(pages, "cancel", [*fields, ("key", key_in(asked))])
     assert done.status == 303
@@ -56,7 +56,7 @@ async def test_a_cancel_is_confirmed_then_done_then_told(store: LightningStore, 
     assert (await _status(store, "waits")) == "cancelled"
     assert (await _status(store, "member-0")) == "succeeded"
     told = await ask(pages, done.header("location") or "", headers=EDIT)
-    assert "1 rollout cancelled; 1 had finished already." in told.text
+    assert "1 rollout cancelled; 1 had already finished." in told.text
 
 
 async def test_a_retry_enqueues_the_same_task_anew_and_only_once(store: LightningStore, pages: App) -> None:

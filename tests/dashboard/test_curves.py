@@ -51,12 +51,12 @@ async def test_a_store_with_nothing_finished_has_no_curves() -> None:
     assert (newest.count, newest.reward, newest.rollouts_per_second) == (0, None, None)
 
 
-def test_a_spark_shows_the_course_of_the_reward(runs_folder: Path) -> None:
+def test_a_spark_shows_the_trend_of_the_reward(runs_folder: Path) -> None:
     spark = spark_of(RunEntry.of(runs_folder / "first"))
     assert spark is not None
     assert spark.points.startswith("2.0,22.0 ")
     assert spark.points.endswith("98.0,2.0")
-    assert spark.words == "val/reward_mean from 0.1 to 0.5, least 0.1, most 0.5"
+    assert spark.words == "val/reward_mean from 0.1 to 0.5, minimum 0.1, maximum 0.5"
     assert spark_of(RunEntry.of(runs_folder / "first")) is spark
 
 

@@ -28,7 +28,7 @@ def pages(tmp_path: Path) -> App:
 async def test_the_table_and_the_spread_are_shown_and_damage_is_counted(pages: App) -> None:
     text = (await ask(pages, "/runs/lab/episodes")).text
     assert "241 episodes" in text
-    assert "2 damaged lines left out" in text
+    assert "2 damaged lines" in text
     assert text.count('<g class="box">') == 24
     assert "&lt;b&gt;" in text
     assert ">angle<" in text

@@ -36,7 +36,7 @@ async def test_runs_are_found_by_words_and_state(app: App) -> None:
     assert "/runs/first" not in piece.text
     assert "<html" not in piece.text
     assert "/runs/broken" in (await ask(app, "/?state=failed")).text
-    assert "No run matches" in (await ask(app, "/?q=nothing")).text
+    assert "No runs match" in (await ask(app, "/?q=nothing")).text
 
 
 async def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_store_alone_shows_its_newest_rollouts(tmp_path: Path) -> None:
     first = await ask(app, "/")
     assert first.status == 303
     page = await ask(app, first.header("location") or "")
-    assert "Reward, newest" in page.text
+    assert "Recent reward" in page.text
     curves = (await ask(app, f"{first.header('location')}/curves.json")).json
     assert curves["series"]["reward"]["values"] == [number / 8 for number in range(9)]
     assert "rollouts_per_second" in curves["series"]
@@ -110,7 +110,7 @@ async def test_a_run_without_store_or_metrics_is_shown_all_the_same(tmp_path: Pa
     place = (await ask(app, "/")).header("location")
     assert (await ask(app, str(place))).status == 200
     assert (await ask(app, f"{place}/curves.json")).json["names"] == []
-    assert "wrote no log" in (await ask(app, f"{place}/log")).text
+    assert "has no log" in (await ask(app, f"{place}/log")).text
     assert "has no store" in (await ask(app, f"{place}/workers")).text
 
 
@@ -128,7 +128,7 @@ async def test_a_comparison_draws_all_runs_and_tells_what_differs(app: App) -> N
     page = await ask(app, "/compare?run=first&run=second")
     assert page.text.count("curves.json") == 2
     table = (await ask(app, "/compare/table?run=first&run=second")).text
-    for part in ("settings.seed", "val reward", "not clear", "components.algorithm.class"):
+    for part in ("settings.seed", "val reward", "inconclusive", "components.algorithm.class"):
         assert part in table
 
 

@@ -46,8 +46,8 @@ async def test_the_tree_and_the_best_candidate_are_shown(pages: App) -> None:
 
 async def test_another_candidate_and_another_stage_have_an_address(pages: App) -> None:
     answer = await ask(pages, "/runs/lab/prompts?stage=2-gepa&version=v2")
-    assert "Since its parent" in answer.text
-    assert "Since the seed" in answer.text
+    assert "Changes from its parent" in answer.text
+    assert "Changes from the seed" in answer.text
     assert "<img" not in answer.text
     piece = await ask(pages, "/runs/lab/prompts?version=v0", headers={"hx-request": "true", "hx-target": "candidate"})
     assert "<html" not in piece.text

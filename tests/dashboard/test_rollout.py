@@ -139,7 +139,7 @@ async def test_spans_without_times_and_attributes_of_any_type_are_shown(store: L
     assert page.text.count('role="treeitem"') == 4
     for span_id in ("no-times", "no-end", "backwards", "far"):
         assert (await ask(pages, f"/runs/lab/rollouts/odd/span?span={span_id}")).status == 200
-    assert "no end was recorded" in (await ask(pages, "/runs/lab/rollouts/odd/span?span=no-end")).text
+    assert "no end recorded" in (await ask(pages, "/runs/lab/rollouts/odd/span?span=no-end")).text
 
 
 class _Reader(HTMLParser):

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sharpen.dashboard", description=__doc__)
     parser.add_argument("path", nargs="?", type=Path, help="a folder of runs, a run folder, or a store file")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--edit-token", help="only for trying: others can read command lines")
+    parser.add_argument("--edit-token", help="for testing only: other users can read command lines")
     given = parser.parse_args(arguments)
     bound = listen("127.0.0.1", given.port)
     url = address("127.0.0.1", bound.getsockname()[1])

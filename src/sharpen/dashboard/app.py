@@ -76,7 +76,7 @@ def _handlers() -> dict[Any, Any]:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    words = {404: f"There is nothing at {request.url.path}.", 405: f"{request.method} is not possible here."}
+    words = {404: f"There is no page at {request.url.path}.", 405: f"{request.method} is not allowed here."}
     message = words.get(error.status_code, error.detail)
     return rendering.error_page(request, error.status_code, message, headers=error.headers)
 
@@ -89,5 +89,5 @@ async def _sharpen_error(request: Request, error: SharpenError) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     return rendering.error_page(
-        request, 500, f"Something went wrong here ({type(error).__name__}); the log of the dashboard has the details."
+        request, 500, f"Internal error ({type(error).__name__}); see the log of the dashboard for details."
     )

@@ -126,10 +126,10 @@ class _Watcher:
             try:
                 events = await self._look.news()
             except (SharpenError, OSError) as error:
-                log.debug("nothing can be told of what happens: %s", error)  # a store that is away comes back
+                log.debug("cannot watch for changes: %s", error)  # a store that is away comes back
                 events = []
             except Exception:
-                log.exception("what happens cannot be watched")
+                log.exception("cannot watch for changes")
                 events = []
             for viewer in self.viewers:
                 viewer.put(events)
@@ -195,7 +195,7 @@ class _RunLook(_Look):
             return await self._store.news(await self._source.store(self._name))
         except (SharpenError, OSError) as error:
             # What the files tell is read already, and would be lost.
-            log.debug("the store of %r tells nothing: %s", self._name, error)
+            log.debug("cannot read statistics from the store of run %r: %s", self._name, error)
             return []
 
     def _of_files(self) -> list[Event]:

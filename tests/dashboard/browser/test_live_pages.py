@@ -129,7 +129,7 @@ def test_all_metrics_are_drawn_however_many(page: Page, serve: Serve, folder: Ru
     folder.append_metrics(point(2, **{f"metric-{number:03}": 1.0 for number in range(149)}))
     page.goto(f"{serve(RunSource(folder.path))}/")
     page.locator(".chooser summary").click()
-    page.get_by_role("button", name="All found").click()
+    page.get_by_role("button", name="All matches").click()
     expect(page.locator("figure.chart")).to_have_count(150)
 
 

@@ -94,7 +94,7 @@ def test_with_the_token_a_rollout_is_cancelled_and_another_retried(page: Page, l
     page.get_by_role("button", name="Cancel…").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 1 rollout?")
     assert live.status_of("ro-1-3") == "queuing"
-    page.get_by_role("button", name="Cancel them").click()
+    page.get_by_role("button", name="Cancel rollouts").click()
     expect(page.locator(".report")).to_have_text("1 rollout cancelled.")
     expect(page).to_have_url(re.compile("status=queuing"))
     assert live.status_of("ro-1-3") == "cancelled"
@@ -106,7 +106,7 @@ def test_with_the_token_a_rollout_is_cancelled_and_another_retried(page: Page, l
     expect(page.get_by_role("region", name="Errors")).to_contain_text("the tool is broken")
     live.sign("mended")
     page.get_by_role("button", name="Retry…").click()
-    page.get_by_role("button", name="Enqueue them").click()
+    page.get_by_role("button", name="Retry rollouts").click()
     expect(page.locator(".report")).to_have_text("1 rollout enqueued again.")
     page.goto(f"{live.run}/rollouts?q=retry")
     again = page.locator("tr[data-id]")
@@ -123,11 +123,11 @@ def test_without_a_token_nothing_is_shown_and_nothing_changes(page: Page, live: 
     page.watch.allowed = ["401", "403"]  # type: ignore[attr-defined]
     live.sign("round-1")
     page.goto(f"{live.run}/rollouts")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Locked")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Token required")
     assert "ro-1-" not in page.content()
     page.get_by_label("Token").fill("wrong")
     page.get_by_role("button", name="Open").click()
-    expect(page.locator("main")).to_contain_text("This token is not the one.")
+    expect(page.locator("main")).to_contain_text("The token is not correct.")
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("button", name="Open").click()
     expect(page).to_have_url(f"{live.run}/rollouts")

@@ -77,7 +77,7 @@ def test_branches_of_the_waterfall_fold_by_click_and_by_keys(page: Page, dashboa
 def test_all_2000_spans_can_be_drawn(page: Page, dashboard: str) -> None:
     page.goto(f"{dashboard}/runs/many/rollouts/ro-many-spans")
     expect(page.locator(".stats")).to_contain_text(re.compile(r"Spans\s*2,000"))
-    more = page.get_by_role("link", name="Draw all")
+    more = page.get_by_role("link", name="Show all")
     if more.count():
         more.click()
     expect(page.locator(".bar")).to_have_count(2000)
@@ -144,7 +144,7 @@ def test_a_group_stands_side_by_side_with_advantages(page: Page, dashboard: str,
     mean = float(page.locator(".stats dd").first.inner_text())
     assert mean == pytest.approx(sum(rewards) / 8, abs=1e-3)
     for member, reward in zip(members.all(), rewards, strict=True):
-        told = member.locator("[title='reward less the mean']")
+        told = member.locator("[title='reward minus the mean']")
         if told.count():
             assert float(told.inner_text()) == pytest.approx(reward - mean, abs=1e-3)
     page.keyboard.press("ArrowRight")

@@ -83,7 +83,7 @@ def test_filters_change_the_list_and_the_address_and_back_undoes_them(page: Page
     expect(rows).to_have_count(4)
     page.fill('input[name="reward_min"]', "much")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert").first).to_contain_text("give a number")
+    expect(page.get_by_role("alert").first).to_contain_text("much")
 
 
 def test_rows_are_reached_by_keys_and_opened_with_enter(page: Page, served: ServedStore) -> None:
@@ -157,7 +157,7 @@ def test_selected_rollouts_are_retried_after_a_question(page: Page, served: Serv
     page.locator('input[name="id"]').first.check()
     page.get_by_role("button", name="Retry…").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Retry 1 rollout?")
-    page.get_by_role("button", name="Enqueue them").click()
+    page.get_by_role("button", name="Retry rollouts").click()
     expect(page.locator(".report")).to_have_text("1 rollout enqueued again.")
     expect(page.locator("tr[data-id]")).to_have_count(2)
 

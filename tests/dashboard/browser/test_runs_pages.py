@@ -21,7 +21,7 @@ def test_a_run_draws_its_curves_smoothed_over_time_and_as_chosen(page: Page, ser
     page.goto(f"{serve(RunsSource(runs_folder))}/runs/second")
     expect(page.locator(f"{CHART} canvas")).to_be_visible()
     expect(page.locator(CHART)).to_have_attribute(
-        "aria-label", "val/reward_mean. second: 7 points, last 0.800, least 0.114, most 0.800"
+        "aria-label", "val/reward_mean. second: 7 points, last 0.800, minimum 0.114, maximum 0.800"
     )
     page.get_by_role("button", name="Time").click()
     page.get_by_label("Smoothing").fill("0.5")
@@ -67,7 +67,7 @@ def test_runs_are_found_selected_and_compared_by_keys(page: Page, serve: Serve, 
     page.get_by_role("button", name="Compare (2)").click()
     expect(page.locator("figure.chart canvas").first).to_be_visible()
     expect(page.get_by_role("list", name="Runs").get_by_role("listitem")).to_have_count(2)
-    expect(page.get_by_role("heading", name="What was set otherwise")).to_be_visible()
+    expect(page.get_by_role("heading", name="Changed settings")).to_be_visible()
     page.keyboard.press("g")
     page.keyboard.press("h")
     expect(page.locator("#live")).to_have_text("live")
@@ -78,7 +78,7 @@ def test_runs_are_found_selected_and_compared_by_keys(page: Page, serve: Serve, 
 
 def test_light_and_dark_are_kept(page: Page, serve: Serve, runs_folder: Path) -> None:
     page.goto(f"{serve(RunsSource(runs_folder))}/")
-    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("button", name="Theme").click()
     page.keyboard.press("t")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.reload()

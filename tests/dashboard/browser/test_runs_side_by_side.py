@@ -43,9 +43,9 @@ def test_two_runs_are_overlaid_and_their_difference_is_told(page: Page, dashboar
     )
     expect(page.get_by_role("list", name="Runs").get_by_role("listitem")).to_have_count(2)
     differences = page.get_by_role("region", name="Differences on common tasks").first
-    expect(differences).to_contain_text(re.compile("better|worse|not clear"))
-    expect(page.locator("#numbers")).to_contain_text("What was set otherwise")
-    expect(page.get_by_role("region", name="What was set otherwise").first).to_contain_text("seed")
+    expect(differences).to_contain_text(re.compile("better|worse|inconclusive"))
+    expect(page.locator("#numbers")).to_contain_text("Changed settings")
+    expect(page.get_by_role("region", name="Changed settings").first).to_contain_text("seed")
     drawn = page.evaluate(
         """() => { const canvas = document.querySelector("figure.chart canvas");
         const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -63,8 +63,8 @@ def test_curves_of_a_run_are_chosen_and_the_address_keeps_the_choice(page: Page,
     expect(page.locator("figure.chart canvas").first).to_be_visible()
     page.locator(".chooser summary").click()
     page.get_by_role("button", name="None").click()
-    page.get_by_label("Find a metric").fill("reward")
-    page.get_by_role("button", name="All found").click()
+    page.get_by_label("Search metrics").fill("reward")
+    page.get_by_role("button", name="All matches").click()
     chosen = page.locator(".choices input:checked").count()
     expect(page.locator("figure.chart b")).to_have_count(chosen)
     names = page.locator("figure.chart b").all_inner_texts()
@@ -87,7 +87,7 @@ def test_a_tree_of_candidates_tells_who_came_from_whom(page: Page, dashboard: st
     shown = page.locator("#candidate")
     expect(shown).to_contain_text("★ best")
     expect(shown.locator("ins").first).to_be_visible()
-    expect(shown).to_contain_text("Critique it was made from")
+    expect(shown).to_contain_text("Critique")
     best = shown.locator("h2").inner_text()
     shown.get_by_role("link").first.click()  # its parent
     expect(shown.locator("h2")).not_to_have_text(best)
@@ -109,7 +109,7 @@ def test_versions_of_resources_are_compared(page: Page, dashboard: str) -> None:
     expect(page.locator(".d-removed").first).to_contain_text("Answer the customer")
     expect(page.locator(".d-added").first).to_contain_text("Look the order up")
     expect(page).to_have_url(re.compile(r"desk/3\?against=1"))
-    page.get_by_role("link", name="Its rollouts").click()
+    page.get_by_role("link", name="Show rollouts").click()
     expect(page).to_have_url(re.compile("resources=desk%403"))
     expect(page.locator("tr[data-id]").first).to_contain_text("desk v3")
 
@@ -153,7 +153,7 @@ def test_the_log_is_filtered_by_level_and_words(page: Page, dashboard: str) -> N
     entries = page.locator("#log li")
     everything = entries.count()
     assert everything > 3
-    page.get_by_label("Find").fill("9999")
+    page.get_by_label("Search").fill("9999")
     expect(entries).not_to_have_count(everything)
     expect(entries.first).to_contain_text("9999")
     expect(page).to_have_url(re.compile("q=9999"))
@@ -168,18 +168,18 @@ def test_a_list_is_saved_as_lines_of_json_just_as_it_is_filtered(page: Page, das
     expect(page).to_have_url(re.compile("status=failed"))
     failed = count(made_runs, "help-desk", "status = 'failed'")
     expect(page.locator("tr[data-id]")).to_have_count(failed)
-    download = saved(page, "JSON lines of this list", menu=True)
+    download = saved(page, "Rollouts (JSON Lines)", menu=True)
     assert download.suggested_filename.endswith(".jsonl")
     lines = [json.loads(each) for each in text_of(download).splitlines()]
     assert {each["rollout_id"] for each in lines} == set(ids(made_runs, "help-desk", "status = 'failed'"))
-    with_spans = [json.loads(each) for each in text_of(saved(page, "JSON lines with spans")).splitlines()]
+    with_spans = [json.loads(each) for each in text_of(saved(page, "Rollouts with spans (JSON Lines)")).splitlines()]
     assert len(with_spans) == failed
     assert all(each["spans"] for each in with_spans)
 
 
 def test_50000_rollouts_are_saved_whole(page: Page, dashboard: str) -> None:
     page.goto(f"{dashboard}/runs/many/rollouts")
-    download = saved(page, "JSON lines of this list", menu=True)
+    download = saved(page, "Rollouts (JSON Lines)", menu=True)
     with open(download.path()) as lines:
         assert len({json.loads(each)["rollout_id"] for each in lines}) == 50_000
 
@@ -202,5 +202,5 @@ def test_a_rollout_is_saved_as_json_and_read_as_markdown(page: Page, dashboard: 
 
 def test_metrics_are_saved_as_a_table(page: Page, dashboard: str) -> None:
     page.goto(f"{dashboard}/runs/help-desk")
-    rows = list(csv.DictReader(text_of(saved(page, "Metrics as CSV")).splitlines()))
+    rows = list(csv.DictReader(text_of(saved(page, "Download metrics (CSV)")).splitlines()))
     assert [row["val/reward_mean"] for row in rows if row.get("step") == "3"]

@@ -113,7 +113,7 @@ def test_another_site_can_neither_frame_nor_read_nor_post(page: Page, serve: Ser
             f"{url}/runs/help-desk/actions/retry",
         )
     assert answered.value.status == 403
-    expect(page.locator("h1")).to_contain_text("Refused")
+    expect(page.locator("h1")).to_contain_text("Forbidden")
     page.goto(f"{foreign}/foreign")
     page.evaluate(
         "(url) => { const frame = document.createElement('iframe'); frame.src = url; document.body.append(frame); }",

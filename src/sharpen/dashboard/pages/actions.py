@@ -121,7 +121,7 @@ async def _order(request: Request, action: Action) -> _Order:
     fields = await _fields(request)
     ids = list(dict.fromkeys(value for name, value in fields if name == "id" and value))
     if not ids:
-        raise InvalidInputError(f"no rollout is selected: choose at least one to {action}")
+        raise InvalidInputError(f"no rollout is selected; select at least one to {action}")
     if len(ids) > MOST_AT_ONCE:
         raise InvalidInputError(f"{len(ids)} rollouts are selected: {action} at most {MOST_AT_ONCE} at once")
     last = dict(fields)
@@ -130,7 +130,7 @@ async def _order(request: Request, action: Action) -> _Order:
 
 def _key(text: str | None) -> str | None:
     if text is not None and not (text.isascii() and text.isalnum() and len(text) <= 64):
-        raise InvalidInputError("the key of the form is damaged: go back and try again")
+        raise InvalidInputError("the key of the form is invalid; go back and try again")
     return text
 
 

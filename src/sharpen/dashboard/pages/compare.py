@@ -47,9 +47,9 @@ async def comparison_table(request: Request) -> Response:
 async def _entries(request: Request) -> list[RunEntry]:
     names = list(dict.fromkeys(request.query_params.getlist("run")))
     if not names:
-        raise InvalidInputError("no run is named: select two or more in the list of runs")
+        raise InvalidInputError("no runs are selected; select two or more in the list of runs")
     if len(names) > MOST:
-        raise InvalidInputError(f"{len(names)} runs are too many to tell apart: select at most {MOST}")
+        raise InvalidInputError(f"{len(names)} runs are too many to compare; select at most {MOST}")
     source = request.app.state.source
     return [await asyncio.to_thread(source.entry, name) for name in names]
 

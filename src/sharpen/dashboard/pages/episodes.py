@@ -22,7 +22,7 @@ async def show_episodes(request: Request) -> Response:
     entry = await run_entry(request)
     path = entry.path / FILE
     if not entry.has_files or not path.is_file():
-        raise UnknownIdError(f"the run {entry.name!r} has no episodes: only runs of simulators write {FILE}")
+        raise UnknownIdError(f"run {entry.name!r} has no episodes: only simulator runs write {FILE}")
     read = await asyncio.to_thread(read_episodes, path)
     asked = _asked(request)
     found = _matching(read, asked)
@@ -74,7 +74,7 @@ def _number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InvalidInputError(f"{name} is {text!r}: give a whole number")
+        raise InvalidInputError(f"{name} is {text!r}: use an integer")
     return int(text)
 
 

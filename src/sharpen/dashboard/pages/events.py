@@ -23,7 +23,9 @@ async def follow_run(request: Request) -> Response:
 def _stream(request: Request, name: str | None) -> Response:
     live: Live = request.app.state.live
     if live.is_full:
-        raise HTTPException(503, f"{MAX_VIEWERS} pages are live already: close some, or reload this one to see news")
+        raise HTTPException(
+            503, f"{MAX_VIEWERS} pages already receive live updates; close some, or reload this page to see changes"
+        )
     return EventStream(live.follow(name))
 
 

@@ -84,7 +84,7 @@ async def metrics_table(request: Request) -> Response:
     entry = await run_entry(request)
     path = request.app.state.source.metrics_path(entry.name)
     if path is None or not path.is_file():
-        raise UnknownIdError(f"the run {entry.name!r} has no metrics")
+        raise UnknownIdError(f"run {entry.name!r} has no metrics")
     name = _file_name(entry.name, "metrics.csv")
     return StreamingResponse(metrics_csv(path), headers=_download(name, "text/csv; charset=utf-8"))
 

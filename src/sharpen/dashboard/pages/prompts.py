@@ -37,9 +37,7 @@ async def show_prompts(request: Request) -> Response:
     searches = await asyncio.to_thread(stages_with_prompts, entry.path) if entry.has_files else {}
     stage = request.query_params.get("stage") or next(iter(searches), "")
     if stage not in searches:
-        raise UnknownIdError(
-            f"there is no search over prompts in the run {entry.name!r}{f', stage {stage!r}' if stage else ''}"
-        )
+        raise UnknownIdError(f"there is no prompt search in run {entry.name!r}{f', stage {stage!r}' if stage else ''}")
     book = await asyncio.to_thread(_read, searches[stage])
     version = request.query_params.get("version")
     candidate = book.get(version) if version else book.best
@@ -72,10 +70,10 @@ def stages_with_prompts(folder: Path) -> dict[str, Path]:
 def _read(folder: Path) -> CandidateBook:
     size = (folder / _FILE).stat().st_size
     if size > _MOST_BYTES:
-        raise ConfigError(f"{str(folder / _FILE)!r} has {size:,} bytes: too many for a page")
+        raise ConfigError(f"{str(folder / _FILE)!r} has {size:,} bytes, too many for a page")
     book = read_records(folder)
     if not len(book):
-        raise UnknownIdError("the search has no candidates yet")
+        raise UnknownIdError("the prompt search has no candidates yet")
     return book
 
 

@@ -86,7 +86,7 @@ async def _version(store: LightningStore, resources_id: str, version: int | None
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 18):
-        raise InvalidInputError(f"{name} is {text!r}: give a whole number")
+        raise InvalidInputError(f"{name} is {text!r}: use an integer")
     return int(text)
 
 

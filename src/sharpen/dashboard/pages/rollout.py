@@ -109,7 +109,7 @@ async def show_tokens(request: Request) -> Response:
     span_id, first = request.query_params.get("span", ""), _number(request, "first")
     tokens = token_strips(read.spans).get(span_id)
     if tokens is None:
-        raise UnknownIdError(f"the span {span_id!r} has no tokens")
+        raise UnknownIdError(f"span {span_id!r} has no tokens")
     strip = heat_strip(tokens, first=first)
     return fragment(
         request, "rollout/tokens.html", run=opened.entry, rollout=read.rollout, attempt=read.attempt,

@@ -20,7 +20,7 @@ NEWEST = 8
 MOST_SETTINGS = 16
 # Metrics that are shown as numbers: always, and only where there were any.
 _ALWAYS = {"llm/calls": "LLM calls", "llm/input_tokens": "Input tokens", "llm/output_tokens": "Output tokens"}
-_IF_ANY = {"llm/cost": "Cost, $", "llm/errors": "Calls failed", "llm/refused": "Calls refused", "lost": "Lost"}
+_IF_ANY = {"llm/cost": "Cost ($)", "llm/errors": "Failed calls", "llm/refused": "Refused calls", "lost": "Lost"}
 _WORDS = {"llm_proxy": "gateway", "n_runners": "runners"}
 
 

@@ -11,7 +11,7 @@ from ..sources import Source, StoreSource
 
 _FILE = (
     "These pages read the files of the run and change nothing in them. To cancel or retry, open the dashboard at the "
-    "address of the running store (it stands in the run's log)."
+    "address of the running store (the run's log shows it)."
 )
 _NO_TOKEN = "Changes need the edit token: open the dashboard with it."
 

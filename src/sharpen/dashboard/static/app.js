@@ -1,4 +1,4 @@
-// What every page does: theme, local times, keys, live events, notices.
+// For every page: theme, local times, keys, live events, notices.
 import { followEvents } from "./live.js";
 import { watchKeys } from "./keys.js";
 
@@ -22,18 +22,18 @@ function setTheme(theme) {
 }
 
 function showTheme() {
-  const words = { system: "follows the system", light: "light", dark: "dark" }[currentTheme()];
+  const words = currentTheme();
   const button = document.querySelector("[data-theme-switch]");
   button.textContent = { system: "◐", light: "☀", dark: "☾" }[currentTheme()];
-  button.setAttribute("aria-label", `Light or dark: ${words}`);
-  button.title = `Light or dark: ${words} (t)`;
+  button.setAttribute("aria-label", `Theme: ${words}`);
+  button.title = `Theme: ${words} (t)`;
 }
 
 export function nextTheme() {
   setTheme(THEMES[(THEMES.indexOf(currentTheme()) + 1) % THEMES.length]);
 }
 
-// The server writes times by its own clock's zone; here they become the viewer's, in the same form.
+// The server writes times in its own time zone; here they become the viewer's, in the same format.
 export function showLocalTimes(root = document) {
   const two = (value) => String(value).padStart(2, "0");
   for (const element of root.querySelectorAll("time[data-local]")) {
@@ -76,8 +76,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 document.body.addEventListener("htmx:afterSwap", (event) => showLocalTimes(event.target));
 document.body.addEventListener("htmx:responseError", (event) => {
   const type = event.detail.xhr.getResponseHeader("content-type") || "";
-  notify(type.startsWith("text/plain") ? event.detail.xhr.responseText : `The server answered ${event.detail.xhr.status}.`);
+  notify(type.startsWith("text/plain") ? event.detail.xhr.responseText : `The server returned status ${event.detail.xhr.status}.`);
 });
-document.body.addEventListener("htmx:sendError", () => notify("The dashboard does not answer: is it still running?"));
+document.body.addEventListener("htmx:sendError", () => notify("The dashboard cannot be reached. Is it still running?"));
 watchKeys({ nextTheme, openHelp });
 followEvents();

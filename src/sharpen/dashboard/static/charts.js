@@ -1,11 +1,11 @@
 // One chart: a metric of one run or of several, drawn by uPlot.
 
 const uPlot = window.uPlot;
-// Round steps of a clock.
+// Tick intervals of a time axis, in seconds.
 const CLOCK = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 
-// Canvas needs colours as they come out, not as variables.
+// A canvas needs computed colours, not CSS variables.
 function colour(name) {
   const probe = document.createElement("span");
   probe.className = name;
@@ -15,7 +15,7 @@ function colour(name) {
   return found;
 }
 
-// A piece of a run's line, as its charts draw it.
+// A sample of a run's line, as its charts draw it.
 export function swatch(index) {
   const make = (name, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -27,7 +27,7 @@ export function swatch(index) {
   return picture;
 }
 
-// As the pages show texts: characters that hide or turn text around are spelt out.
+// Like the pages: characters that hide or reverse text are escaped.
 export function visible(text) {
   return text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
@@ -48,7 +48,7 @@ export function seconds(value) {
   return value < 172800 ? `${+(value / 3600).toFixed(1)} h` : `${+(value / 86400).toFixed(1)} d`;
 }
 
-// A running mean that forgets; corrected at the beginning, so that it does not start at 0.
+// An exponential moving average with bias correction, so that it does not start at 0.
 export function smooth(values, weight) {
   if (!weight) return values;
   let mean = 0;
@@ -60,7 +60,7 @@ export function smooth(values, weight) {
   });
 }
 
-// Lines of several runs with x values of their own become one table.
+// Lines of several runs with different x values become one table.
 function table(lines, weight) {
   const raw = lines.map((line) => [line.xs, line.ys]);
   const smoothed = weight ? lines.map((line) => [line.xs, smooth(line.ys, weight)]) : [];
@@ -153,7 +153,7 @@ export class Chart {
     }, data, this.box);
   }
 
-  // What stands under the cursor or, without one, at the end.
+  // Show the values under the cursor or, without one, the last ones.
   show(index) {
     const offset = this.weight > 0 ? this.lines.length : 0;
     const data = this.plot.data;
@@ -172,7 +172,7 @@ export class Chart {
     const words = this.lines.map((line) => {
       if (!line.ys.length) return `${line.run}: no points`;
       const [least, most] = line.ys.reduce(([low, high], y) => [Math.min(low, y), Math.max(high, y)], [Infinity, -Infinity]);
-      return `${line.run}: ${line.ys.length} points, last ${number(line.ys.at(-1))}, least ${number(least)}, most ${number(most)}`;
+      return `${line.run}: ${line.ys.length} points, last ${number(line.ys.at(-1))}, minimum ${number(least)}, maximum ${number(most)}`;
     });
     this.figure.setAttribute("aria-label", visible(`${this.name}. ${words.join("; ")}`));
   }

@@ -1,4 +1,4 @@
-// Choosing metrics: a list with boxes, found by a part of their names.
+// Choosing metrics: a list of checkboxes with a search by parts of their names.
 import { visible } from "./charts.js";
 
 export class Chooser {
@@ -26,7 +26,7 @@ export class Chooser {
   show(names, main, chosen) {
     this.main = main;
     const ordered = [...main, ...names.filter((name) => !main.includes(name))];
-    // The same boxes stay, with the one that has the focus.
+    // The same checkboxes stay, so that the focus is kept.
     const isSame = JSON.stringify(ordered) === JSON.stringify(this.inputs().map((input) => input.value));
     if (!isSame) this.box.replaceChildren(...ordered.map((name) => this.choice(name)));
     for (const input of this.inputs()) input.checked = chosen.includes(input.value);
@@ -65,7 +65,7 @@ export class Chooser {
 
   tell() {
     const chosen = this.inputs().filter((input) => input.checked).map((input) => input.value);
-    // The main ones keep their order, which is that of interest; others follow.
+    // The main metrics come first, in their order of importance.
     const first = this.main.filter((name) => chosen.includes(name));
     this.showCount();
     this.onChange([...first, ...chosen.filter((name) => !first.includes(name))]);

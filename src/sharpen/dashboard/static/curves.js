@@ -1,9 +1,9 @@
-// The curves of a page: fetched once, then extended by live events; which metrics, over what, how smooth.
+// The curves of a page: fetched once, then extended by live events; choice of metrics, axis and smoothing.
 import { Chart, swatch, visible } from "./charts.js";
 import { Chooser } from "./chooser.js";
 
-const FIRST = 6; // so many of the main metrics are drawn unless others are chosen
-const AT_ONCE = 64; // an answer holds no more metrics
+const FIRST = 6; // number of main metrics to draw unless others are chosen
+const AT_ONCE = 64; // the most metrics in one response
 
 class Curves {
   constructor(section) {
@@ -14,11 +14,11 @@ class Curves {
     this.charts = new Map();
     this.fetching = 0;
     this.missed = [];
-    this.chosen = []; // until the first answers are there
+    this.chosen = []; // until the first responses arrive
     const given = new URLSearchParams(location.search);
     this.axis = given.get("x") === "time" ? "time" : "step";
     this.weight = Math.min(Math.max(Number(given.get("smooth") ?? section.dataset.smooth) || 0, 0), 0.98);
-    this.asked = given.has("metric") ? given.getAll("metric") : null; // null: the main ones, whichever they are by then
+    this.asked = given.has("metric") ? given.getAll("metric") : null; // null: the main metrics at that time
     this.chooser = new Chooser(section, (names) => this.choose(names));
     this.watchControls();
   }
@@ -26,7 +26,7 @@ class Curves {
   async load() {
     const wanted = this.asked || [];
     this.problem = null;
-    // Of what is not asked for now, points may be missing: it is fetched when it is chosen again.
+    // Metrics that are not shown now may miss points: they are fetched again when they are chosen.
     for (const { series } of this.sources) for (const name in series) if (this.asked && !wanted.includes(name)) delete series[name];
     const isNew = await this.fetchAll(() => wanted);
     const names = [...new Set(this.sources.flatMap((source) => source.names))].sort();
@@ -41,7 +41,7 @@ class Curves {
     if (isNew) this.load();
   }
 
-  // Points that come meanwhile may be in no answer: they are added again. Tells whether a metric is new among them.
+  // Points that arrive meanwhile may be in no response, so they are added again. Returns whether a metric among them is new.
   async fetchAll(wanted) {
     this.fetching += 1;
     await Promise.all(this.sources.map((source) => this.fetch(source, wanted(source))));
@@ -51,7 +51,7 @@ class Curves {
     return areNew.some(Boolean);
   }
 
-  // The named metrics, without names the main ones; null: nothing.
+  // Fetch the named metrics, or the main ones if the list is empty; null fetches nothing.
   async fetch(source, names) {
     if (!names) return;
     try {
@@ -89,15 +89,15 @@ class Curves {
     else this.draw();
   }
 
-  // New points of one run. A step that comes again takes the place of the earlier one and of what followed it. Tells
-  // whether there is a metric among them that was not known.
+  // Add new points of one run. A repeated step replaces the earlier one and everything after it. Returns whether there
+  // is a metric among them that was not known.
   extend(run, lines) {
     const source = this.sources.find((each) => each.run === run);
     let isNew = false;
     for (const line of lines) {
       if (line.step == null && line.time == null) continue;
       const axis = line.step == null ? "seconds" : "iteration";
-      // What was drawn before keeps its place over time.
+      // Points that are drawn already keep their position in time.
       if (axis === "seconds") source.start ??= Math.min(line.time, ...Object.values(source.series).map((each) => each.times[0]));
       const step = line.step ?? line.time - source.start;
       for (const [name, value] of Object.entries(line.values)) {
@@ -131,7 +131,7 @@ class Curves {
       chart.draw(this.sources.map((source) => this.line(source, name)).filter(Boolean), this.weight);
     }
     this.empty.hidden = drawn.length > 0;
-    this.empty.textContent = this.problem || (this.chosen.length ? "There are no curves yet." : "No metric is chosen.");
+    this.empty.textContent = this.problem || (this.chosen.length ? "No curves yet." : "No metrics selected.");
   }
 
   redraw() {
@@ -170,7 +170,7 @@ class Curves {
     });
   }
 
-  // The address says what is shown, so that it can be passed on.
+  // The URL says what is shown, so that it can be shared.
   remember() {
     const query = new URLSearchParams(location.search);
     for (const name of ["x", "smooth", "metric"]) query.delete(name);

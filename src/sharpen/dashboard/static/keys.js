@@ -24,12 +24,12 @@ function moveRow(by) {
   currentRow()?.classList.remove("is-current");
   next.classList.add("is-current");
   current = next;
-  // The link of the row takes the focus, so that Enter and screen readers follow.
+  // The link of the row gets the focus, so that Enter and screen readers work.
   (next.querySelector("a, button") || next).focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
 }
 
-// A piece that was fetched again has new rows: the same one stays current.
+// A part that was fetched again has new rows: the same one stays current.
 function keepRow(event) {
   const href = current?.dataset.href;
   if (!href || current.isConnected) return;
@@ -76,7 +76,7 @@ export function watchKeys({ nextTheme, openHelp }) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (isTyping(event.target)) {
       if (event.key === "Escape") {
-        event.preventDefault(); // a search field would forget its words
+        event.preventDefault(); // a search field would be cleared
         event.target.blur();
       }
       return;

@@ -1,6 +1,6 @@
 // Live events of the page: each server-sent event becomes `live:NAME` on <body>, with its JSON as `detail`.
-// `live:open` says that events come from now on, for the first time or again: what happened before was not heard.
-// One connection a page, and none while the page is hidden: a browser opens only six to one server.
+// `live:open` says that events arrive from now on, for the first time or again: earlier ones were missed.
+// One connection per page, and none while the page is hidden: a browser opens only six to one server.
 
 const NAMES = ["stats", "metrics", "rollouts", "workers", "state", "runs", "log", "resync"];
 const AGAIN_MS = 5000;
@@ -15,7 +15,7 @@ function show(state) {
   mark.textContent = state === "lost" ? "reconnecting" : "live";
 }
 
-// Of a run that is over nothing is expected, though it may be resumed.
+// A run that has ended sends no events, though it may be resumed.
 function isQuiet() {
   const badge = document.querySelector("#run-state .badge");
   return Boolean(badge) && badge.dataset.status !== "running";
@@ -43,7 +43,7 @@ function open(address) {
   });
   source.addEventListener("error", () => {
     show("lost");
-    // The browser connects again by itself, but not after an answer that refuses.
+    // The browser reconnects by itself, but not after an error response.
     clearTimeout(waiting);
     waiting = setTimeout(() => openAgain(address), AGAIN_MS);
   });
@@ -66,7 +66,7 @@ export function followEvents() {
   const address = document.body.dataset.events;
   if (!address) return;
   document.body.addEventListener("live:state", showState);
-  // The scripts of the page have run by then: one that listens later would miss what is told first.
+  // By then the scripts of the page have run: one that listens later would miss the first events.
   document.addEventListener("DOMContentLoaded", () => openAgain(address));
   document.addEventListener("visibilitychange", () => (document.hidden ? source?.close() : openAgain(address)));
 }

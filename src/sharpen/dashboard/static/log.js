@@ -1,4 +1,4 @@
-// The log: its end stays in view as long as the box is ticked; scrolling up unticks it.
+// The log: its end stays in view while the box is checked; scrolling up unchecks it.
 
 const log = document.getElementById("log");
 const follow = document.getElementById("follow");

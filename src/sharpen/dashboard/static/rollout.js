@@ -1,4 +1,4 @@
-// One rollout: the tree of the waterfall, the span that is shown, the tokens, and the way to the neighbours.
+// One rollout: the tree of the waterfall, the selected span, the tokens, and links to the neighbours.
 import { notify } from "./app.js";
 import { watchMenus } from "./menu.js";
 
@@ -12,7 +12,7 @@ function isFolded(bar) {
   return bar.getAttribute("aria-expanded") === "false";
 }
 
-// Rows stand in the order of the tree, so what is below a row are the next `data-below` ones.
+// Rows are in the order of the tree, so the descendants of a row are the next `data-below` ones.
 function fold(bar, folded) {
   bar.setAttribute("aria-expanded", String(!folded));
   let next = bar.nextElementSibling;
@@ -20,7 +20,7 @@ function fold(bar, folded) {
     next.hidden = folded;
     const inner = Number(next.dataset.below || 0);
     if (!folded && inner && isFolded(next)) {
-      // What a row below has folded stays folded.
+      // Descendants that are collapsed stay collapsed.
       for (let skip = inner; skip > 0; skip -= 1) next = next.nextElementSibling;
       left -= inner;
     }
@@ -69,7 +69,7 @@ function moveInTree(event) {
   event.stopPropagation();
 }
 
-// -- the span that is shown ------------------------------------------------------------------------
+// -- the selected span -----------------------------------------------------------------------------
 
 function markSpan(span) {
   for (const each of document.querySelectorAll(".bar.on, .entry.on")) each.classList.remove("on");
@@ -153,7 +153,7 @@ function neighbour(place, by, words) {
   link.className = "button";
   link.href = `${place.dataset.list}/${encodeURIComponent(id)}`;
   link.textContent = words;
-  link.title = by < 0 ? "Previous of the list ([)" : "Next of the list (])";
+  link.title = by < 0 ? "Previous in the list ([)" : "Next in the list (])";
   link.dataset.neighbour = by < 0 ? "[" : "]";
   return link;
 }
@@ -170,7 +170,7 @@ document.querySelector("[data-copy-link]")?.addEventListener("click", async (eve
     await navigator.clipboard.writeText(location.href);
     event.target.textContent = "Copied";
   } catch {
-    notify(`The browser does not let a page copy here. The link is: ${location.href}`);
+    notify(`The browser does not allow copying here. The link is: ${location.href}`);
   }
 });
 
@@ -181,13 +181,13 @@ let reading = false;
 
 async function readAgain() {
   reading = false;
-  const answer = await fetch(state.dataset.state).catch(() => null); // the mark above says that nobody answers
+  const answer = await fetch(state.dataset.state).catch(() => null); // the header shows that the server cannot be reached
   if (!answer?.ok) return;
   if ((await answer.json()).mark !== state.dataset.unfinished) document.getElementById("rollout-changed").hidden = false;
 }
 
 if (state) {
-  // The counts of rollouts stay while one of them gets spans.
+  // The counts of rollouts do not change while one of them gets spans.
   for (const name of ["rollouts", "stats", "resync", "open"]) document.body.addEventListener(`live:${name}`, () => {
     if (!reading) setTimeout(readAgain, 1500);
     reading = true;

@@ -1,4 +1,4 @@
-// Lists: clean addresses, selection, keys for pages, and what happens while the list is open.
+// Lists: short URLs, selection, keys for pages, and updates while the list is open.
 
 import { showLocalTimes } from "./app.js";
 import { watchMenus } from "./menu.js";
@@ -15,7 +15,7 @@ function shownSearch() {
   return new URLSearchParams(list()?.dataset.query).get("q") || "";
 }
 
-// An address holds only what is asked for.
+// The URL contains only the filters that are set.
 document.body.addEventListener("htmx:configRequest", (event) => {
   const form = event.detail.elt;
   if (!form.matches?.("form.filters")) return;
@@ -23,7 +23,7 @@ document.body.addEventListener("htmx:configRequest", (event) => {
   for (const name of Object.keys(parameters)) {
     if (parameters[name] === "" || (name === "order" && parameters[name] === "newest")) delete parameters[name];
   }
-  // Leaving the search field tells of a change that has been searched for already: rows that are read now stay.
+  // Leaving the search field reports a change that has been searched for already: the rows stay.
   const cause = event.detail.triggeringEvent;
   if (cause?.type === "change" && cause.target.type === "search" && cause.target.value.trim() === shownSearch()) event.preventDefault();
 });
@@ -81,7 +81,7 @@ async function updateRows() {
   if (!open.length) return;
   const asked = new URLSearchParams(open.map((row) => ["id", row.dataset.id]));
   const answer = await fetch(`${list().dataset.rows}?${asked}`, { headers: { "HX-Request": "true" } }).catch(() => null);
-  if (!answer?.ok) return; // the mark above says where nobody answers
+  if (!answer?.ok) return; // the header shows that the server cannot be reached
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = new Map([...page.querySelectorAll("tr[data-id]")].map((row) => [row.dataset.id, row]));
   for (const row of open) replaceRow(row, fresh.get(row.dataset.id));
@@ -97,7 +97,7 @@ function replaceRow(row, fresh) {
   row.replaceWith(next);
 }
 
-let first; // the count of the first event, where the list does not say how many there are
+let first; // the count of the first event, if the list does not say how many there are
 let counted; // the counts of the last event, as text
 
 function announce(words) {
@@ -112,9 +112,9 @@ function count(event) {
   const total = Object.values(event.detail.by_status || {}).reduce((sum, each) => sum + each, 0);
   if (first === undefined) {
     first = total;
-    updateSoon(); // what happened between the drawing of the page and the first event was not told
+    updateSoon(); // changes between the rendering of the page and the first event were missed
   }
-  // Events that were not heard, as in a hidden page, show in the counts.
+  // Events that were missed, as in a hidden page, show in the counts.
   const counts = JSON.stringify(event.detail.by_status);
   if (counted !== undefined && counted !== counts) changed();
   counted = counts;
@@ -123,7 +123,7 @@ function count(event) {
 }
 
 function changed() {
-  if (list()?.dataset.query) announce("Changed meanwhile: show");
+  if (list()?.dataset.query) announce("Updated: show");
   updateSoon();
 }
 
@@ -141,7 +141,7 @@ document.getElementById("new-rollouts")?.addEventListener("click", (event) => {
   location.href = event.target.dataset.address + (list()?.dataset.query || "");
 });
 
-// A list that was just read holds what was announced.
+// A list that was just loaded contains what was announced.
 function forgetNews(event) {
   if (event.target.id !== "rollout-list") return;
   document.getElementById("new-rollouts")?.setAttribute("hidden", "");

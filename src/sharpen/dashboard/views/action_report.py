@@ -3,11 +3,11 @@ words on the page by a link."""
 
 from collections.abc import Mapping
 
-_WORDS = {"cancel": ("cancelled", "had finished already"), "retry": ("enqueued again", "could not be")}
+_WORDS = {"cancel": ("cancelled", "had already finished"), "retry": ("enqueued again", "could not be retried")}
 
 
 def action_report(query: Mapping[str, str]) -> str | None:
-    """`3 rollouts cancelled; 1 had finished already.`"""
+    """`3 rollouts cancelled; 1 had already finished.`"""
     words = _WORDS.get(query.get("did", ""))
     done, left = _count(query.get("done")), _count(query.get("left"))
     if words is None or not done + left:

@@ -99,7 +99,7 @@ def _llm_facts(resource: LLM) -> list[tuple[str, str]]:
 def _key_words(key: str | None) -> str:
     if key is None:
         return "none"
-    return "from an environment variable" if key.startswith(ENV_PREFIX) else "given (not shown)"
+    return "from an environment variable" if key.startswith(ENV_PREFIX) else "set (not shown)"
 
 
 def safe_address(address: str) -> str:
@@ -109,7 +109,7 @@ def safe_address(address: str) -> str:
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
-        return "(an address that cannot be read)"
+        return "(invalid URL)"
     if not parts.scheme or not host:
         return visible(address.partition("?")[0].rpartition("@")[2])
     shown_host = f"[{host}]" if ":" in host else host

@@ -17,7 +17,7 @@ ORDERS: dict[Order, str] = {
     "oldest": "oldest first",
     "reward_high": "highest reward first",
     "reward_low": "lowest reward first",
-    "finished": "last finished first",
+    "finished": "most recently finished first",
 }
 # Pages before this one that an address remembers; beyond them there is "from the beginning".
 MOST_BACK = 12
@@ -139,5 +139,5 @@ def _number(name: str, value: str | None) -> float | None:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInputError(f"{name} is {value!r}: give a number, such as 0.5")
+        raise InvalidInputError(f"{name} is {value!r}: use a number, such as 0.5")
     return number

@@ -60,7 +60,7 @@ def rollout_rows(rollouts: Iterable[Rollout]) -> list[RolloutRow]:
 def paging(asked: RolloutFilter, found: FoundPage, cursor: str | None, trail: Sequence[str]) -> Paging:
     """The trail holds the cursors of the pages before this one, the nearest last."""
     kept = [*trail, cursor or _FIRST][-MOST_BACK:]
-    words = ("Newer", "Older") if asked.order in ("newest", "finished") else ("Back", "More")
+    words = ("Newer", "Older") if asked.order in ("newest", "finished") else ("Previous", "Next")
     return Paging(
         first=(asked.query() or "?") if cursor else None,
         back=_page(asked, trail[-1], trail[:-1]) if cursor and trail else None,

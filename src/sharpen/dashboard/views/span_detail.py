@@ -53,7 +53,7 @@ def attribute_text(spans: Sequence[Span], key: str) -> str:
     for span in spans:
         if key in span.attributes:
             return _readable(span.attributes[key])
-    raise UnknownIdError(f"the span {spans[0].span_id!r} has no attribute {key!r}")
+    raise UnknownIdError(f"span {spans[0].span_id!r} has no attribute {key!r}")
 
 
 def _detail(span: Span) -> SpanDetail:
