@@ -379,7 +379,7 @@ async def test_work_that_the_store_refuses_is_set_aside_and_blocks_nothing(serve
     (aside,) = files(folder, ".rejected")
     assert stat.S_IMODE(aside.stat().st_mode) == 0o600
     refused = json.loads(aside.read_text())
-    assert "there is no rollout 'ro-nope'" in refused["reason"]
+    assert "'ro-nope'" in refused["reason"]
     assert json.loads(refused["entry"]["body"])["reward"] == 0.25
     assert "ro-nope/attempts/at-nope" in refused["entry"]["path"]
 

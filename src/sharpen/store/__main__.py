@@ -22,12 +22,16 @@ def _arguments() -> argparse.Namespace:
         "database_url",
         nargs="?",
         default=os.environ.get(DATABASE_VARIABLE),
-        help="path of a store file, made if it does not exist, or the URL of a database (sqlite:///, postgresql://, "
-        f"redis://); left out: that of {DATABASE_VARIABLE}",
+        help="path of a store file, created if it does not exist, or a database URL (sqlite:///, postgresql://, "
+        f"redis://); default: {DATABASE_VARIABLE}",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default: loopback)")
-    parser.add_argument("--port", type=int, default=None, help="port (default: a free one)")
-    parser.add_argument("--synchronous", choices=["normal", "full"], help="of a store file: full survives power loss")
+    parser.add_argument("--port", type=int, default=None, help="port to bind (default: a free one)")
+    parser.add_argument(
+        "--synchronous",
+        choices=["normal", "full"],
+        help="when a store file is synced to disk: full survives power loss",
+    )
     return parser.parse_args()
 
 
@@ -38,7 +42,7 @@ def _print(address: str) -> None:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     if not arguments.database_url:
-        raise InvalidInputError(f"no database is named: give a path or URL, or set {DATABASE_VARIABLE}")
+        raise InvalidInputError(f"no database given: pass a path or URL, or set {DATABASE_VARIABLE}")
     options = {} if arguments.synchronous is None else {"synchronous": arguments.synchronous}
     store = open_url(arguments.database_url, **options)
     try:

@@ -75,7 +75,7 @@ class _Route:
         for name, value in arguments.items():
             # JSON has no such numbers, but a query can spell them.
             if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidInputError(f"{name} is {value}: give a finite number")
+                raise InvalidInputError(f"{name} is {value}: use a finite number")
         if has_tag(body):
             _restore_tasks(arguments)
         arguments.update(zip(self.method.path_parameters, ids, strict=True))
@@ -85,11 +85,11 @@ class _Route:
         if self.method.verb == "GET" and not body:
             return msgspec.convert(self._read_query(query), self.method.request_type, strict=False)
         if query:
-            raise InvalidInputError(f"{self.name} takes its arguments in the body, not in the query")
+            raise InvalidInputError(f"{self.name} takes its arguments in the request body, not in the query string")
         try:
             return self.decode(body or b"{}")
         except RecursionError:
-            raise InvalidInputError("the body is nested too deeply") from None
+            raise InvalidInputError("the request body is nested too deeply") from None
 
     def _read_query(self, query: bytes) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -97,7 +97,7 @@ class _Route:
             if name in self.method.list_parameters:
                 values.setdefault(name, []).extend([value] if value else [])  # an empty value: none of them
             elif name in values:
-                raise InvalidInputError(f"the parameter {name!r} is given twice")
+                raise InvalidInputError(f"the query parameter {name!r} is given twice")
             else:
                 values[name] = value
         return values
@@ -176,7 +176,7 @@ class StoreApplication:
             status, body = 400, _error("InvalidInputError", str(error))
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            status, body = 500, _error("StoreError", "internal error; the log of the store server has the details")
+            status, body = 500, _error("StoreError", "internal error; see the log of the store server")
         return status, body, self._headers
 
     def _mounted(self, scope: Scope) -> App | None:
@@ -233,13 +233,13 @@ class StoreApplication:
         """Writes that travel together: the store takes them in one commit, and each has an answer of its own."""
         body = await self._read(headers, receive)
         if _content_type(headers) != "application/json":
-            raise HttpError(415, "InvalidInputError", "send the body as application/json")
+            raise HttpError(415, "InvalidInputError", "the request body must be sent as application/json")
         try:
             entries = _decode_batch(body).requests
         except RecursionError:
-            raise InvalidInputError("the body is nested too deeply") from None
+            raise InvalidInputError("the request body is nested too deeply") from None
         if len(entries) > MAX_TOGETHER:
-            raise TooLargeError(f"requests has {len(entries)} items; at most {MAX_TOGETHER} are taken in one call")
+            raise TooLargeError(f"requests has {len(entries)} items; the limit is {MAX_TOGETHER} per call")
         scopes: list[Scope] = [{"method": entry.verb, "path": entry.path} for entry in entries]
         writes = [
             asyncio.ensure_future(self._answer(self._write(entry), scope))
@@ -255,7 +255,9 @@ class StoreApplication:
         route, ids = self._find(entry.verb, unquote(entry.path))
         arguments = route.arguments(bytes(entry.body), b"", ids)
         if not _may_be_in_batch(route, arguments):
-            raise InvalidInputError(f"{entry.verb} {entry.path} cannot be part of a batch: it waits, or only reads")
+            raise InvalidInputError(
+                f"{entry.verb} {entry.path} cannot be part of a batch, which takes only writes that do not wait"
+            )
         self._check_batch(arguments)
         return 200, _encode(await self._call(route, arguments, _nothing_more)), self._headers
 
@@ -277,8 +279,8 @@ class StoreApplication:
             return route, segments[2::2]
         allowed = FIXED.get(path) or ", ".join(self._verbs.get(shape, []))
         if allowed:
-            raise HttpError(405, "InvalidInputError", f"{path} takes {allowed}", [(b"allow", allowed.encode())])
-        raise HttpError(404, "UnknownIdError", f"there is nothing at {path}; see /v1/openapi.json")
+            raise HttpError(405, "InvalidInputError", f"{path} only allows {allowed}", [(b"allow", allowed.encode())])
+        raise HttpError(404, "UnknownIdError", f"{path} does not exist; see /v1/openapi.json for the paths")
 
     async def _call(self, route: _Route, arguments: dict[str, Any], receive: Receive) -> Any:
         if "resources" in arguments:
@@ -295,7 +297,7 @@ class StoreApplication:
         call = call_method(self.store, route.name, (), arguments)
         answer = await (self._poll(call, receive) if is_poll else call)
         if answer is None and route.method.verb == "GET":
-            raise HttpError(404, NOTHING, "there is no such thing")
+            raise HttpError(404, NOTHING, "not found")
         if route.name.startswith("query_") and isinstance(answer, list):  # as a store of the user's own may answer
             answer = PaginatedResult(answer, arguments.get("limit", -1), arguments.get("offset", 0), len(answer))
         return SpanReceipt.of(answer) if isinstance(answer, StoredSpans) else change_rollouts(answer, _tagged)
@@ -322,11 +324,13 @@ class StoreApplication:
     async def _traces(self, headers: dict[bytes, bytes], receive: Receive) -> Answer:
         content_type = _content_type(headers)
         if content_type not in (otlp.PROTOBUF, otlp.JSON):
-            raise HttpError(415, "InvalidInputError", f"send {otlp.PROTOBUF} or {otlp.JSON}, not {content_type!r}")
+            raise HttpError(
+                415, "InvalidInputError", f"the content type is {content_type!r}: send {otlp.PROTOBUF} or {otlp.JSON}"
+            )
         body = await self._read(headers, receive)
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in ("identity", "gzip"):
-            raise HttpError(415, "InvalidInputError", f"the body is encoded as {encoding!r}: send it plain or as gzip")
+            raise HttpError(415, "InvalidInputError", f"the content encoding is {encoding!r}: use gzip or none")
         if encoding == "gzip":
             body = self._unzip(body)
         answer = await otlp.store_traces(self.store, body, content_type)
@@ -337,11 +341,11 @@ class StoreApplication:
         try:
             plain = unzip.decompress(body, self._max_body_bytes + 1)
         except zlib.error as error:
-            raise InvalidInputError(f"the body is not gzip: {error}") from None
+            raise InvalidInputError(f"the request body is not valid gzip: {error}") from None
         if len(plain) > self._max_body_bytes:
-            raise TooLargeError(f"the body unpacks to more than {self._max_body_bytes} bytes")
+            raise TooLargeError(f"the decompressed request body exceeds the limit of {self._max_body_bytes} bytes")
         if not unzip.eof:
-            raise InvalidInputError("the body is not gzip: it ends too early")
+            raise InvalidInputError("the request body is not valid gzip: it is truncated")
         return plain
 
     # -- checks --------------------------------------------------------------------------------------
@@ -350,7 +354,7 @@ class StoreApplication:
         """A page of another site must not reach a store on this machine, by name tricks or by script."""
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts is not None and _name_of(host).lower() not in self._hosts:
-            raise AccessDeniedError(f"the host {host!r} is not served here")
+            raise AccessDeniedError(f"the host {host!r} is not allowed")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2] != host and not _is_listed(origin, allowed):
             raise AccessDeniedError(f"requests from the origin {origin!r} are not allowed")
@@ -376,20 +380,22 @@ class StoreApplication:
         """Spooled work names the store it belongs to: another one at the same address must not get it."""
         wanted = headers.get(b"sharpen-store", self._store_id)
         if wanted != self._store_id:
-            raise HttpError(421, "StoreUnavailableError", f"the store {wanted.decode('latin-1')!r} is not served here")
+            raise HttpError(
+                421, "StoreUnavailableError", f"this server does not serve the store {wanted.decode('latin-1')!r}"
+            )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive, route: _Route) -> bytes:
         if route.method.verb == "GET" and b"x-http-method-override" not in headers:
             return b""
         body = await self._read(headers, receive)
         if body and _content_type(headers) != "application/json":
-            raise HttpError(415, "InvalidInputError", "send the body as application/json")
+            raise HttpError(415, "InvalidInputError", "the request body must be sent as application/json")
         return body
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_body_bytes:
-            raise TooLargeError(f"the body has {int(declared)} bytes; at most {self._max_body_bytes} are taken")
+            raise TooLargeError(f"the request body has {int(declared)} bytes; the limit is {self._max_body_bytes}")
         parts, size = [], 0
         while True:
             message = await receive()
@@ -398,14 +404,14 @@ class StoreApplication:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self._max_body_bytes:
-                raise TooLargeError(f"the body has more than {self._max_body_bytes} bytes")
+                raise TooLargeError(f"the request body exceeds the limit of {self._max_body_bytes} bytes")
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _check_batch(self, arguments: dict[str, Any]) -> None:
         for name, value in arguments.items():
             if name in ("spans", "requests", "pairs") and len(value) > self._max_batch:
-                raise TooLargeError(f"{name} has {len(value)} items; at most {self._max_batch} are taken in one call")
+                raise TooLargeError(f"{name} has {len(value)} items; the limit is {self._max_batch} per call")
 
 
 class Metrics:
@@ -429,19 +435,19 @@ class Metrics:
             lines.extend(f"{METRICS_PREFIX}_{name}{labels} {value!r}" for labels, value in rows)
 
         requests = [(f'{{method="{m}",status="{s}"}}', n) for (m, s), n in sorted(self._requests.items())]
-        add("requests_total", "counter", "Requests answered.", [(labels, float(n)) for labels, n in requests])
+        add("requests_total", "counter", "Completed requests.", [(labels, float(n)) for labels, n in requests])
         seconds = [(f'{{method="{m}"}}', s) for m, s in sorted(self._seconds.items())]
-        add("request_seconds_total", "counter", "Seconds spent on requests, long polls included.", seconds)
+        add("request_seconds_total", "counter", "Seconds spent on requests, including long polls.", seconds)
         now = float(self.in_progress)
-        add("requests_in_progress", "gauge", "Requests under way, long polls included.", [("", now)])
+        add("requests_in_progress", "gauge", "Requests in progress, including long polls.", [("", now)])
         by_status = [(f'{{status="{s}"}}', float(n)) for s, n in statistics["rollouts_by_status"].items()]
         add("rollouts", "gauge", "Rollouts by status.", by_status)
         for name, text in (
-            ("queue_length", "Rollouts that wait for a worker."),
-            ("open_attempts", "Attempts at work."),
-            ("total_spans", "Spans kept."),
-            ("total_workers", "Workers known."),
-            ("size_bytes", "Bytes kept."),
+            ("queue_length", "Rollouts waiting for a worker."),
+            ("open_attempts", "Attempts in progress."),
+            ("total_spans", "Spans stored."),
+            ("total_workers", "Known workers."),
+            ("size_bytes", "Bytes stored."),
             ("uptime_seconds", "Seconds since the store was opened."),
         ):
             add(name, "gauge", text, [("", float(statistics[name]))])  # type: ignore[literal-required]

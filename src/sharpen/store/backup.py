@@ -23,7 +23,7 @@ def backup_store(source: str | os.PathLike[str], target: str | os.PathLike[str])
     file = ReadOnlyFile(source, busy_seconds=BUSY_SECONDS)
     _check_free(target)
     if not target.parent.is_dir():
-        raise StoreFileError(f"the folder {str(target.parent)!r} of the backup does not exist: create it first")
+        raise StoreFileError(f"the folder {str(target.parent)!r} for the backup does not exist: create it first")
     try:
         remove_leftovers(target.parent)
         with replacing(target) as temporary:
@@ -36,12 +36,14 @@ def backup_store(source: str | os.PathLike[str], target: str | os.PathLike[str])
     except (sqlite3.Error, OSError) as error:
         if isinstance(error, StoreFileError):
             raise
-        raise StoreFileError(f"the backup of {str(source)!r} to {str(target)!r} failed: {error}") from error
+        raise StoreFileError(f"could not back up {str(source)!r} to {str(target)!r}: {error}") from error
 
 
 def _check_free(target: Path) -> None:
     if target.exists() or target.is_symlink():
-        raise StoreFileError(f"{str(target)!r} is there already, and a backup replaces nothing: choose another name")
+        raise StoreFileError(
+            f"{str(target)!r} already exists and a backup does not overwrite files: choose another name"
+        )
 
 
 def _copy(file: ReadOnlyFile, temporary: Path) -> None:
@@ -67,4 +69,4 @@ def check_copy(path: Path) -> None:
     finally:
         connection.close()
     if found != "ok":
-        raise StoreFileError(f"{str(path)!r} is damaged ({found}): the store that it was copied from may be, too")
+        raise StoreFileError(f"{str(path)!r} is damaged ({found}): the store it was copied from may be damaged too")

@@ -51,7 +51,7 @@ AttemptEnd = Literal["succeeded", "failed", "timeout"]
 
 
 class LightningStoreCapabilities(TypedDict):
-    """What a store can do."""
+    """The features that a store supports."""
 
     thread_safe: bool
     async_safe: bool
@@ -60,7 +60,7 @@ class LightningStoreCapabilities(TypedDict):
 
 
 class LightningStoreStatistics(TypedDict):
-    """How much a store holds, and what is going on in it."""
+    """The sizes of a store and its current load."""
 
     name: str
     total_rollouts: int
@@ -77,7 +77,7 @@ class LightningStoreStatistics(TypedDict):
 
 
 class LightningStore:
-    """Where rollouts, attempts, spans, resources and workers are kept. All methods are async."""
+    """The interface of every store of rollouts, attempts, spans, resources and workers. All methods are async."""
 
     # -- rollouts ------------------------------------------------------------------------------------
 
@@ -90,14 +90,14 @@ class LightningStore:
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
     ) -> Rollout:
-        """Add one rollout at the end of the queue, bound to the latest resources or to those named."""
+        """Add a rollout to the end of the queue, bound to the given resources or to the latest ones."""
         request = EnqueueRolloutRequest(input, mode, resources_id, config, metadata, rollout_id)
         return (await self.enqueue_many_rollouts([request]))[0]
 
     async def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        """Add many rollouts at the end of the queue: all of them or, on an error, none.
+        """Add many rollouts to the end of the queue: all of them or, on an error, none.
 
-        `rollouts` is accepted as another name of `requests`.
+        `rollouts` is accepted as another name for `requests`.
         """
         raise _missing(self, "enqueue_many_rollouts")
 
@@ -111,13 +111,13 @@ class LightningStore:
         worker_id: str | None = None,
         rollout_id: str | None = None,
     ) -> AttemptedRollout:
-        """Start a rollout past the queue, with its first attempt."""
+        """Create a rollout and start its first attempt, bypassing the queue."""
         raise _missing(self, "start_rollout")
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, wait_seconds: Seconds = 0, request_id: str | None = None
     ) -> AttemptedRollout | None:
-        """Claim the oldest rollout of the queue, waiting for one up to `wait_seconds`."""
+        """Claim the oldest queued rollout, waiting up to `wait_seconds` for one."""
         claimed = await self.dequeue_many_rollouts(
             limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
         )
@@ -131,13 +131,13 @@ class LightningStore:
         wait_seconds: Seconds = 0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` of the oldest rollouts, waiting up to `wait_seconds` for the first of them."""
+        """Claim up to `limit` of the oldest queued rollouts, waiting up to `wait_seconds` for the first one."""
         raise _missing(self, "dequeue_many_rollouts")
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
-        """Open a new attempt of an unfinished rollout on request."""
+        """Start a new attempt of an unfinished rollout."""
         raise _missing(self, "start_attempt")
 
     async def update_rollout(
@@ -150,15 +150,15 @@ class LightningStore:
         config: RolloutConfig | UnsetType = UNSET,
         metadata: dict[str, Any] | None | UnsetType = UNSET,
     ) -> Rollout:
-        """Change what is given. A finished rollout keeps its status."""
+        """Change the given fields of a rollout. A finished rollout keeps its status."""
         raise _missing(self, "update_rollout")
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Cancel those that are not finished; their agents are told at their next heartbeat or span."""
+        """Cancel the rollouts that are not finished; their workers learn of it with their next heartbeat or span."""
         raise _missing(self, "cancel_rollouts")
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """The rollout, with its latest attempt if it has one."""
+        """Return the rollout, with its latest attempt if it has one."""
         raise _missing(self, "get_rollout_by_id")
 
     async def query_rollouts(
@@ -178,13 +178,13 @@ class LightningStore:
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """One page of the rollouts that match, in the order they were enqueued unless `sort_by` says otherwise.
+        """Return one page of the matching rollouts, in the order they were enqueued unless `sort_by` is given.
 
-        A rollout that was claimed is an `AttemptedRollout`, with its latest attempt.
+        A rollout that has been claimed is returned as an `AttemptedRollout`, with its latest attempt.
 
-        Asked for by status, they come status by status in the order in which they got there: as they will be
-        claimed, as they finished. Such a page costs the same at any size of the store.
-        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`.
+        Filtered by status alone, they are grouped by status, each group in the order in which they will be claimed or
+        have finished. Such a page takes the same time at any size of the store.
+        `status` and `rollout_ids` are older names for `status_in` and `rollout_id_in`.
         """
         raise _missing(self, "query_rollouts")
 
@@ -207,13 +207,25 @@ class LightningStore:
         cursor: str | None = None,
         limit: Count = 50,
     ) -> RolloutPage:
-        """One page of the rollouts that meet all conditions, for screens: its effort is bounded at any size.
+        """Return one page of the rollouts that meet all conditions, in bounded time at any size of the store.
 
-        `text` stands in the id or in the JSON of input or metadata, small and capital letters of ASCII alike;
-        `worker_id` is that of the latest attempt; `group` is `metadata["group"]`; `same_input_as` names a rollout
-        whose input is wanted; times are those of `start_time`, the first included, the last not.
-        By reward or by `finished` (the last to finish first), rollouts that have none yet come last.
-        `cursor` is the `next_cursor` of the page before, under the same order.
+        Args:
+            status_in: The statuses to include.
+            mode: The mode of the rollouts.
+            reward_min: The lowest reward to include.
+            reward_max: The highest reward to include.
+            text: A string in the id or in the JSON of input or metadata; the case of ASCII letters is ignored.
+            worker_id: The worker of the latest attempt.
+            resources_id: The resources that the rollouts are bound to.
+            resources_version: The version of these resources.
+            group: The value of `metadata["group"]`.
+            same_input_as: The id of a rollout; include rollouts with the same input.
+            started_after: The earliest `start_time`, inclusive.
+            started_before: The latest `start_time`, exclusive.
+            order: The order of the page. By reward, and by `finished` (most recent first), rollouts without a reward
+                or that have not finished come last.
+            cursor: The `next_cursor` of the previous page in the same order, or None for the first page.
+            limit: The maximum number of rollouts to return.
         """
         from .row_search import search_listed
         from .search import RolloutSearch
@@ -238,13 +250,13 @@ class LightningStore:
         return await search_listed(self, search)
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: Seconds | None = None) -> list[Rollout]:
-        """Wait until all are finished or the time is over; gives those that are finished."""
+        """Wait until all have finished or `timeout` seconds have passed; return those that have finished."""
         raise _missing(self, "wait_for_rollouts")
 
     async def finished_rollouts(
         self, after: Offset = 0, limit: Count = 1000, wait_seconds: Seconds = 0
     ) -> FinishedRollouts:
-        """Rollouts in the order in which they finished, from a cursor on (0: from the beginning)."""
+        """Return rollouts in the order in which they finished, after a cursor (0 for the beginning)."""
         raise _missing(self, "finished_rollouts")
 
     # -- attempts ------------------------------------------------------------------------------------
@@ -258,7 +270,7 @@ class LightningStore:
         last_heartbeat_time: float | UnsetType = UNSET,
         metadata: dict[str, Any] | None | UnsetType = UNSET,
     ) -> Attempt:
-        """Change what is given of an attempt (`"latest"` is allowed); the latest one moves its rollout."""
+        """Change the given fields of an attempt (or of the `"latest"`); the latest one also updates its rollout."""
         raise _missing(self, "update_attempt")
 
     async def complete_attempt(
@@ -275,7 +287,7 @@ class LightningStore:
         raise _missing(self, "complete_attempt")
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The attempt that counts."""
+        """Return the latest attempt of a rollout, the one that counts."""
         raise _missing(self, "get_latest_attempt")
 
     async def query_attempts(
@@ -287,31 +299,31 @@ class LightningStore:
         limit: Limit = -1,
         offset: Offset = 0,
     ) -> PaginatedResult[Attempt]:
-        """All attempts of a rollout."""
+        """Return the attempts of a rollout."""
         raise _missing(self, "query_attempts")
 
     # -- spans ---------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span; None if it was there already. Renews the lease of its attempt."""
+        """Store a span and renew the lease of its attempt; return None if the span was already stored."""
         return (await self.add_many_spans([span]))[0]
 
     async def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
-        """Store spans of any attempts: all of them or, on an error, none."""
+        """Store spans of one or more attempts: all of them or, on an error, none."""
         raise _missing(self, "add_many_spans")
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
     ) -> Span | None:
-        """Store a span as the OpenTelemetry SDK has it."""
+        """Store a span of the OpenTelemetry SDK."""
         return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """The next number of the rollout's counter."""
+        """Return the next span sequence number of the rollout."""
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     async def get_many_span_sequence_ids(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
-        """The next number for each pair of rollout and attempt."""
+        """Return the next span sequence number for each pair of rollout and attempt."""
         raise _missing(self, "get_many_span_sequence_ids")
 
     async def query_spans(
@@ -333,7 +345,7 @@ class LightningStore:
         sort_by: str = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
-        """The spans of a rollout, of one attempt where given (`"latest"` is allowed); none of an unknown one."""
+        """Return the spans of a rollout or of one attempt (`"latest"` is allowed); unknown ids have no spans."""
         raise _missing(self, "query_spans")
 
     # -- resources -----------------------------------------------------------------------------------
@@ -345,15 +357,15 @@ class LightningStore:
     async def update_resources(
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
-        """Store the next version under this id, version 1 of a new one, and make it the latest."""
+        """Store the next version of these resources (version 1 of a new id) and make it the latest."""
         raise _missing(self, "update_resources")
 
     async def get_resources_by_id(self, resources_id: str, version: Version | None = None) -> ResourcesUpdate | None:
-        """One version, the newest where none is named. A version never changes."""
+        """Return one version of these resources, by default the newest. A version never changes."""
         raise _missing(self, "get_resources_by_id")
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The version that was published last."""
+        """Return the resources that were published last."""
         raise _missing(self, "get_latest_resources")
 
     async def query_resources(
@@ -368,7 +380,7 @@ class LightningStore:
         offset: Offset = 0,
         all_versions: bool = False,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """The newest version of each id or, with `all_versions`, every one, in the order they were published."""
+        """Return the newest version of each id, or every version with `all_versions`, in the order of publication."""
         raise _missing(self, "query_resources")
 
     # -- workers -------------------------------------------------------------------------------------
@@ -384,14 +396,14 @@ class LightningStore:
         Args:
             worker_id: The worker that sends the heartbeat.
             heartbeat_stats: Anything worth showing about the worker.
-            attempt_ids: The attempts that the worker has in hand. Only these are renewed: an attempt that is not
-                named, because the answer to its claim was lost, runs out like that of a lost worker. None renews
+            attempt_ids: The attempts that the worker is running. Only these are renewed: an attempt that is not
+                listed, because the response to its claim was lost, expires like one of a lost worker. None renews
                 all open attempts of the worker.
         """
         raise _missing(self, "update_worker")
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """The worker as it was last seen."""
+        """Return the last known state of a worker."""
         raise _missing(self, "get_worker_by_id")
 
     async def query_workers(
@@ -405,32 +417,35 @@ class LightningStore:
         limit: Limit = -1,
         offset: Offset = 0,
     ) -> PaginatedResult[Worker]:
-        """All workers that ever claimed or sent a heartbeat."""
+        """Return the workers that have claimed a rollout or sent a heartbeat."""
         raise _missing(self, "query_workers")
 
     # -- the store itself ----------------------------------------------------------------------------
 
     async def statistics(self) -> LightningStoreStatistics:
-        """How much the store holds, and what is going on in it."""
+        """Return the sizes of the store and its current load."""
         raise _missing(self, "statistics")
 
     async def prune(self, older_than: Seconds) -> int:
-        """Delete rollouts that finished more than `older_than` seconds ago, with all they left; how many."""
+        """Delete rollouts that finished more than `older_than` seconds ago, with their spans; return how many."""
         raise _missing(self, "prune")
 
     async def close(self) -> None:
-        """Release what the store holds open. What was acknowledged stays."""
+        """Close connections, files and threads. Acknowledged writes are kept."""
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
+        """The features that this store supports."""
         return {"thread_safe": False, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
     def otlp_traces_endpoint(self) -> str:
-        """Where an OpenTelemetry exporter sends traces for this store."""
-        raise NotImplementedError(f"{type(self).__name__} takes no OTLP traces: serve it with LightningStoreServer")
+        """Return the URL to which an OpenTelemetry exporter sends traces for this store."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not accept OTLP traces: serve it with LightningStoreServer"
+        )
 
 
 def _missing(store: LightningStore, method: str) -> MissingMethodError:
     return MissingMethodError(
-        f"{type(store).__name__} has no method {method!r}: a subclass of LightningStore defines it"
+        f"{type(store).__name__} does not implement {method!r}: define this method in your LightningStore subclass"
     )

@@ -29,10 +29,10 @@ def new_id(kind: str) -> str:
 def check_id(kind: str, value: str) -> str:
     """Ids stand in URLs and logs: printable, without spaces and slashes."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
-        raise InvalidInputError(f"{kind} is {value!r}: use a text of 1 to {MAX_ID_LENGTH} characters")
+        raise InvalidInputError(f"{kind} is {value!r}: use a string of 1 to {MAX_ID_LENGTH} characters")
     if not _is_good_id(value):
         raise InvalidInputError(
-            f"{kind} is {value!r}: use printable characters without spaces and / \\ ? # %, and not 'latest'"
+            f"{kind} is {value!r}: use printable characters other than spaces and / \\ ? # %; 'latest' is reserved"
         )
     return value
 
@@ -51,7 +51,7 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
 
 def check_choices(name: str, values: Any, allowed: Collection[str]) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
-        raise InvalidInputError(f"{name} is {values!r}: give a list of {', '.join(sorted(allowed))}")
+        raise InvalidInputError(f"{name} is {values!r}: pass a list of values from {', '.join(sorted(allowed))}")
     for value in values:
         check_choice(name, value, allowed)
 
@@ -59,12 +59,12 @@ def check_choices(name: str, values: Any, allowed: Collection[str]) -> None:
 def check_number(name: str, value: Any, *, low: float, high: float = math.inf) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         upper = f" and at most {high:g}" if high < math.inf else ""
-        raise InvalidInputError(f"{name} is {value!r}: give a number of at least {low:g}{upper}")
+        raise InvalidInputError(f"{name} is {value!r}: use a number of at least {low:g}{upper}")
 
 
 def check_finite(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInputError(f"{name} is {value!r}: give a finite number")
+        raise InvalidInputError(f"{name} is {value!r}: use a finite number")
 
 
 def check_spans(spans: Sequence[Span]) -> None:

@@ -64,8 +64,8 @@ def _warn_if_readable(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         log.warning(
-            "SHARPEN_TOKEN is sent to %s:%s without encryption: use https:// unless you trust the network, and pass "
-            "token= if this is not the store that the variable is for",
+            "SHARPEN_TOKEN is sent to %s:%s unencrypted: use https:// unless you trust the network, and pass token= if "
+            "the variable belongs to another store",
             parts.hostname,
             parts.port or 80,
         )
@@ -80,13 +80,18 @@ def _request(method: Method) -> Callable[..., Awaitable[Any]]:
 
 @forward_methods(_request)
 class LightningStoreClient(LightningStore):
-    """A store that lives behind a `LightningStoreServer`.
+    """A store that is served by a `LightningStoreServer`. It can be used from several threads and event loops.
 
-    Without `token` it is read from `SHARPEN_TOKEN` or, where that is not set, from the file that a server of this user
-    on this machine has left; a server that replaces that one brings a new token, which is found too.
-    `server_address` is another name of `url`.
-    `retry_seconds` bounds how long a call tries to reach the server; finished work goes to the spool after
-    `spool_after_seconds`. Connections are kept. It may be used from several threads and loops.
+    Args:
+        url: The address of the server, such as `http://127.0.0.1:4747`.
+        token: The token of the server. Default: `SHARPEN_TOKEN`, otherwise the file that a server of this user on this
+            machine writes. The file is read again when the server refuses the token, for example after a restart.
+        server_address: Another name for `url`.
+        retry_seconds: How long a call tries to reach the server.
+        spool_after_seconds: How long to try to send finished work before it is written to the spool.
+        request_seconds: The time-out of one request.
+        spool_folder: The folder of the spool. Default: `SHARPEN_SPOOL`, otherwise the state folder of the user.
+        max_spool_bytes: The maximum size of the spool.
     """
 
     def __init__(
@@ -102,10 +107,10 @@ class LightningStoreClient(LightningStore):
         max_spool_bytes: int = 256 * 2**20,
     ) -> None:
         if (url is None) == (server_address is None):
-            raise ConfigError(f"url is {url!r} and server_address {server_address!r}: give one of them, the address")
+            raise ConfigError(f"url is {url!r} and server_address is {server_address!r}: pass exactly one of them")
         url = url or server_address or ""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ConfigError(f"url is {url!r}: give the address of a store server, such as http://127.0.0.1:4747")
+            raise ConfigError(f"url is {url!r}: use the address of a store server, such as http://127.0.0.1:4747")
         self.url = url.rstrip("/")
         self.token_file: Path | None = None
         """Where the token came from, and where the next one is looked for when this one is refused."""
@@ -145,12 +150,14 @@ class LightningStoreClient(LightningStore):
 
     @property
     def spooled(self) -> int:
-        """How many pieces of finished work wait for the server."""
+        """The number of requests with finished work in the spool."""
         return self._spooler.count
 
     def stop_waiting(self) -> None:
-        """A server that does not answer is not coming back: calls fail after one try from now on, also those that wait
-        already, and finished work is spooled at once. May be called from any thread."""
+        """Stop retrying: calls, including those in progress, fail after one try, and finished work is spooled at once.
+
+        It can be called from any thread.
+        """
         self._is_waiting = False
 
     # -- calls ---------------------------------------------------------------------------------------
@@ -162,7 +169,7 @@ class LightningStoreClient(LightningStore):
         return _restore(method, answer)
 
     async def send_surely(self, request: Entry, seconds: float) -> bytes | None:
-        """Send until there is an answer; None says that the store has no such thing."""
+        """Send a request, with retries, and return the response; None means that the store found nothing."""
         backoff = Backoff(0.05, maximum=5.0, jitter=0.5, deadline_seconds=seconds)
         while True:
             try:
@@ -173,9 +180,9 @@ class LightningStoreClient(LightningStore):
                 if pause is None or not self._is_waiting:
                     if error.kind == StoreFullError.__name__:
                         raise StoreFullError(str(error)) from error
-                    when = f"within {seconds:g} s" if self._is_waiting else "after the parent process had gone"
+                    when = f"within {seconds:g} s" if self._is_waiting else "after the parent process ended"
                     raise StoreUnavailableError(
-                        f"the store at {self.url} did not answer {when}; last error: {error}"
+                        f"the store at {self.url} did not respond {when}; last error: {error}"
                     ) from error
                 await self._rest(pause)
             else:
@@ -189,7 +196,7 @@ class LightningStoreClient(LightningStore):
             await asyncio.sleep(min(left, LOOK_SECONDS))
 
     async def send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
-        """Send once; to no other store than the one named. A claim `travels` with writes that wait for it."""
+        """Send a request once, only to the given store. A claim that `travels` shares a request with pending writes."""
         if store_id is None and (may_travel_together(request) or travels):
             status, body = await self._together().send(request)
         else:
@@ -285,7 +292,7 @@ class LightningStoreClient(LightningStore):
                 return claimed
 
     def expect_claim(self) -> None:
-        """Say before reporting an outcome that a claim follows: then both are one request."""
+        """Announce that a claim follows the next completion, so that both are sent in one request."""
         self._together().expect_claim()
 
     async def _claim_along(self, arguments: dict[str, Any]) -> list[AttemptedRollout]:
@@ -380,7 +387,7 @@ class LightningStoreClient(LightningStore):
     # -- the rest ------------------------------------------------------------------------------------
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        """A version never changes, so it is asked for once."""
+        """Return one version, by default the newest. A version never changes, so it is requested only once."""
         if version is not None and (known := self._resources.get((resources_id, version))):
             return known
         arguments = {"resources_id": resources_id, "version": version}
@@ -392,13 +399,13 @@ class LightningStoreClient(LightningStore):
         return found
 
     async def release_loop(self) -> None:
-        """Close the connections of this loop, which is about to end while others go on."""
+        """Close the connections of the running event loop, before it ends."""
         connections = self._by_loop.pop(asyncio.get_running_loop(), None)
         if connections is not None:
             connections.close()
 
     async def close(self) -> None:
-        """Send what is spooled if the server is there, and release connections; the rest stays in the spool."""
+        """Send spooled work if the server can be reached, and close the connections. The rest stays in the spool."""
         await self._spooler.close()
         loop = asyncio.get_running_loop()
         for each, connections in list(self._by_loop.items()):
@@ -483,10 +490,10 @@ def _raise_refusal(status: int, body: bytes, url: str) -> None:
     if status == 421:
         raise OtherStore(message)
     if status in (429, 502, 503, 504):
-        raise Away(f"HTTP {status}: {message or 'without a word of the store'}", kind)
+        raise Away(f"HTTP {status}: {message or 'no error message'}", kind)
     if not kind or (status == 404 and kind != "UnknownIdError"):
         # Nothing of the answer is told: it may be a whole page.
-        raise StoreError(f"what answers at {url} is no store server (HTTP {status}): correct the address")
+        raise StoreError(f"{url} is not a store server (HTTP {status}): check the address")
     raise from_wire(kind, message)
 
 

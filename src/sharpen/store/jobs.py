@@ -77,7 +77,7 @@ class KeptWork:
         if digest in self._digests:
             return  # whoever was told to come later sends it again and again
         if self.size + size > self.max_bytes:
-            log.error("finished work of %d bytes is lost: the store cannot write (%s) and keeps no more", size, error)
+            log.error("lost %d bytes of finished work: the store cannot write (%s) and its buffer is full", size, error)
             return
         self.jobs.append(Job(job.name, job.args, job.kwargs))
         self._digests.add(digest)
@@ -86,5 +86,5 @@ class KeptWork:
     def clear(self) -> None:
         for job in self.jobs:
             if isinstance(job.error, SharpenError):
-                log.warning("work that had been kept in memory was refused: %s", job.error)
+                log.warning("the store refused finished work that was buffered in memory: %s", job.error)
         self.jobs, self.size, self._digests = [], 0, set()

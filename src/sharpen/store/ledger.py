@@ -46,7 +46,7 @@ UNNAMED_SECONDS = 60.0
 
 
 class StoreRules(Queries):
-    """All rules of the store, over some tables."""
+    """The rules of the store: every method of `LightningStore` that does not wait, run on the given tables."""
 
     def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         now = self.clock()
@@ -86,7 +86,7 @@ class StoreRules(Queries):
         """Id and version of the resources that a new rollout will see."""
         found = self.tables.resources_version(resources_id)
         if found is None and resources_id is not None:
-            raise UnknownIdError(f"there are no resources {resources_id!r}: publish them with add_resources first")
+            raise UnknownIdError(f"resources {resources_id!r} do not exist: publish them with add_resources first")
         return found
 
     def _new_row(
@@ -158,7 +158,7 @@ class StoreRules(Queries):
             _check_same("rollout", request_id, rollout_id, given[0][0].rollout_id)
             return self._attempted(*given[0])
         if row.status in FINISHED:
-            raise FinishedError(f"rollout {rollout_id!r} has {row.status}: it takes no new attempt")
+            raise FinishedError(f"rollout {rollout_id!r} has finished ({row.status}): no new attempt can be started")
         return self._attempted(row, self._open_attempt(row, worker_id, request_id, self.clock()))
 
     def update_rollout(
@@ -270,7 +270,7 @@ class StoreRules(Queries):
             if span.rollout_id != rollout_id or span.attempt_id != attempt.attempt_id:
                 raise InvalidInputError(
                     f"span {span.span_id!r} belongs to {span.rollout_id!r}, attempt {span.attempt_id!r}, "
-                    f"not to the completed attempt {attempt.attempt_id!r} of {rollout_id!r}"
+                    f"not to attempt {attempt.attempt_id!r} of {rollout_id!r}, which is being completed"
                 )
         checks.check_spans(spans)
         packed = self._pack_metadata(attempt, metadata)
@@ -403,7 +403,9 @@ class StoreRules(Queries):
         try:
             msgspec.convert(resources, type=NamedResources)
         except msgspec.ValidationError as error:
-            raise InvalidInputError(f"resources must be LLM, ProxyLLM or PromptTemplate by name: {error}") from None
+            raise InvalidInputError(
+                f"resources must be a dict of names to LLM, ProxyLLM or PromptTemplate: {error}"
+            ) from None
         if not self.keeps_secrets:
             check_no_secrets(resources)
 
@@ -415,7 +417,7 @@ class StoreRules(Queries):
     ) -> WorkerHeartbeat:
         checks.check_id("worker_id", worker_id)
         if isinstance(attempt_ids, str):
-            raise InvalidInputError(f"attempt_ids is {attempt_ids!r}: give a list of ids, or None")
+            raise InvalidInputError(f"attempt_ids is {attempt_ids!r}: pass a list of ids or None")
         in_hand = None if attempt_ids is None else frozenset(attempt_ids)
         now = self.clock()
         stats = _checked_metadata(heartbeat_stats)
@@ -460,20 +462,20 @@ def _checked_config(config: RolloutConfig | None) -> RolloutConfig:
     if config is None:
         return _DEFAULT_CONFIG
     if not isinstance(config, RolloutConfig):
-        raise InvalidInputError(f"config is {config!r}: give a RolloutConfig")
+        raise InvalidInputError(f"config is {config!r}: pass a RolloutConfig")
     return config
 
 
 def _checked_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
     if metadata is not None and not isinstance(metadata, dict):
-        raise InvalidInputError(f"metadata is {metadata!r}: give a dict or None")
+        raise InvalidInputError(f"metadata is {metadata!r}: pass a dict or None")
     return metadata
 
 
 def _check_same(kind: str, request_id: str, wanted: str, given: str) -> None:
     if wanted != given:
         raise InvalidInputError(
-            f"request_id {request_id!r} was used for the {kind} {given!r}: give {wanted!r} a new one"
+            f"request_id {request_id!r} was already used for the {kind} {given!r}: use a new one for {wanted!r}"
         )
 
 

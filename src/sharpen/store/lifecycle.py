@@ -119,7 +119,7 @@ class Lifecycle:
     def _rollout(self, rollout_id: str) -> RolloutRow:
         row = self.tables.rollout(rollout_id)
         if row is None:
-            raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+            raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
         return row
 
     def _attempt(self, row: RolloutRow, attempt_id: str) -> AttemptRow:

@@ -45,7 +45,7 @@ def _run_in_transaction(method: Method) -> Callable[..., Awaitable[Any]]:
 
 @forward_methods(_run_in_transaction)
 class LocalStore(LightningStore):
-    """A store in this process: subclasses say how a method of the ledger is run in a transaction."""
+    """Base class of stores in this process: a subclass defines how a method of `StoreRules` runs in a transaction."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.store_id = checks.new_id("st")
@@ -144,13 +144,13 @@ class LocalStore(LightningStore):
         """Whether the waiter was woken within the time; a store that closes meanwhile has nothing more to give."""
         is_woken = not self._is_closing and await ticket.wait(seconds)
         if self._is_closing:
-            raise StoreError("the store was closed while someone waited")
+            raise StoreError("the store was closed while a call was waiting")
         return is_woken
 
     # -- time ----------------------------------------------------------------------------------------
 
     def expire(self) -> int:
-        """Apply every lease and time-out that is due now; the watchdog does this by itself."""
+        """Apply every lease and time-out that is due and return how many; the watchdog calls this automatically."""
         expired: int = self._write_now("expire")
         return expired
 
@@ -158,8 +158,8 @@ class LocalStore(LightningStore):
     def expires_attempts(self) -> bool:
         """Whether the watchdog of this store applies leases and time-outs.
 
-        Where several processes have a store open, it should be the one that receives the heartbeats: only its
-        watchdog notices that it stood still and that none could arrive.
+        If several processes have a store open, set this in the one that receives the heartbeats: only its watchdog
+        notices a pause of that process, during which no heartbeat could arrive.
         """
         return self._expires_attempts
 
@@ -182,7 +182,7 @@ class LocalStore(LightningStore):
     def _break(self, error: StoreFileError) -> None:
         """The store is lost or damaged: from now on every call raises this error, also those that wait."""
         if self._broken is None:
-            log.error("the store cannot be used any more: %s", error)
+            log.error("the store can no longer be used: %s", error)
             self._broken = error
             self._wake_everybody()
 
@@ -251,7 +251,7 @@ class Watchdog:
             except StoreError as error:
                 if failing_since is None or time.monotonic() - failing_since >= REPEAT_SECONDS:
                     failing_since = time.monotonic()
-                    log.warning("the watchdog of the store could not act and tries again every second: %s", error)
+                    log.warning("the store watchdog failed and retries every second: %s", error)
                 self._next = min(self._next, store._clock())
                 self._stopped.wait(RETRY_SECONDS)
             del store
@@ -279,7 +279,7 @@ class Watchdog:
         now = store._clock()
         if store._clock.note_pause(self._expected, now):
             log.warning(
-                "the store stood still for %.1f s; leases and time-outs are extended by that", now - self._expected
+                "the store was paused for %.1f s; leases and time-outs are extended by that time", now - self._expected
             )
         self._expected = math.inf
         if now >= self._next:

@@ -14,9 +14,12 @@ from .memory_tables import MemoryTables
 
 
 class InMemoryLightningStore(LocalStore):
-    """A store in this process. Any Python object may be a task; what it hands out is not copied.
+    """A store in the memory of this process. A task can be any Python object; values are not copied.
 
-    Past `max_span_bytes` the spans of the oldest finished rollouts are dropped.
+    Args:
+        thread_safe: Whether the store can be used from several threads.
+        max_span_bytes: The memory for spans; beyond it, the spans of the oldest finished rollouts are dropped.
+        clock: The time in seconds since 1970.
     """
 
     def __init__(
@@ -27,7 +30,7 @@ class InMemoryLightningStore(LocalStore):
         clock: Callable[[], float] = time.time,
     ) -> None:
         if max_span_bytes is not None and max_span_bytes < 0:
-            raise InvalidInputError(f"max_span_bytes is {max_span_bytes}: give a number of bytes, or None")
+            raise InvalidInputError(f"max_span_bytes is {max_span_bytes}: use 0 or more bytes, or None for no limit")
         super().__init__(clock=clock)
         self._lock = threading.RLock() if thread_safe else nullcontext()
         self._thread_safe = thread_safe

@@ -67,7 +67,7 @@ class _Try(AttemptRow):
 
 
 class MemoryTables(MemoryRegisters):
-    """Rollouts, attempts and spans."""
+    """The tables of the memory store: rollouts, attempts and spans."""
 
     rollout_row = _Kept
     attempt_row = _Try
@@ -236,7 +236,7 @@ class MemoryTables(MemoryRegisters):
         for rollout_id in rollout_ids:
             row = self._rollouts.get(rollout_id)
             if row is None:
-                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+                raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
             if row.status not in FINISHED:
                 left.append(rollout_id)
         return left
@@ -388,7 +388,7 @@ class MemoryTables(MemoryRegisters):
             if each.evicted:
                 raise SpansEvictedError(
                     f"the {each.evicted} spans of attempt {each.attempt_id!r} of rollout {rollout.rollout_id!r} were "
-                    f"dropped to stay within max_span_bytes={self.max_span_bytes}: raise it, or use SQLiteStore"
+                    f"dropped to stay within max_span_bytes={self.max_span_bytes}: raise the limit or use SQLiteStore"
                 )
             found += self._all_spans(each).values()
         return paginate(select(found, matches, logic), page)

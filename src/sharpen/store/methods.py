@@ -245,9 +245,11 @@ def _with_other_names(function: Any, names: dict[str, str]) -> Any:
 
 
 def forward_methods(make: Callable[[Method], Any], *, derived: bool = False) -> Callable[[type], type]:
-    """A class decorator: gives the class every method of the table that it does not define itself.
+    """Return a class decorator that adds every method of the store that the class does not define itself.
 
-    With `derived` also those that the contract makes from others: a user's store may do them in its own way.
+    Args:
+        make: Returns the function for a method.
+        derived: Whether to add the methods that `LightningStore` derives from others, too.
     """
 
     def decorate(cls: type) -> type:

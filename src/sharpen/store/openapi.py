@@ -21,14 +21,14 @@ ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong, in words, and the class of the error."""
+    """The class of the error and its message."""
 
     type: str
     message: str
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
@@ -68,7 +68,7 @@ def _operation(method: Method, fields: dict[str, Any], request: Any, answer: Any
         "operationId": method.name,
         "summary": method.summary,
         "parameters": [{"name": name, "in": "path", "required": True, "schema": ID} for name in method.path_parameters],
-        "responses": {"200": _json("The answer", answer), **_errors(method)},
+        "responses": {"200": _json("The result", answer), **_errors(method)},
     }
     if method.verb == "GET":
         required = fields.get("required", [])
@@ -100,14 +100,14 @@ def _json(description: str, schema: Any) -> dict[str, Any]:
 
 def _errors(method: Method) -> dict[str, Any]:
     described = {
-        "400": "A value is not allowed",
+        "400": "An invalid value",
         "401": "The token is missing or wrong",
         "403": "The host or origin is not allowed",
-        "404": "There is no such thing",
-        "409": "It is finished and cannot change",
+        "404": "Not found",
+        "409": "The rollout has finished and cannot change",
         "413": "The request is too large",
-        "421": "The header sharpen-store names a store that is not served here",
-        "503": "The store cannot do it now; try again",
+        "421": "The header sharpen-store names a store that this server does not serve",
+        "503": "The store is temporarily unavailable; try again",
     }
     if method.verb != "GET":
         described["415"] = "The body is not JSON"
@@ -123,7 +123,7 @@ def _batch() -> dict[str, Any]:
         "properties": {
             "verb": {"enum": ["POST", "PATCH"]},
             "path": {"type": "string"},
-            "body": {"description": "The body of the request; what is wrong with it is said in its own answer"},
+            "body": {"description": "The body of the request; errors in it are reported in its own result"},
         },
         "required": ["verb", "path"],
         "additionalProperties": False,
@@ -138,12 +138,12 @@ def _batch() -> dict[str, Any]:
     errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
     return {
         "operationId": "write_batch",
-        "summary": "Several writes in one request; each succeeds or fails by itself",
+        "summary": "Send several writes in one request; each succeeds or fails independently",
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": schema | {"additionalProperties": False}}},
         },
-        "responses": {"200": _json("An answer for each", {"type": "array", "items": answer}), **errors},
+        "responses": {"200": _json("One result per request", {"type": "array", "items": answer}), **errors},
     }
 
 
@@ -153,7 +153,7 @@ def _traces() -> dict[str, Any]:
     errors = {status: error for status, error in _errors(METHODS["add_many_spans"]).items() if status != "409"}
     return {
         "operationId": "export_traces",
-        "summary": "Take OTLP traces, as an OpenTelemetry exporter sends them",
+        "summary": "Store OTLP traces from an OpenTelemetry exporter",
         "requestBody": {"required": True, "content": content},
-        "responses": {"200": {"description": "The answer of the protocol", "content": content}, **errors},
+        "responses": {"200": {"description": "The OTLP response", "content": content}, **errors},
     }

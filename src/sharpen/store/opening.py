@@ -43,7 +43,7 @@ def open_url(database_url: str | os.PathLike[str], **options: Any) -> LightningS
     if kind is None:
         raise InvalidInputError(_unknown(scheme_of(text)))
     if kind != "sqlite" and "synchronous" in options:
-        raise InvalidInputError("synchronous is for SQLite files: a server decides by itself when it syncs its disk")
+        raise InvalidInputError("synchronous only applies to SQLite files: configure the database server instead")
     if kind == "postgres":
         from .postgres import PostgresStore
 
@@ -66,10 +66,12 @@ def _with_small_scheme(url: str) -> str:
 
 def _unknown(scheme: str) -> str:
     if scheme in ("http", "https"):
-        return f"a database URL begins with {scheme}://, which is the address of a store server: give a database here"
+        return f"the database URL begins with {scheme}://, the address of a store server: pass the URL of a database"
     known = [f"{each}://" for each in SCHEMES]
     near = did_you_mean(f"{scheme}://", known)
-    return f"a database URL begins with {scheme}://: use sqlite:///PATH, postgresql://, redis:// or a plain path.{near}"
+    return (
+        f"the database URL begins with {scheme}://: use sqlite:///PATH, postgresql://, redis:// or a plain path.{near}"
+    )
 
 
 def _without_prefix(url: str) -> tuple[str, str | None]:

@@ -35,7 +35,7 @@ def parse(body: bytes, content_type: str) -> ExportTraceServiceRequest:
             return ExportTraceServiceRequest.FromString(body)
         document = json.loads(body)
         if not isinstance(document, dict):
-            raise ValueError("give a JSON object with resourceSpans")
+            raise ValueError("the body must be a JSON object with resourceSpans")
         return ParseDict(_with_binary_ids(document), ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except (DecodeError, ParseError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"not an OTLP trace request: {error}") from None
@@ -57,7 +57,7 @@ def _hex_to_base64(key: str, text: Any) -> str:
     try:
         return base64.b64encode(bytes.fromhex(text)).decode()
     except (TypeError, ValueError):
-        raise ValueError(f"{key} is {text!r}: ids are written in hex") from None
+        raise ValueError(f"{key} is {text!r}: use a hexadecimal id") from None
 
 
 def answer(rejected: int, reason: str, content_type: str) -> bytes:
@@ -145,7 +145,7 @@ def _missing_ids(span: Span) -> str | None:
         return f"span {span.name!r} has no trace id or no span id"
     if not span.rollout_id or not span.attempt_id:
         return (
-            f"span {span.name!r} names no rollout and attempt: set the attributes {Names.ROLLOUT_ID} "
+            f"span {span.name!r} does not name its rollout and attempt: set the attributes {Names.ROLLOUT_ID} "
             f"and {Names.ATTEMPT_ID} on it or on its resource"
         )
     return None

@@ -242,7 +242,7 @@ class Queries(Lifecycle):
 
 def _either(name: str, new: Sequence[str] | None, old: Sequence[str] | None) -> Sequence[str] | None:
     if new is not None and old is not None:
-        raise InvalidInputError(f"{name} is given twice, under its old and its new name: give {name}_in only")
+        raise InvalidInputError(f"{name} is given twice, under its old and its new name: pass only {name}_in")
     return old if new is None else new
 
 

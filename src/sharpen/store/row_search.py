@@ -161,4 +161,4 @@ def _named(rollouts: Sequence[Rollout], rollout_id: str) -> Rollout:
     for rollout in rollouts:
         if rollout.rollout_id == rollout_id:
             return rollout
-    raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+    raise UnknownIdError(f"rollout {rollout_id!r} does not exist")

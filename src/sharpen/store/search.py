@@ -63,9 +63,11 @@ def _read_cursor(cursor: str, order: RolloutOrder) -> Position:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         position = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Position)
     except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
-        raise InvalidInputError(f"cursor is {cursor!r}: give the next_cursor of the page before, or None") from None
+        raise InvalidInputError(f"cursor is {cursor!r}: pass the next_cursor of the previous page, or None") from None
     if position.order != order:
-        raise InvalidInputError(f"cursor is from a search in order {position.order!r}, not {order!r}: begin anew")
+        raise InvalidInputError(
+            f"cursor is from a search in order {position.order!r}, not {order!r}: start again without a cursor"
+        )
     return position
 
 
@@ -133,14 +135,14 @@ def _is_printable(text: str) -> bool:
 
 def _check_text(name: str, value: Any) -> None:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise InvalidInputError(f"{name} is {str(value)[:60]!r}: give a text of at most {MAX_TEXT} characters")
+        raise InvalidInputError(f"{name} is {str(value)[:60]!r}: use a string of at most {MAX_TEXT} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{name} is {value!r}: it is not valid Unicode ({error.reason})") from None
+        raise InvalidInputError(f"{name} is {value!r}, which is not valid Unicode ({error.reason})") from None
 
 
 def _check_whole(name: str, value: Any, *, high: int) -> None:
     if not isinstance(value, int):
-        raise InvalidInputError(f"{name} is {value!r}: give a whole number")
+        raise InvalidInputError(f"{name} is {value!r}: use a whole number")
     checks.check_number(name, value, low=1, high=high)

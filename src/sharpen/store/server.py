@@ -29,11 +29,21 @@ def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
 
 @forward_methods(_pass_on, derived=True)
 class LightningStoreServer(LightningStore):
-    """Serves a store under `/v1`. It is itself the store for callers in this process.
+    """An HTTP server for a store, under `/v1`. Code in the same process can use the server as a store.
 
-    Pages of the sites in `cors_allow_origins` (`"*"`: of any) may use it from a browser; a token is asked of them, too.
-    Beyond loopback a token is required. `mounts` adds other ASGI applications under path prefixes. A `socket` that
-    listens already is served instead of an address, and stays open: whoever connects after a stop waits.
+    Args:
+        store: The store to serve.
+        host: The address to bind. Other than on loopback, a token is required.
+        port: The port to bind, or None for a free one.
+        token: The token that clients must send.
+        mounts: Other ASGI applications, as pairs of a path prefix and an application.
+        socket: A listening socket to use instead of `host` and `port`. It stays open when the server stops, so that
+            clients that connect after that wait.
+        max_body_bytes: The maximum size of a request body.
+        max_batch: The maximum number of items in one call.
+        max_wait_seconds: The maximum duration of a long poll.
+        cors_allow_origins: The origins whose pages may use the server from a browser, `"*"` for any. They need the
+            token too.
     """
 
     def __init__(
@@ -52,12 +62,12 @@ class LightningStoreServer(LightningStore):
     ) -> None:
         if token is None and not is_loopback(host):
             raise ConfigError(
-                f"host is {host!r}, which others can reach: give a token, or bind to 127.0.0.1 (the default)"
+                f"host is {host!r}, which other machines can reach: pass a token, or use 127.0.0.1 (the default)"
             )
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"port is {port}: use 1 to 65535, or None for a free one")
         if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
-            raise ConfigError("the token must be printable ASCII without spaces")
+            raise ConfigError("the token is not printable ASCII without spaces: choose another one")
         self.store = store
         self._pid = os.getpid()
         self.host = host
@@ -92,18 +102,18 @@ class LightningStoreServer(LightningStore):
 
     @property
     def endpoint(self) -> str:
-        """The address for clients."""
+        """The URL for clients."""
         if self.port is None:
-            raise StoreError("the store server has no port yet: start it first")
+            raise StoreError("the store server has no port yet: call start() first")
         return address(self.host, self.port)
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Whether the server is running."""
         return self._server is not None
 
     async def start(self) -> None:
-        """Bind the address and serve; a taken port is an error, and nothing is left running."""
+        """Bind the address and start serving; a port in use raises an error."""
         if self._server is not None:
             return
         self._pid = os.getpid()
@@ -122,7 +132,7 @@ class LightningStoreServer(LightningStore):
         return self._application
 
     async def stop(self) -> None:
-        """Answer what is under way, end long polls, release the port. The store itself stays open."""
+        """Finish the requests in progress, end long polls and release the port. The store stays open."""
         server = self._server
         if server is not None:
             await asyncio.to_thread(server.stop)
@@ -132,7 +142,7 @@ class LightningStoreServer(LightningStore):
     async def run_forever(self, announce: Callable[[str], object] | None = None) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called.
 
-        `announce` is given the address once the server answers and the signals are caught.
+        `announce` is called with the URL once the server responds and the signal handlers are installed.
         """
         await self.start()
         loop, asked = asyncio.get_running_loop(), asyncio.Event()

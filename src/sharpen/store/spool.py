@@ -44,7 +44,7 @@ def check_owner(folder: Path) -> None:
     """Refuse a folder of somebody else, who could read finished work there or add to it."""
     check_folder(folder)
     if os.stat(folder).st_uid != os.getuid():
-        raise PermissionError(f"the folder {folder} belongs to another user: set SHARPEN_SPOOL to one of your own")
+        raise PermissionError(f"the folder {folder} belongs to another user: set SHARPEN_SPOOL to a folder of yours")
 
 
 def key_of(store_id: str | None, url: str) -> str:
@@ -77,7 +77,7 @@ class Spool:
         try:
             check_owner(folder)
         except PermissionError as error:
-            log.warning("finished work of earlier workers is not looked for: %s", error)
+            log.warning("skipping the finished work of earlier workers: %s", error)
             return adopted
         for path in sorted(folder.glob("*.spool")):
             key = path.stem.rpartition(".")[0]
@@ -117,15 +117,16 @@ class Spool:
         with self._lock:
             if self._size + len(line) > self._max_bytes:
                 raise StoreUnavailableError(
-                    f"the store server is away and the spool {self._path} is full ({self._size} bytes): "
-                    "the work was not kept"
+                    f"the store server cannot be reached and the spool {self._path} is full ({self._size} bytes): "
+                    "finished work is lost"
                 )
             try:
                 self._open()
                 self._write(line)
             except OSError as error:
                 raise StoreUnavailableError(
-                    f"the store server is away and {self._folder} cannot be written ({error}): the work was not kept"
+                    f"the store server cannot be reached and {self._folder} cannot be written ({error}): "
+                    "finished work is lost"
                 ) from error
             self._size += len(line)
             self.count += 1

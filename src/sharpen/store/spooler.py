@@ -60,7 +60,7 @@ class Spooler:
             try:
                 return await self._client.send_surely(request, self._patience_seconds)
             except StoreUnavailableError as error:
-                log.warning("%s; finished work is kept in %s until the server is back", error, self._folder)
+                log.warning("%s; finished work is saved in %s until the server can be reached", error, self._folder)
         spool = self._spool()
         await asyncio.to_thread(spool.append, request)
         self._start_replay()
@@ -86,7 +86,7 @@ class Spooler:
             keys = {key_of(client.store_id, client.url), key_of(None, client.url)}
             self._leftovers += Spool.adopt_leftovers(self._folder, keys, max_bytes=self._max_bytes)
             if self._leftovers:
-                log.info("replaying %d pieces of finished work from earlier workers", self.count)
+                log.info("sending %d spooled requests with finished work of earlier workers", self.count)
         if self._leftovers or (self._own is not None and self._own.count):
             self._start_replay()
 
@@ -128,13 +128,13 @@ class Spooler:
     async def _replay_one(self, spool: Spool, entry: Entry) -> None:
         try:
             if not entry.verb:
-                raise StoreError("the line cannot be read")
+                raise StoreError("the line is unreadable")
             await self._client.send(entry, spool.store_id)
         except (AccessDeniedError, StoreFileError) as error:
             raise Away(str(error)) from error
         except SharpenError as error:
             aside = spool.reject(entry, str(error))
-            log.warning("the store refused spooled work, which is set aside in %s: %s", aside, error)
+            log.warning("the store refused spooled work, which was moved to %s: %s", aside, error)
 
     async def close(self) -> None:
         if self._replaying is not None:
@@ -143,7 +143,7 @@ class Spooler:
             try:
                 await self._replay()
             except (Away, StoreError) as error:
-                log.warning("%d pieces of finished work stay in %s: %s", self.count, self._folder, error)
+                log.warning("%d spooled requests with finished work stay in %s: %s", self.count, self._folder, error)
         for spool in self._spools():
             spool.close()
 

@@ -57,15 +57,21 @@ class _Group(threading.local):
 
 
 class SQLiteStore(LocalStore):
-    """A durable store in one file.
+    """A durable store in one SQLite file.
 
-    `synchronous="normal"` survives the crash of any process; `"full"` survives a loss of power too. When the file
-    cannot be written (disk full, locked for `busy_seconds`), `StoreWriteError` is raised; spans and completions
-    are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
-    `read_only` is for looking at a file, also one in use or where nothing may be written: nothing of it is changed,
-    an older version is read as it is, and writes raise `StoreWriteError`.
-    `expires_attempts=False` leaves leases and time-outs to another process that has the file open and receives the
-    heartbeats.
+    When the file cannot be written, calls raise `StoreWriteError`; spans and completions are buffered in memory and
+    written as soon as possible.
+
+    Args:
+        database_url: A path, or `sqlite:///PATH`. The file is created if it does not exist.
+        synchronous: `"normal"` survives the crash of any process, `"full"` also a loss of power.
+        busy_seconds: How long to wait for a lock that another process holds.
+        max_kept_bytes: The size of the buffer for spans and completions.
+        clock: The time in seconds since 1970.
+        read_only: Whether to open the file for reading only, even while it is in use or in a read-only folder. It is
+            not changed, not even to upgrade an older version, and writes raise `StoreWriteError`.
+        expires_attempts: Whether this process applies leases and time-outs. Pass False if another process has the file
+            open and receives the heartbeats.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class SQLiteStore(LocalStore):
         expires_attempts: bool = True,
     ) -> None:
         if synchronous not in ("normal", "full"):
-            raise InvalidInputError(f"synchronous is {synchronous!r}: use normal or full")
+            raise InvalidInputError(f"synchronous is {synchronous!r}: use 'normal' or 'full'")
         super().__init__(clock=clock)
         self._expires_attempts = expires_attempts
         self.path = parse_path(database_url).absolute()  # the working directory may change later
@@ -117,7 +123,7 @@ class SQLiteStore(LocalStore):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the file is only looked at."""
+        """Whether the file was opened for reading only."""
         return self._read_only is not None
 
     def _prepare(self) -> None:
@@ -168,7 +174,7 @@ class SQLiteStore(LocalStore):
             tables, ledger = self._readers.pop()
         except IndexError:
             if not self._is_file_there():  # SQLite would make a new file in its place
-                raise StoreWriteError(f"the store file {str(self.path)!r} is not at its path now") from None
+                raise StoreWriteError(f"the store file {str(self.path)!r} is missing") from None
             tables = SQLiteTables(self._connect(), self._worker_times)
             ledger = self._make_ledger(tables)
         # One consistent view for a method that asks several questions.
@@ -216,8 +222,8 @@ class SQLiteStore(LocalStore):
     def _check_writable(self, name: str) -> None:
         if self._read_only is not None:
             raise StoreWriteError(
-                f"{name} would write, but the store file {str(self.path)!r} was opened to be read only: "
-                "open it without read_only, or ask the store server of the run"
+                f"{name} writes, but the store file {str(self.path)!r} was opened with read_only=True: "
+                "open it without that, or use the store server of the run"
             )
 
     def _is_alone(self, group: _Group) -> bool:
@@ -230,7 +236,7 @@ class SQLiteStore(LocalStore):
         return group.owner is task and not group.jobs and group.inline_left >= 0
 
     def group_writes(self) -> None:
-        """Writes of tasks that begin in this tick are committed together; call it once the tasks are made."""
+        """Commit the writes of tasks that start in this tick together; call this after creating the tasks."""
         group = self._group
         if not group.is_open:
             group.is_open, group.owner = True, None
@@ -417,7 +423,7 @@ class SQLiteStore(LocalStore):
         try:
             return open_files.is_at(self.path, self._open_file)
         except OSError as error:
-            raise StoreWriteError(f"the store file {str(self.path)!r} cannot be reached now: {error}") from error
+            raise StoreWriteError(f"the store file {str(self.path)!r} is temporarily inaccessible: {error}") from error
 
     def _look_at_file(self) -> None:
         """Notice a file that is gone: SQLite continues to write into it, but nobody would find it at its path."""
@@ -426,10 +432,10 @@ class SQLiteStore(LocalStore):
             return
         self._looks_left -= 1
         if self._looks_left > 0:
-            raise StoreWriteError(f"the store file {str(self.path)!r} is not at its path now")
+            raise StoreWriteError(f"the store file {str(self.path)!r} is missing")
         error = StoreFileError(
-            f"the store file {str(self.path)!r} was moved, deleted or replaced while it was in use: move it back, or "
-            "restore a backup, and open the store again"
+            f"the store file {str(self.path)!r} was moved, deleted or replaced while in use: move it back or restore a "
+            "backup, then open the store again"
         )
         self._break(error)
         raise error
@@ -471,7 +477,7 @@ class SQLiteStore(LocalStore):
 
     @property
     def kept_bytes(self) -> int:
-        """How much finished work waits in memory for a file that cannot be written."""
+        """The bytes of finished work buffered in memory because the file cannot be written."""
         return self._kept.size
 
     async def close(self) -> None:
@@ -490,9 +496,11 @@ class SQLiteStore(LocalStore):
             self._look_until_sure()
             is_there = True
         except StoreError as error:
-            log.warning("the store was closed before everything was written: %s", error)
+            log.warning("the store was closed before all data was written: %s", error)
         if self._kept.jobs:
-            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+            log.error(
+                "lost %d bytes of finished work: the store was closed before they could be written", self._kept.size
+            )
         with self._write_lock:
             self._is_closed = True
             self._close_readers()
@@ -524,7 +532,7 @@ class SQLiteStore(LocalStore):
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
-            log.info("the log of the store stays beside it for now: %s", error)
+            log.info("the write-ahead log of the store could not be merged and stays beside the file: %s", error)
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -555,11 +563,11 @@ def _translated(error: sqlite3.Error, path: os.PathLike[str]) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
         return StoreFullError(
-            f"the disk of the store file {os.fspath(path)!r} is full ({error}): make room, and the store continues"
+            f"the disk of the store file {os.fspath(path)!r} is full ({error}): free some space, then it continues"
         )
     passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     if code in (*passing, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return StoreWriteError(f"the store file {os.fspath(path)!r} cannot be written now: {error}")
+        return StoreWriteError(f"the store file {os.fspath(path)!r} cannot be written at the moment: {error}")
     return StoreFileError(f"the store file {os.fspath(path)!r} cannot be used: {error}")
 
 

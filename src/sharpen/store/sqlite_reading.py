@@ -37,7 +37,9 @@ class ReadOnlyFile:
             set_up(connection)
             connection.execute("PRAGMA query_only = ON")
             if version_of(connection, self.path) < 1:
-                raise StoreFileError(f"{str(self.path)!r} is empty, it is no store yet: name one that has been used")
+                raise StoreFileError(
+                    f"{str(self.path)!r} is empty and not a store yet: choose a store file that has been used"
+                )
         except BaseException:
             connection.close()
             raise
@@ -59,15 +61,15 @@ class ReadOnlyFile:
         if self._beside("-shm").exists() or os.access(self.path.parent, os.W_OK | os.X_OK):
             return False
         raise StoreFileError(
-            f"{str(self.path)!r} has a log beside it that was not written back, and its folder may not be written: "
-            f"copy both files ({self.path.name} and {self.path.name}-wal) to a folder of your own"
+            f"{str(self.path)!r} has a write-ahead log that was not merged, and its folder is not writable: "
+            f"copy both files ({self.path.name} and {self.path.name}-wal) to a writable folder and open the copy"
         )
 
     def _state_now(self) -> tuple[int, int, int]:
         try:
             found = os.stat(self._file)
         except FileNotFoundError:
-            raise StoreFileError(f"the store file {str(self.path)!r} is gone") from None
+            raise StoreFileError(f"the store file {str(self.path)!r} no longer exists") from None
         return found.st_mtime_ns, found.st_size, self._log_bytes()
 
     def _log_bytes(self) -> int:
@@ -83,9 +85,9 @@ class ReadOnlyFile:
 def check_readable(path: Path) -> None:
     """Refuse a file that cannot be read as a store."""
     if not path.exists():
-        raise StoreFileError(f"there is no store file {str(path)!r}")
+        raise StoreFileError(f"the store file {str(path)!r} does not exist")
     if not stat.S_ISREG(path.stat().st_mode):
-        raise StoreFileError(f"{str(path)!r} is not a file")
+        raise StoreFileError(f"{str(path)!r} is not a regular file")
     if not os.access(path, os.R_OK):
-        raise StoreFileError(f"{str(path)!r} may not be read by this user")
+        raise StoreFileError(f"{str(path)!r} is not readable by this user: change its permissions")
     check_head(path)

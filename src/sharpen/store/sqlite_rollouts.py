@@ -222,7 +222,7 @@ class RolloutTables(UnitOfWork):
             )
         for rollout_id in rollout_ids:
             if rollout_id not in statuses:
-                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+                raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
         return [rollout_id for rollout_id in rollout_ids if statuses[rollout_id] not in FINISHED]
 
     def attempt(self, rollout: RolloutRow, attempt_id: str) -> AttemptRow | None:

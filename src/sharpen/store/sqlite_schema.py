@@ -175,7 +175,7 @@ def parse_path(database_url: str | os.PathLike[str]) -> Path:
         text = text.removeprefix("sqlite:///")
     if text in ("", ":memory:"):
         raise InvalidInputError(
-            f"database_url is {os.fspath(database_url)!r}: it names no file (InMemoryLightningStore needs none)"
+            f"database_url is {os.fspath(database_url)!r}: use the path of a file, or InMemoryLightningStore"
         )
     return Path(text)
 
@@ -228,14 +228,14 @@ def check_file(path: Path) -> None:
         raise StoreFileError(f"the folder {str(path.parent)!r} of the store file does not exist: create it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise StoreFileError(
-            f"the folder {str(path.parent)!r} may not be written by this user; a store keeps its log beside its file"
+            f"the folder {str(path.parent)!r} is not writable by this user: a store keeps its log beside its file"
         )
     if not path.exists():
         return
     if not stat.S_ISREG(path.stat().st_mode):
-        raise StoreFileError(f"{str(path)!r} is not a file")
+        raise StoreFileError(f"{str(path)!r} is not a regular file")
     if not os.access(path, os.R_OK | os.W_OK):
-        raise StoreFileError(f"{str(path)!r} may not be read and written by this user")
+        raise StoreFileError(f"{str(path)!r} is not readable and writable by this user: change its permissions")
     check_head(path)
 
 
@@ -248,13 +248,11 @@ def check_head(path: Path) -> None:
     if not head:
         return
     if not head.startswith(HEADER) or len(head) < 100:
-        raise StoreFileError(
-            f"{str(path)!r} is not a SQLite file, or is damaged: choose another file, or restore a backup"
-        )
+        raise StoreFileError(f"{str(path)!r} is damaged or not a SQLite file: choose another file or restore a backup")
     version, application = int.from_bytes(head[60:64]), int.from_bytes(head[68:72])
     _check_version(path, version, application)
     if _is_cut_short(path, head):
-        raise StoreFileError(f"{str(path)!r} is damaged, it ends too early: restore a backup")
+        raise StoreFileError(f"{str(path)!r} is damaged (truncated): restore a backup")
 
 
 def _is_cut_short(path: Path, head: bytes) -> bool:
@@ -272,7 +270,7 @@ def _check_version(path: Path, version: int, application: int) -> None:
         )
     if version > len(MIGRATIONS):
         raise StoreFileError(
-            f"{str(path)!r} has version {version}, and this Sharpen knows up to {len(MIGRATIONS)}: upgrade Sharpen"
+            f"{str(path)!r} has version {version}, but this Sharpen supports up to {len(MIGRATIONS)}: upgrade Sharpen"
         )
 
 
@@ -283,7 +281,7 @@ def make_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreFileError(f"the store file {str(path)!r} cannot be made: {error}") from error
+        raise StoreFileError(f"the store file {str(path)!r} cannot be created: {error}") from error
 
 
 def connect(path: Path, *, synchronous: str, busy_seconds: float) -> sqlite3.Connection:

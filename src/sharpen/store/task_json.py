@@ -117,22 +117,22 @@ def _task_error(value: Any, name: str, *, has_tags: bool) -> TaskError:
     kind = type(part)
     title = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return TaskError(
-        f"{place} is {_short(part)}, of type {title}, which cannot be written as JSON and read back as an equal value. "
-        f"{_way_out(part, has_tags)}, or use the memory store with the shared-memory strategy, which keep objects as "
-        'they are: Trainer(store="memory", strategy="shm")'
+        f"{place} is {_short(part)}, of type {title}, which cannot be written as JSON and read back unchanged. "
+        f"{_way_out(part, has_tags)}, or use the memory store with the shared-memory strategy, which pass objects "
+        'unchanged: Trainer(store="memory", strategy="shm")'
     )
 
 
 def _way_out(part: Any, has_tags: bool) -> str:
     name = type(part).__name__
     if hasattr(part, "model_dump"):
-        return f'Pass model_dump(mode="json") of it, and call {name}.model_validate(task) in the agent'
+        return f'Pass its model_dump(mode="json") and call {name}.model_validate(task) in the agent'
     if isinstance(part, msgspec.Struct):
-        return f"Pass msgspec.to_builtins of it, and call msgspec.convert(task, {name}) in the agent"
+        return f"Pass msgspec.to_builtins(value) and call msgspec.convert(task, {name}) in the agent"
     if dataclasses.is_dataclass(part):
-        return f"Pass dataclasses.asdict of it, and call {name}(**task) in the agent"
+        return f"Pass dataclasses.asdict(value) and call {name}(**task) in the agent"
     if hasattr(part, "_asdict"):
-        return f"Pass its _asdict(), and call {name}(**task) in the agent"
+        return f"Pass its _asdict() and call {name}(**task) in the agent"
     if hasattr(part, "to_pydatetime"):
         return "Pass its to_pydatetime()"
     if hasattr(part, "tolist"):
@@ -140,7 +140,7 @@ def _way_out(part: Any, has_tags: bool) -> str:
     if has_tags and isinstance(part, datetime):
         return "Pass its astimezone(datetime.timezone.utc)"
     kinds = "str, int, finite float, bool, None" + (", tuples, dates and times" if has_tags else "")
-    return f"Use dicts with str keys, lists, {kinds} (dataclasses.asdict helps)"
+    return f"Use dicts with str keys, lists, {kinds} (dataclasses.asdict converts a dataclass)"
 
 
 def _short(value: Any) -> str:

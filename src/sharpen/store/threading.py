@@ -24,7 +24,7 @@ def _send_to_loop(method: Method) -> Callable[..., Awaitable[Any]]:
 
 @forward_methods(_send_to_loop, derived=True)
 class LightningStoreThreaded(LightningStore):
-    """Makes a store that is not thread-safe usable from many threads and loops at once: its calls run one by one."""
+    """A thread-safe wrapper of any store: calls from many threads and event loops run one at a time."""
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store

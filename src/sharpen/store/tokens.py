@@ -40,7 +40,7 @@ def token_file_of(url: str) -> Path:
     try:
         port = parts.port
     except ValueError as error:  # what stands before the port may be a password
-        raise ConfigError(f"the port in the address of a store server is not a number: {error}") from None
+        raise ConfigError(f"the port in the address of the store server is not a number: {error}") from None
     return token_file(parts.hostname or "", port or (443 if parts.scheme == "https" else 80))
 
 
@@ -75,7 +75,7 @@ def check_folder(path: Path) -> None:
         return
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
+        raise PermissionError(f"{folder} is not a private folder of this user: remove it or set XDG_STATE_HOME")
 
 
 def read_token(path: Path) -> str | None:
@@ -95,7 +95,9 @@ def left_in_file(path: Path, token: str) -> Iterator[None]:
         file = _write(path, token)
         _remove_leftovers(path.parent)
     except OSError as error:
-        log.warning("the token cannot be left in %s (%s): give SHARPEN_TOKEN to both sides", path, error)
+        log.warning(
+            "the token cannot be saved in %s (%s): set SHARPEN_TOKEN for the server and its clients", path, error
+        )
     try:
         yield
     finally:

@@ -104,9 +104,11 @@ ATTEMPT_MOVES: Final[Moves] = {
 def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus, *, by_hand: bool = False) -> None:
     """Refuse a move that the table does not have; `by_hand` allows any move of an unfinished rollout."""
     if old in FINISHED:
-        raise FinishedError(f"rollout {rollout_id!r} has {old}, which is final: it cannot become {new}")
+        raise FinishedError(f"rollout {rollout_id!r} has finished ({old}): its status cannot change to {new}")
     if not by_hand and new not in ROLLOUT_MOVES[old]:
-        raise FinishedError(f"rollout {rollout_id!r} is {old} and cannot become {new} by itself")
+        raise FinishedError(
+            f"rollout {rollout_id!r} is {old}: its status cannot change to {new} without update_rollout"
+        )
 
 
 def may_attempt_become(old: AttemptStatus, new: AttemptStatus) -> bool:

@@ -48,22 +48,21 @@ async def test_without_a_log_it_warns_that_a_crash_loses_everything(caplog):
     with redis_server(appendonly=False) as server:
         words, warnings = await words_of(server.url(), caplog)
     assert warnings == [words]
-    assert "everything since its last snapshot is lost" in words
-    assert "--appendonly yes" in words
+    assert all(each in words for each in ("appendonly no", "snapshot", "--appendonly yes"))
     assert server.password not in words
 
 
 async def test_it_says_what_each_way_of_logging_would_lose(redis, caplog):
     settings = client.Redis.from_url(redis.url())
     words, warnings = await words_of(redis.url(), caplog)
-    assert ("a crash loses nothing" in words, warnings) == (True, [])
+    assert ("appendfsync always" in words, warnings) == (True, [])
     try:
         settings.config_set("appendfsync", "everysec")
         words, warnings = await words_of(redis.url(), caplog)
-        assert ("a loss of power up to the last second" in words, warnings) == (True, [])
+        assert ("appendfsync everysec" in words, "one second" in words, warnings) == (True, True, [])
         settings.config_set("appendfsync", "no")
         words, warnings = await words_of(redis.url(), caplog)
-        assert "a loss of power the last half minute" in words
+        assert all(each in words for each in ("appendfsync no", "30 seconds"))
         assert warnings == [words]
     finally:
         settings.config_set("appendfsync", "always")
@@ -81,7 +80,7 @@ async def test_where_the_settings_are_hidden_it_says_that_too(caplog):
     with server_with(rename_command='CONFIG ""') as server:
         words, warnings = await words_of(server.url(), caplog)
     assert warnings == [words]
-    assert "does not let this user read its settings" in words
+    assert "CONFIG GET" in words
 
 
 async def test_a_server_without_scripts_is_refused():
@@ -114,13 +113,13 @@ async def test_an_old_server_is_refused():
 
 @pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "", None, "redis://h:port/0"])
 def test_a_wrong_address_is_named(url):
-    with raises(InvalidInputError, "address"):
+    with raises(InvalidInputError, "Redis URL"):
         RedisLightningStore(url)
 
 
 def test_a_wrong_address_shows_no_password():
     for url in ("http://me:hidden@localhost", "me:hidden@localhost", "hidden@localhost", "redis://me:hidden@h:port/0"):
-        with raises(InvalidInputError, "address") as refused:
+        with raises(InvalidInputError, "Redis URL") as refused:
             RedisLightningStore(url)
         assert "hidden" not in repr(refused.value)
 

@@ -13,8 +13,8 @@ except ImportError:
 
 OLDEST_VERSION = 120_000
 _UNREADABLE = (
-    "database_url cannot be read: give postgresql://user:password@host:5432/database, with signs that have a meaning "
-    "in URLs (such as @ / : %) written as %40 and so on"
+    "database_url is not a valid URL: use postgresql://user:password@host:5432/database and percent-encode special "
+    "characters (@ / : %), for example @ as %40"
 )
 FROZEN_SECONDS = 60  # a process that stops in the middle of a transaction holds its rows no longer
 
@@ -25,7 +25,7 @@ class Address:
     def __init__(self, database_url: str, *, busy_seconds: float) -> None:
         if not isinstance(database_url, str) or not database_url.startswith(("postgresql://", "postgres://")):
             shown = str(database_url).split("@")[-1].split("?")[0]  # no password, also in a URL with a typing error
-            raise InvalidInputError(f"database_url is {shown!r}: give postgresql://user:password@host:5432/database")
+            raise InvalidInputError(f"database_url is {shown!r}: use postgresql://user:password@host:5432/database")
         try:
             given = conninfo_to_dict(database_url)
         except psycopg.Error:  # its text quotes the URL
@@ -85,11 +85,13 @@ class Address:
         if connection.info.server_version < OLDEST_VERSION:
             raise StoreFileError(
                 f"the database {self.label} is PostgreSQL {connection.info.server_version // 10_000}: "
-                f"use {OLDEST_VERSION // 10_000} or newer"
+                f"version {OLDEST_VERSION // 10_000} or newer is required"
             )
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
-            raise StoreFileError(f"the database {self.label} has the encoding {encoding}: create one with UTF8")
+            raise StoreFileError(
+                f"the database {self.label} has the encoding {encoding}: create a database with encoding UTF8"
+            )
 
 
 def _settings(*, lock_seconds: float, read_only: bool) -> str:

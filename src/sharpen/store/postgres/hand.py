@@ -207,7 +207,7 @@ class Hand:
         end = time.monotonic() + ENDING_SECONDS
         while session.query(_TERMINATE, *lost):
             if time.monotonic() > end:
-                raise psycopg.OperationalError("a connection that was lost does not end on the server")
+                raise psycopg.OperationalError("the server did not terminate a lost connection")
             time.sleep(0.01)
 
     def _drop(self) -> None:
@@ -239,17 +239,19 @@ class Hand:
                 self._drop()
         label, words = self._desk.address.label, self._desk.address.words(error)
         if isinstance(error, _CLASH) and clashes > MOST_CLASHES:
-            raise StoreWriteError(f"others were in the way {clashes} times in the database {label}: {words}") from error
+            raise StoreWriteError(
+                f"gave up after {clashes} conflicting transactions in the database {label}: {words}"
+            ) from error
         if isinstance(
             error, (psycopg.DataError, errors.ProgramLimitExceeded)
         ):  # a value, or a name too long for an index
-            raise InvalidInputError(f"the database {label} cannot hold this: {words}") from error
+            raise InvalidInputError(f"the database {label} cannot store this value: {words}") from error
         if not isinstance(error, (*_CLASH, *_PASSING)):
             raise StoreFileError(f"the database {label} cannot be used: {words}") from error
 
     def _gave_up(self, job: PostgresJob, problem: Exception) -> StoreError:
         label, words = self._desk.address.label, self._desk.address.words(problem)
         if job.is_read:
-            return StoreUnavailableError(f"the database {label} did not answer in time: {words}")
+            return StoreUnavailableError(f"the database {label} did not respond in time: {words}")
         kind = StoreFullError if isinstance(problem, errors.DiskFull) else StoreWriteError
-        return kind(f"the database {label} cannot be written now: {words}")
+        return kind(f"the database {label} cannot be written at the moment: {words}")

@@ -115,7 +115,7 @@ class Listener:
                 self._listen()
                 pause = 0.05
             except (psycopg.Error, Lost, StoreError) as error:
-                log.debug("the store does not hear of others for now: %s", self._address.words(error))
+                log.debug("the store receives no notifications at the moment: %s", self._address.words(error))
             self._is_listening.clear()
             if not self._is_stopped:
                 self._rest(pause)

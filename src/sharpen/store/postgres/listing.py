@@ -109,7 +109,7 @@ class RolloutLists(UnitOfWork):
         statuses: dict[str, str] = dict(self.rows(_STATUSES, [findable(each) for each in rollout_ids]))
         for rollout_id in rollout_ids:
             if rollout_id not in statuses:
-                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+                raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
         return [rollout_id for rollout_id in rollout_ids if statuses[rollout_id] not in FINISHED]
 
 

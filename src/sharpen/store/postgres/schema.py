@@ -161,7 +161,7 @@ def open_schema(connection: "Connection[Any]", label: str, *, read_only: bool) -
     version = _version_of(connection, label, name)
     if read_only and not version:
         raise StoreFileError(
-            f"there is no store in schema {name!r} of the database {label}: name one that has been used"
+            f"schema {name!r} of the database {label} has no store: choose a schema with a store to read it"
         )
     if version < len(MIGRATIONS) and not read_only:
         _migrate(connection, label, name, key)
@@ -177,7 +177,7 @@ def _schema_of(connection: "Connection[Any]", label: str) -> tuple[str, int]:
     if found is None or found[0] is None:
         shown = connection.execute("SHOW search_path").fetchone()
         raise StoreFileError(
-            f"the database {label} has none of the schemas {shown[0] if shown else ''!r} that the search_path names: "
+            f"the database {label} has none of the schemas in its search_path ({shown[0] if shown else ''!r}): "
             "create one with CREATE SCHEMA"
         )
     return str(found[0]), int(found[1])
@@ -191,7 +191,7 @@ def _version_of(connection: "Connection[Any]", label: str, name: str) -> int:
     if "meta" not in tables:
         if clash := sorted(tables & _TABLES):
             raise StoreFileError(
-                f"schema {name!r} of the database {label} has tables of another program ({', '.join(clash)}): "
+                f"schema {name!r} of the database {label} contains tables of another program ({', '.join(clash)}): "
                 "choose another schema (?options=-csearch_path%3Dname)"
             )
         return 0
@@ -199,8 +199,8 @@ def _version_of(connection: "Connection[Any]", label: str, name: str) -> int:
     version = int(found[0]) if found else 0
     if version > len(MIGRATIONS):
         raise StoreFileError(
-            f"the store in schema {name!r} of the database {label} has version {version}, and this Sharpen knows up to "
-            f"{len(MIGRATIONS)}: upgrade Sharpen"
+            f"the store in schema {name!r} of the database {label} has version {version}, but this Sharpen supports "
+            f"up to {len(MIGRATIONS)}: upgrade Sharpen"
         )
     return version
 

@@ -171,9 +171,9 @@ class Session:
             elif answer.status == pq.ExecStatus.FATAL_ERROR:
                 failed = failed or answer
             if self._next_or_none() is not None:
-                raise OperationalError("two answers to one statement")
+                raise OperationalError("the server sent two results for one statement")
         if self._next().status != pq.ExecStatus.PIPELINE_SYNC:
-            raise OperationalError("the answers do not end where they should")
+            raise OperationalError("the server sent more results than expected")
         self._pg.exit_pipeline_mode()
         if failed is not None:
             raise self._error(failed, [])
@@ -190,7 +190,7 @@ class Session:
         pg = self._pg
         while pg.is_busy():
             if not self._readable.poll(ANSWER_SECONDS * 1000):
-                raise OperationalError(f"the server has not answered for {ANSWER_SECONDS} s")
+                raise OperationalError(f"the server has not responded for {ANSWER_SECONDS} s")
             pg.consume_input()
         return pg.get_result()
 

@@ -59,12 +59,19 @@ class PostgresLedger(StoreRules):
 
 
 class PostgresStore(LocalStore):
-    """A durable store in a PostgreSQL database (`postgresql://user:password@host:5432/database`).
+    """A durable store in a PostgreSQL database. Several processes and store servers can use it at once.
 
-    Its tables stand in the first schema of the `search_path`; `?options=-csearch_path%3Dname` chooses another one.
-    When the database cannot be reached or written for `busy_seconds`, `StoreWriteError` is raised; spans and
-    completions are kept in memory up to `max_kept_bytes` and written as soon as it is possible again.
-    `read_only` is for looking at a store: nothing is changed, and writes raise `StoreWriteError`.
+    When the database cannot be written, calls raise `StoreWriteError`; spans and completions are buffered in memory
+    and written as soon as possible.
+
+    Args:
+        database_url: `postgresql://user:password@host:5432/database`. The tables are in the first schema of the
+            `search_path`; `?options=-csearch_path%3Dname` chooses another one.
+        n_connections: The number of connections.
+        busy_seconds: How long to try to reach and write the database before a call fails.
+        max_kept_bytes: The size of the buffer for spans and completions.
+        clock: The time in seconds since 1970.
+        read_only: Whether to open the store for reading only; writes then raise `StoreWriteError`.
     """
 
     def __init__(
@@ -114,7 +121,7 @@ class PostgresStore(LocalStore):
                     time.sleep(STARTING_PAUSE_SECONDS)
                     continue
                 raise StoreUnavailableError(
-                    f"the store in the database {self.address.label} cannot be opened: {self.address.words(error)}"
+                    f"cannot open the store in the database {self.address.label}: {self.address.words(error)}"
                 ) from None
         self.store_id, self._schema_key = opened.store_id, opened.key
 
@@ -150,19 +157,19 @@ class PostgresStore(LocalStore):
 
     def _hand_in(self, job: PostgresJob) -> None:
         if os.getpid() != self._pid:
-            raise StoreError(f"{self!r} was opened in another process, and its threads are there: open it here anew")
+            raise StoreError(f"{self!r} was opened in another process: open it again in process {os.getpid()}")
         if not self._pool.submit(job):
             raise StoreError(f"the store in the database {self.address.label} is closed")
 
     def _check_writable(self, name: str) -> None:
         if self.is_read_only:
             raise StoreWriteError(
-                f"{name} would write, but the database {self.address.label} was opened to be read only: "
-                "open it without read_only"
+                f"{name} writes, but the database {self.address.label} was opened with read_only=True: "
+                "open it without that"
             )
 
     async def prune(self, older_than: float) -> int:
-        """Delete rollouts that finished more than `older_than` seconds ago, some in each transaction; how many."""
+        """Delete rollouts that finished more than `older_than` seconds ago, in batches; return how many."""
         pruned = 0
         while True:
             gone: int = await self._write("prune", older_than)
@@ -200,7 +207,7 @@ class PostgresStore(LocalStore):
                     if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
                         kept.error = error  # nothing that comes later mends it
                         continue
-                    log.debug("finished work still waits: %s", error)
+                    log.debug("finished work stays buffered: %s", error)
                     return
                 except Exception as error:  # noqa: BLE001 - refused, whatever it is: what comes after must not wait for it
                     kept.error = error
@@ -286,7 +293,7 @@ class PostgresStore(LocalStore):
 
     @property
     def kept_bytes(self) -> int:
-        """How much finished work waits in memory for a database that cannot be written."""
+        """The bytes of finished work buffered in memory because the database cannot be written."""
         return self._kept.size
 
     # -- the end -------------------------------------------------------------------------------------
@@ -302,9 +309,11 @@ class PostgresStore(LocalStore):
             if not self.is_read_only:
                 self._write_now("write_worker_times", self._worker_times.snapshot())
         except StoreError as error:
-            log.warning("the store was closed before everything was written: %s", error)
+            log.warning("the store was closed before all data was written: %s", error)
         if self._kept.jobs:
-            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+            log.error(
+                "lost %d bytes of finished work: the store was closed before they could be written", self._kept.size
+            )
         self._abandoned.detach()
         self.listener.stop()
         self._pool.stop()

@@ -49,7 +49,7 @@ class Bodies:
         answers = self._connection.at_once(*(("HGET", key(f"body:{name}"), "d") for name in wanted))
         for name, body in zip(wanted, answers, strict=True):
             if body is None:
-                raise ChangedMeanwhileError(f"the task {name} has gone")
+                raise ChangedMeanwhileError(f"the task {name} was deleted")
             self._keep(name, body)
         return dict(zip(wanted, answers, strict=True))
 

@@ -47,8 +47,8 @@ SCHEMES = ("redis", "rediss", "unix")
 SOCKET_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 _UNREADABLE = (
-    "the address of a Redis store cannot be read: give redis://user:password@host:6379/0, with a number as the port, "
-    "and with signs that have a meaning in URLs (such as / ? # @ [) written as %2F and so on"
+    "the Redis URL is not valid: use redis://user:password@host:6379/0 with a number as the port, and percent-encode "
+    "special characters (/ ? # @ [), for example / as %2F"
 )
 _FULL = re.compile(r"\b(OOM|maxmemory)\b")
 _NOT_WRITABLE = re.compile(r"\b(MISCONF|READONLY|NOREPLICAS|read only replica)\b")
@@ -65,7 +65,7 @@ class _Wire(redis.Connection):
         sock = super()._connect()  # type: ignore[no-untyped-call]
         if sock.getsockname() == sock.getpeername():
             sock.close()
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError("connection refused")
         return sock
 
 
@@ -94,7 +94,7 @@ class Address:
             )
         except (ValueError, TypeError, AttributeError) as error:
             words = self.without_secrets(str(error))
-            raise InvalidInputError(f"the address {self.text!r} of a Redis store is wrong: {words}") from None
+            raise InvalidInputError(f"the Redis URL {self.text!r} is not valid: {words}") from None
 
     def without_secrets(self, words: str) -> str:
         for secret in self._secrets:
@@ -111,8 +111,8 @@ def _read(url: object) -> tuple[str, SplitResult]:
     scheme, sign, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     if not sign or scheme.lower() not in SCHEMES:
         raise InvalidInputError(
-            f"the address of a Redis store begins with redis://, rediss:// or unix://, "
-            f"for example redis://localhost:6379/0, not with {_beginning(url)!r}"
+            f"the Redis URL begins with {_beginning(url)!r}: use redis://, rediss:// or unix://, "
+            "for example redis://localhost:6379/0"
         )
     text = f"{scheme.lower()}://{rest}"
     try:
@@ -217,15 +217,15 @@ class Connection:
         """The same in our words, without any password."""
         where, words = f"Redis at {self.address.text}", self.address.without_secrets(str(error))
         if isinstance(error, AuthenticationError | AuthorizationError):
-            return StoreError(f"{where} refuses the user or the password of the address: {words}")
+            return StoreError(f"{where} rejected the user or the password in its URL: {words}")
         if isinstance(error, NoPermissionError):
-            return StoreError(f"the user of the address may not do what the store needs in {where}: {words}")
+            return StoreError(f"the user in the URL lacks permissions that a store needs in {where}: {words}")
         if isinstance(error, RedisConnectionError | RedisTimeoutError):
-            return StoreUnavailableError(f"{where} does not answer: {words}")
+            return StoreUnavailableError(f"{where} does not respond: {words}")
         if _FULL.search(words):
-            return StoreFullError(f"{where} has no memory left: {words}")
+            return StoreFullError(f"{where} is out of memory: {words}")
         if _NOT_WRITABLE.search(words):
-            return StoreWriteError(f"{where} cannot be written now: {words}")
+            return StoreWriteError(f"{where} cannot be written at the moment: {words}")
         return StoreError(f"{where} failed: {words}")
 
     def close(self) -> None:

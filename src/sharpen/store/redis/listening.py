@@ -35,7 +35,7 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
         self._is_stopped = threading.Event()
-        self._next_wait, self._why = 0.0, "the server has not answered"
+        self._next_wait, self._why = 0.0, "the server has not responded"
 
     def ensure(self) -> None:
         """Listen from now on. Where that takes too long, the slow look around has to do meanwhile.
@@ -50,7 +50,7 @@ class Listener:
                 self._thread.start()
         if time.monotonic() >= self._next_wait and not self._is_ready.wait(READY_SECONDS):
             self._next_wait = time.monotonic() + NO_WAIT_SECONDS
-            log.warning("nothing can be heard of news yet, and who waits looks once a second: %s", self._why)
+            log.warning("no notifications from Redis yet; waiting calls poll once a second: %s", self._why)
 
     def _run(self) -> None:
         while not self._is_stopped.is_set():
@@ -59,7 +59,7 @@ class Listener:
             except redis.RedisError as error:
                 self._why = self._connection.address.without_secrets(str(error))
                 if self._is_ready.is_set():
-                    log.info("the connection that hears of news has broken, and is made again: %s", self._why)
+                    log.info("lost the connection for notifications from Redis; reconnecting: %s", self._why)
                 self._is_ready.clear()
                 self._is_stopped.wait(PAUSE_SECONDS)
 
@@ -81,7 +81,7 @@ class Listener:
         try:
             self._on_message(message)
         except (ValueError, msgspec.DecodeError):
-            log.warning("a message on %s is none of a store's, and is passed over", self._channel)
+            log.warning("ignored a message on %s that no store sent", self._channel)
 
     def stop(self) -> None:
         """End the thread, with a message that says nothing."""
@@ -93,7 +93,7 @@ class Listener:
             try:
                 self._connection.client.publish(self._channel, b"")
             except redis.RedisError:
-                log.debug("the server has gone, and the listener notices that by itself")
+                log.debug("the server cannot be reached; the listener stops by itself")
         thread.join(LISTEN_SECONDS + 1)
 
 

@@ -14,32 +14,32 @@ OLDEST = (6, 2)
 LAYOUT = 1
 
 NOT_LOGGED = (
-    "{where} keeps no log of what it does (appendonly no). If it crashes or is restarted, everything since its last "
-    "snapshot is lost, and all of it where it makes none: rollouts, spans, rewards, and work in progress. "
+    "{where} has no append-only file (appendonly no). If it crashes or restarts, everything since its last snapshot is "
+    "lost (without snapshots, everything): rollouts, spans, rewards and work in progress. "
     "Start it with --appendonly yes to keep them"
 )
 EVERY_SECOND = (
-    "{where} writes its log to disk once a second (appendfsync everysec): a crash of redis-server alone loses nothing "
-    "that was answered, and a loss of power up to the last second. appendfsync always loses nothing"
+    "{where} syncs its append-only file once a second (appendfsync everysec): a crash of redis-server loses no "
+    "acknowledged write, a loss of power up to one second of writes. Use appendfsync always to lose nothing"
 )
-ALWAYS = "{where} writes its log to disk before it answers (appendfsync always): a crash loses nothing"
+ALWAYS = "{where} syncs its append-only file before it responds (appendfsync always): a crash loses nothing"
 NEVER = (
-    "{where} leaves it to the system when its log gets to disk (appendfsync no): a crash of redis-server alone loses "
-    "nothing that was answered, and a loss of power the last half minute or so. appendfsync always loses nothing"
+    "{where} lets the operating system sync its append-only file (appendfsync no): a crash of redis-server loses no "
+    "acknowledged write, a loss of power about 30 seconds of writes. Use appendfsync always to lose nothing"
 )
 NOT_TOLD = (
-    "{where} does not let this user read its settings (CONFIG GET), so nobody can say here what a crash would lose: "
-    "without --appendonly yes it is everything since the last snapshot"
+    "{where} does not allow this user to read its settings (CONFIG GET), so it is unknown what a crash would lose: "
+    "without --appendonly yes, everything since the last snapshot"
 )
 EVICTS = (
-    "{where} deletes keys by itself when its memory is full (maxmemory-policy {policy}), and rollouts would go without "
-    "a word. Set maxmemory-policy noeviction"
+    "{where} evicts keys when its memory is full (maxmemory-policy {policy}), which silently deletes rollouts. "
+    "Set maxmemory-policy noeviction"
 )
 
 
 def check_prefix(prefix: Any) -> str:
     if not isinstance(prefix, str) or not re.fullmatch(r"[^\s{}]{1,100}", prefix):
-        raise InvalidInputError(f"prefix is {prefix!r}: use 1 to 100 characters without spaces and braces")
+        raise InvalidInputError(f"prefix is {prefix!r}: use a string of 1 to 100 characters without spaces and braces")
     return prefix
 
 
@@ -49,7 +49,7 @@ def check_server(connection: Connection) -> None:
     found = str(connection.again(lambda: connection.client.info("server")).get("redis_version", "0"))
     if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise StoreError(f"{where} is version {found}: a store needs {oldest} or newer")
+        raise StoreError(f"{where} is version {found}: version {oldest} or newer is required")
     connection.again(lambda: _load_scripts(connection, where))
 
 
@@ -59,7 +59,7 @@ def _load_scripts(connection: Connection, where: str) -> None:
     except ResponseError as error:
         words = connection.address.without_secrets(str(error))
         raise StoreError(
-            f"{where} runs no scripts for this user, and a store needs them (SCRIPT, EVALSHA): {words}"
+            f"{where} does not allow this user to run scripts (SCRIPT, EVALSHA), which a store needs: {words}"
         ) from None
 
 
@@ -68,7 +68,7 @@ def check_rights(connection: Connection) -> None:
     missing = [_text(each) for each in connection.run(TRIAL)]
     if missing := missing + connection.again(lambda: _unheard(connection)):
         where, words = f"Redis at {connection.address.text}", "; ".join(missing)
-        raise StoreError(f"the user of the address may not do what a store needs in {where}: {words}")
+        raise StoreError(f"the user in the URL lacks permissions that a store needs in {where}: {words}")
 
 
 def _unheard(connection: Connection) -> list[str]:
@@ -87,16 +87,16 @@ def open_store(connection: Connection, *, read_only: bool) -> str:
     key, where = connection.key("meta"), f"{connection.root[1:-2]!r} in Redis at {connection.address.text}"
     (kind,) = connection.at_once(("TYPE", key))
     if kind not in (b"hash", b"none"):
-        raise StoreFileError(f"the prefix {where} holds something that is no store: give another prefix")
+        raise StoreFileError(f"the prefix {where} is used by something other than a store: choose another prefix")
     if not read_only:
         connection.at_once(("HSETNX", key, "layout", LAYOUT), ("HSETNX", key, "store_id", new_id("st")))
     layout, store_id = connection.at_once(("HMGET", key, "layout", "store_id"))[0]
     if layout is None or store_id is None:
-        raise StoreFileError(f"there is no store under the prefix {where}, and it was opened to be read only")
+        raise StoreFileError(f"no store exists under the prefix {where}: open it without read_only=True to create one")
     if int(layout) > LAYOUT:
         raise StoreFileError(
-            f"the store under the prefix {where} has layout {int(layout)}, and this version of Sharpen knows {LAYOUT}: "
-            "use a newer one"
+            f"the store under the prefix {where} has layout {int(layout)}, but this Sharpen supports up to {LAYOUT}: "
+            "upgrade Sharpen"
         )
     found: str = store_id.decode()
     return found

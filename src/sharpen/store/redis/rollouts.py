@@ -206,13 +206,13 @@ class RolloutTables(UnitOfWork):
     def unfinished(self, rollout_ids: Sequence[str]) -> list[str]:
         for rollout_id in rollout_ids:
             if not is_text(rollout_id):
-                raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+                raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
         left = []
         for start in range(0, len(rollout_ids), WINDOW):
             part = rollout_ids[start : start + WINDOW]
             for rollout_id, status in zip(part, self.connection.run(STATUSES, *part), strict=True):
                 if status is None:
-                    raise UnknownIdError(f"there is no rollout {rollout_id!r}")
+                    raise UnknownIdError(f"rollout {rollout_id!r} does not exist")
                 if status.decode() not in FINISHED:
                     left.append(rollout_id)
         return left
@@ -270,7 +270,7 @@ class RolloutTables(UnitOfWork):
 
     def see_request(self, request_id: str, found: bytes | None) -> None:
         if found == b"HELD":
-            raise ChangedMeanwhileError(f"somebody else is just answering request {request_id!r}")
+            raise ChangedMeanwhileError(f"request {request_id!r} is being processed by another client")
         if found is None:
             self._held[f"request {request_id}"] = None
         self._requests[request_id] = [] if found is None else msgspec.json.decode(found)

@@ -87,7 +87,7 @@ class Session:
                 if not self._is_applied:
                     self._ledger.take_events()
             if time.monotonic() > end:
-                raise StoreWriteError("others have changed the same rollouts all the time: try again later")
+                raise StoreWriteError(f"gave up after {tries + 1} conflicting transactions: try again later")
             tries += 1
             time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.001 * tries)))
 
@@ -102,7 +102,7 @@ class Session:
             change = self._tables.take_change(events.queued, events.finished)
             self._is_applied = change is None or self._apply(change)
         except ChangedMeanwhileError:
-            log.debug("something that was read has changed meanwhile: it is read again")
+            log.debug("a value changed while it was used; retrying")
         except StoreError:
             raise
         except Exception:
@@ -115,7 +115,7 @@ class Session:
         try:
             self._tables.release(is_written=self._is_applied)
         except StoreError as error:
-            log.info("rollouts that were held are free again only after a short while: %s", error)
+            log.info("locked rollouts will be released after a short delay: %s", error)
 
     def _apply(self, change: bytes) -> bool:
         self._number += 1

@@ -54,7 +54,7 @@ class SpanTables(RolloutTables):
         assert isinstance(rollout, Record)
         for span in spans:
             if not is_text(span.span_id):
-                raise InvalidInputError(f"span_id is {span.span_id!r}: use a text that can be written as UTF-8")
+                raise InvalidInputError(f"span_id is {span.span_id!r}: use a string that can be encoded as UTF-8")
         if not rollout.spans:  # the first spans of a rollout are new
             return [True] * len(spans)
         known = self._known_spans.setdefault(attempt.attempt_id, {})

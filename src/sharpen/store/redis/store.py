@@ -35,12 +35,21 @@ IN_OTHER_HANDS_SECONDS = 0.05
 
 
 class RedisLightningStore(LocalStore):
-    """A store in Redis 6.2 or newer, under keys that begin with `{prefix}:`.
+    """A store in Redis 6.2 or newer. Several processes and store servers can use it at once.
 
-    What a crash of the server would lose is logged at the start, and stands in `durability`. A lost connection is
-    made again for `busy_seconds`; after that `StoreWriteError` is raised, and spans and completions are kept in
-    memory up to `max_kept_bytes` and written as soon as it is possible again. With `thread_safe=False` the store
-    belongs to one thread and talks to Redis in it, which spares a near server the way through another thread.
+    What a crash of the server would lose is logged at the start and described in `durability`. When the server cannot
+    be written, calls raise `StoreWriteError`; spans and completions are buffered in memory and written as soon as
+    possible.
+
+    Args:
+        url: `redis://user:password@host:6379/0`, `rediss://…` for TLS or `unix://…` for a socket.
+        thread_safe: Whether the store can be used from several threads. With False it belongs to one thread, which is
+            faster if the server is near.
+        prefix: The name of the store; its keys begin with `{prefix}:`.
+        busy_seconds: How long to try to reach and write the server before a call fails.
+        max_kept_bytes: The size of the buffer for spans and completions.
+        clock: The time in seconds since 1970.
+        read_only: Whether to open the store for reading only; writes then raise `StoreWriteError`.
     """
 
     def __init__(
@@ -99,12 +108,12 @@ class RedisLightningStore(LocalStore):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the store is only looked at."""
+        """Whether the store was opened for reading only."""
         return self._is_read_only
 
     @property
     def kept_bytes(self) -> int:
-        """How much finished work waits in memory for a server that cannot be written."""
+        """The bytes of finished work buffered in memory because the server cannot be written."""
         return self._kept.size
 
     @property
@@ -134,7 +143,7 @@ class RedisLightningStore(LocalStore):
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
-            raise StoreError(f"{self!r} was opened in another process, and its threads are there: open it here anew")
+            raise StoreError(f"{self!r} was opened in another process: open it again in process {os.getpid()}")
         if self._is_closed:
             raise StoreError(f"{self!r} is closed")
         self._check_whole()
@@ -161,7 +170,7 @@ class RedisLightningStore(LocalStore):
 
     def _check_writable(self, name: str) -> None:
         if self._is_read_only:
-            raise StoreWriteError(f"{name} would write, but {self!r} was opened to be read only: open it without that")
+            raise StoreWriteError(f"{name} writes, but {self!r} was opened with read_only=True: open it without that")
 
     def _commit(self, jobs: Sequence[Job]) -> None:
         self._news.before_claiming()
@@ -216,7 +225,8 @@ class RedisLightningStore(LocalStore):
         if self._is_read_only and store_id is None:
             return  # whoever writes there says what happened
         raise StoreFileError(
-            f"{self!r} has lost everything: it was emptied, or restarted without its log (--appendonly yes keeps it)"
+            f"{self!r} has lost its data: Redis was flushed, or restarted without its append-only file; start it with "
+            "--appendonly yes to keep the data"
         )
 
     def _look_at_next_deadline(self) -> None:
@@ -242,7 +252,9 @@ class RedisLightningStore(LocalStore):
         if self._kept.jobs:
             self._commit([])
         if self._kept.jobs:
-            log.error("%d bytes of finished work are lost: the store was closed before it could write", self._kept.size)
+            log.error(
+                "lost %d bytes of finished work: the store was closed before they could be written", self._kept.size
+            )
         self._is_closed = True
         self._end()
 
@@ -255,7 +267,7 @@ def _read_whole(tables: RedisTables, read: Callable[[], Any]) -> Any:
             return read()
         except ChangedMeanwhileError as error:
             if is_last:
-                raise StoreError(f"it changes faster than it can be read: {error}") from None
+                raise StoreError(f"gave up after {READ_TRIES} reads of data that kept changing: {error}") from None
     return None
 
 

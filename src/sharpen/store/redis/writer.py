@@ -31,7 +31,7 @@ class Writer:
         job.future = job.loop.create_future()
         with self._is_there_work:
             if self._is_stopped:
-                raise StoreError("the store was closed before this could be written")
+                raise StoreError("the store was closed before the write")
             self._jobs.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sharpen-redis-writer", daemon=True)
@@ -78,7 +78,7 @@ def _resolve(jobs: Sequence[Job]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve_here, answered)
         except RuntimeError:
-            log.debug("a loop has closed before %d of its writes were answered", len(answered))
+            log.debug("an event loop closed before it received the results of %d writes", len(answered))
 
 
 def _resolve_here(jobs: Sequence[Job]) -> None:
