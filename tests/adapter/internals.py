@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.adapter.selection import for_models
+    from sharpen.adapter.base import for_models
     from sharpen.adapter.tree import build_tree, repair_hierarchy, roots
 
 __getattr__ = imports_on_use(__file__)

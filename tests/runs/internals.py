@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.runs.full_disk import naming_full_disk
-    from sharpen.runs.lock import served
+    from sharpen.runs.folder import naming_full_disk, served
 
 __getattr__ = imports_on_use(__file__)

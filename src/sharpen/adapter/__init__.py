@@ -1,9 +1,8 @@
-"""Adapters: from spans to what algorithms consume, triplets and conversations."""
+"""Adapters turn spans into what algorithms consume: triplets and conversations."""
 
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
 from .messages import OpenAIMessages, TraceToMessages
-from .rewards import RewardMatchPolicy
-from .triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTriplet
+from .triplets import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTriplet
 
 __all__ = [
     "Adapter",

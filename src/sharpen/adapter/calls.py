@@ -1,7 +1,7 @@
-"""LLM calls in a trace: which spans are one, and which of them belong to the agent in question.
+"""LLM calls in a trace: which spans are calls, and which of them belong to the agent in question.
 
-One call may be seen several times: by two instrumentations, one inside the other, and by the gateway. It still counts
-once; its place is that of the agent's own span, and what one span does not know is read from the others.
+One call may be recorded several times: by two instrumentations, one inside the other, and by the gateway. It still
+counts once; its place is that of the agent's own span, and attributes missing from one span are read from the others.
 """
 
 import re
@@ -12,8 +12,7 @@ from typing import Any
 from ..chat.attributes import read_json
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes, LightningSpanAttributes
 from ..types import Span
-from .rewards import reward_of
-from .tree import SpanNode
+from .tree import SpanNode, reward_of
 
 OPERATION_NAME = "gen_ai.operation.name"
 RESPONSE_ID = "gen_ai.response.id"
@@ -21,7 +20,7 @@ AGENT_NAME = "gen_ai.agent.name"
 
 LLM_OPERATIONS = ("chat", "text_completion", "generate_content")
 _KNOWN_SPAN_NAME = re.compile(r"openai\.chat\.completion")
-# Ours first, then the spelling that other recorders use.
+# Our name first, then that of other recorders.
 PROMPT_TOKEN_IDS = (LightningLLMAttributes.PROMPT_TOKEN_IDS.value, "prompt_token_ids")
 RESPONSE_TOKEN_IDS = (LightningLLMAttributes.RESPONSE_TOKEN_IDS.value, "response_token_ids")
 RESPONSE_LOGPROBS = (LightningLLMAttributes.RESPONSE_LOGPROBS.value, "response_logprobs")
@@ -29,20 +28,25 @@ RESPONSE_LOGPROBS = (LightningLLMAttributes.RESPONSE_LOGPROBS.value, "response_l
 IS_COMPLETE = LightningLLMAttributes.IS_COMPLETE.value
 _REQUEST_MODEL = "gen_ai.request.model"
 _PREVIOUS_RESPONSE_ID = LightningLLMAttributes.PREVIOUS_RESPONSE_ID.value
-# A span with any of these has heard from the model.
-_SAID = (*RESPONSE_TOKEN_IDS, "gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
+# A span with any of these has a response of the model.
+_RESPONSE_KEYS = (
+    *RESPONSE_TOKEN_IDS,
+    "gen_ai.output.messages",
+    "gen_ai.completion.0.role",
+    "gen_ai.completion.0.content",
+)
 
 Rule = Callable[[Span], bool]
 
 
 @dataclass(eq=False, slots=True)
 class LLMCall:
-    """One LLM call: its place in the tree, and every span that tells about it."""
+    """One LLM call: its place in the tree, and every span that describes it."""
 
     node: SpanNode
     spans: list[Span] = field(default_factory=list)
     agent_name: str | None = None
-    # The call whose answer this one goes on from, where the API remembers it.
+    # The call whose response this one continues, if the API keeps conversations.
     previous: "LLMCall | None" = None
     # The call before this one in the order of time.
     before: "LLMCall | None" = None
@@ -52,16 +56,16 @@ class LLMCall:
         return next(filter(None, map(_response_id, self.spans)), None)
 
     def read(self, *keys: str) -> Any:
-        """The value of the first of these attributes that any of the spans has."""
+        """Return the value of the first of these attributes that any of the spans has."""
         present = ((span, key) for key in keys for span in self.spans if key in span.attributes)
         return next((value for span, key in present if (value := read_json(span, key))), None)
 
     def written(self, key: str) -> Any:
-        """The attribute as it was written, by the first of the spans that has it."""
+        """Return the attribute of the first span that has it, not parsed."""
         return next((span.attributes[key] for span in self.spans if key in span.attributes), None)
 
     def choices(self, *keys: str) -> list[list[Any]]:
-        """Lists of token ids or log-probabilities, one for each choice."""
+        """Return lists of token ids or log-probabilities, one for each choice."""
         value = self.read(*keys)
         if not isinstance(value, list):
             return []
@@ -70,13 +74,13 @@ class LLMCall:
         return [list(each) if isinstance(each, list) else [] for each in value]
 
     def numbers(self, *keys: str) -> list[Any]:
-        """The same of the first choice."""
+        """Return the list of the first choice."""
         found = self.choices(*keys)
         return found[0] if found else []
 
     @property
     def model(self) -> str | None:
-        """The name that was asked for; as the gateway knows it, where it saw the call."""
+        """The name of the requested model; the gateway's name, if the gateway recorded the call."""
         spans = sorted(self.spans, key=lambda span: span.name != SHARPEN_LLM_CALL)
         return next((str(span.attributes[_REQUEST_MODEL]) for span in spans if _REQUEST_MODEL in span.attributes), None)
 
@@ -85,9 +89,9 @@ class LLMCall:
         """Whether it ended in an error before there was a response."""
         if any(span.status.status_code != "ERROR" for span in self.spans):
             return False
-        if any(key in span.attributes for span in self.spans for key in _SAID):
+        if any(key in span.attributes for span in self.spans for key in _RESPONSE_KEYS):
             return False
-        # A stream that was cut at once has an id, but said nothing.
+        # A stream that was cut at once has an id, but no content.
         return self.response_id is None or any(span.attributes.get(IS_COMPLETE) is False for span in self.spans)
 
 
@@ -95,25 +99,25 @@ class LLMCall:
 
 
 def is_llm_call(span: Span) -> bool:
-    """By the name of its GenAI operation, or by the span name that is known from older recorders."""
+    """Whether the span has the GenAI operation of a call, or a span name known from older recorders."""
     return span.attributes.get(OPERATION_NAME) in LLM_OPERATIONS or _KNOWN_SPAN_NAME.search(span.name) is not None
 
 
 def is_gateway_call(span: Span) -> bool:
-    """A call as the gateway records it: by its name, or by the token ids, which only a gateway knows."""
+    """Whether the gateway recorded the span: it has the gateway's name, or token ids, which only a gateway knows."""
     if any(key in span.attributes for key in RESPONSE_TOKEN_IDS):
         return True
-    # The gateway writes its embeddings under the same name; nothing is sampled there.
+    # The gateway records embeddings under the same name; nothing is sampled there.
     return span.name == SHARPEN_LLM_CALL and span.attributes.get(OPERATION_NAME) != "embeddings"
 
 
-def tells_of_a_call(span: Span, rule: Rule) -> bool:
-    """Whether the rule or any of the usual ones knows the span."""
+def describes_call(span: Span, rule: Rule) -> bool:
+    """Whether the rule or any of the usual ones accepts the span."""
     return rule(span) or is_llm_call(span) or is_gateway_call(span)
 
 
-def named(pattern: str) -> Rule:
-    """The rule that a pattern for span names stands for."""
+def matches_name(pattern: str) -> Rule:
+    """Return a rule that accepts spans by a regular expression for their names."""
     matches = re.compile(pattern).search
     return lambda span: matches(span.name) is not None
 
@@ -122,7 +126,7 @@ def named(pattern: str) -> Rule:
 
 
 def find_calls(nodes: Sequence[SpanNode], rule: Rule) -> list[LLMCall]:
-    """The calls that the rule knows by any of their spans, in the order of time."""
+    """Return the calls of which the rule accepts any span, in the order of time."""
     calls: dict[int, LLMCall] = {}
     gateway: list[SpanNode] = []
     for node in _candidates(nodes, rule):
@@ -139,14 +143,14 @@ def find_calls(nodes: Sequence[SpanNode], rule: Rule) -> list[LLMCall]:
     return [distinct[position] for position in sorted(distinct)]
 
 
-def _candidates(nodes: Sequence[SpanNode], rule: Rule) -> Iterator[SpanNode]:
-    """Parents come before their children, also where the clock puts them the other way round."""
-    known = [node for node in nodes if tells_of_a_call(node.span, rule)]
-    return iter(sorted(known, key=lambda node: sum(1 for _ in node.ancestors())))
+def _candidates(nodes: Sequence[SpanNode], rule: Rule) -> list[SpanNode]:
+    """Return spans of calls, parents before their children, even if the clock has them the other way round."""
+    known = [node for node in nodes if describes_call(node.span, rule)]
+    return sorted(known, key=lambda node: sum(1 for _ in node.ancestors()))
 
 
 def _same_call_above(node: SpanNode, calls: dict[int, LLMCall]) -> LLMCall | None:
-    """The call of which this span is an inner view: the gateway's, or one with the same response id."""
+    """Return the call above that this span describes too: it is the gateway's, or has the same response id."""
     outer = next((calls[above.position] for above in node.ancestors() if above.position in calls), None)
     if outer is None:
         return None
@@ -156,7 +160,7 @@ def _same_call_above(node: SpanNode, calls: dict[int, LLMCall]) -> LLMCall | Non
 
 
 def _add_gateway_calls(gateway: Sequence[SpanNode], calls: dict[int, LLMCall]) -> None:
-    """Each goes to the call of the agent with the same response id; one that the agent did not record stands alone."""
+    """Add each span to the agent's call with the same response id; one that the agent did not record is a new call."""
     by_id: dict[str, list[LLMCall]] = {}
     for call in sorted(set(calls.values()), key=lambda call: call.node.position):
         if call.response_id is not None:
@@ -175,7 +179,7 @@ def _response_id(span: Span) -> str | None:
 
 
 def link_conversations(calls: Sequence[LLMCall]) -> None:
-    """Let calls know the one they go on from: with some APIs the request only names its answer."""
+    """Set the call that each one continues: with some APIs a request only names the previous response."""
     by_id = {call.response_id: call for call in reversed(calls) if call.response_id is not None}
     for before, call in zip((None, *calls), calls, strict=False):
         call.before = before
@@ -187,14 +191,14 @@ def link_conversations(calls: Sequence[LLMCall]) -> None:
 
 
 def is_in_reward(call: LLMCall) -> bool:
-    """Whether the call was made to find a reward: below a span that carries one."""
+    """Whether the call was made to compute a reward: it is below a span that carries one."""
     return any(reward_of(above.span) is not None for above in call.node.ancestors())
 
 
 def agent_of(call: LLMCall, pattern: str | None) -> str | None:
-    """The name of the nearest agent, or of the nearest that the pattern matches, whose call this is.
+    """Return the name of the nearest agent above the call, or of the nearest that the pattern matches.
 
-    A pattern is held against the names of the spans above, of their agents and of their operations.
+    A pattern is matched against the names of the spans above, of their agents and of their operations.
     """
     names = [[name for span in call.spans for name in _agent_names(span)]]
     names += [_names(above.span, with_spans=pattern is not None) for above in call.node.ancestors()]

@@ -1,7 +1,7 @@
 """The messages of LLM calls, as spans recorded them, and conversations in OpenAI's chat format, ready for fine-tuning.
 
-AgentOps records the tool calls of an answer as spans below the call, and leaves out an earlier answer that was given
-back as the client's own object: both are put back in their place.
+AgentOps records the tool calls of a response as spans below the call, and leaves out an earlier response that was
+passed back as the client's own object: both are put back in their place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ from ..chat.messages import (
     results_apart,
 )
 from ..types import Span
+from .base import LLMCallAdapter
 from .calls import OPERATION_NAME, LLMCall
-from .selection import LLMCallAdapter
 from .tree import SpanNode
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 
 class OpenAIMessages(TypedDict):
-    """One conversation, ending with the model's answer, and the tools that the model was given."""
+    """One conversation, which ends with the model's response, and the tools that the model was given."""
 
     messages: list[OpenAIMessage]
     tools: list[Tool] | None
 
 
 class TraceToMessages(LLMCallAdapter[list[OpenAIMessages]]):
-    """One conversation for every LLM call that counts, in the order of time; for several choices one for each.
+    """One conversation for every LLM call that counts, in the order of time, and for every choice of a call.
 
-    A call whose messages were not recorded gives none.
+    A call whose messages were not recorded has none.
     """
 
     def adapt(self, source: "Sequence[Span] | Sequence[ReadableSpan]", /) -> list[OpenAIMessages]:
@@ -63,31 +63,31 @@ def _conversations(call: LLMCall) -> Iterator[OpenAIMessages]:
     is_batch = call.written(OPERATION_NAME) == "text_completion" and all(each["role"] == "user" for each in prompt)
     if prompt:
         for number, answer in enumerate(answers):
-            # A completion may be asked for several prompts at once; the answers to each stand together.
+            # One completion call may have several prompts; the responses to each come together.
             given = [prompt[number * len(prompt) // len(answers)]] if is_batch else prompt
             yield {"messages": [*given, answer], "tools": _tools(call)}
 
 
 def prompt_messages(call: LLMCall) -> list[Message]:
-    """Return what the model was given, with the conversation that the API remembered; results of tools stand apart."""
+    """Return the prompt, with the conversation that the API kept; results of tools are separate messages."""
     system = openai_contents(parts_of(call.read(INSTRUCTIONS)))
     opening = [Message("system", [], content=joined(system))] if system else []
     return opening + _remembered(call) + _input_messages(call)
 
 
 def response_messages(call: LLMCall) -> list[Message]:
-    """Return what the model answered: one message for each choice."""
+    """Return the response of the model: one message for each choice."""
     found = list(results_apart(read_messages(call.read(OUTPUT), role="assistant")))
     return found or read_flat_messages(_with_tool_spans(call, _flat(call, FLAT_OUTPUT)), role="assistant")
 
 
 def _input_messages(call: LLMCall) -> list[Message]:
     found = list(results_apart(read_messages(call.read(INPUT), role="user")))
-    return found or _with_lost_answers(call, read_flat_messages(_flat(call, FLAT_INPUT), role="user"))
+    return found or _with_lost_responses(call, read_flat_messages(_flat(call, FLAT_INPUT), role="user"))
 
 
 def _remembered(call: LLMCall) -> list[Message]:
-    """Questions and answers before the call, from the first; instructions are not remembered."""
+    """Return the messages before the call, from the first; APIs do not keep instructions."""
     chain: list[LLMCall] = []
     earlier = call.previous
     while earlier is not None and earlier is not call and earlier not in chain:
@@ -97,7 +97,7 @@ def _remembered(call: LLMCall) -> list[Message]:
 
 
 def _tools(call: LLMCall) -> list[Tool] | None:
-    """The tools that the model could call."""
+    """Return the tools that the model could call."""
     found = read_tools(call.read(TOOLS))
     return found or read_tools(next(filter(None, (_flat(call, prefix) for prefix in FLAT_TOOLS)), [])) or None
 
@@ -110,9 +110,10 @@ def _flat(call: LLMCall, prefix: str) -> list[dict[str, Any]]:
 
 
 def _with_tool_spans(call: LLMCall, answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The answers with the tool calls that AgentOps records as spans.
+    """Return the responses with the tool calls that AgentOps records as spans.
 
-    The spans do not say which of several choices they belong to: they go to the only one that ended with tool calls.
+    The spans do not say which of several choices they belong to: they are added to the only one that ended with tool
+    calls.
     """
     called = list(_tool_spans(call, call.node))
     if not called or any("tool_calls" in answer for answer in answers):
@@ -125,19 +126,19 @@ def _with_tool_spans(call: LLMCall, answers: list[dict[str, Any]]) -> list[dict[
     return [*answers[:place], {**answers[place], "tool_calls": called}, *answers[place + 1 :]]
 
 
-def _with_lost_answers(call: LLMCall, messages: list[Message]) -> list[Message]:
-    """Before the result of a tool stands the answer that called it; where it was not recorded, as it was given."""
+def _with_lost_responses(call: LLMCall, messages: list[Message]) -> list[Message]:
+    """Insert the response that called a tool before the tool's result, if the messages lack it."""
     found: list[Message] = []
     known: set[Any] = set()
     for message in messages:
         wanted = None if message.result is None else message.result.id
-        lost = None if wanted is None or wanted in known else _answer_with(call, wanted)
+        lost = None if wanted is None or wanted in known else _response_with(call, wanted)
         found += [message] if lost is None else [lost, message]
         known |= {each.id for part in found[-2:] for each in part.tool_calls}
     return found
 
 
-def _answer_with(call: LLMCall, tool_call_id: Any) -> Message | None:
+def _response_with(call: LLMCall, tool_call_id: Any) -> Message | None:
     earlier = call.before
     while earlier is not None:
         if any(each["id"] == tool_call_id for each in _tool_spans(earlier, earlier.node)):
@@ -147,7 +148,7 @@ def _answer_with(call: LLMCall, tool_call_id: Any) -> Message | None:
 
 
 def _tool_spans(call: LLMCall, node: SpanNode) -> Iterator[dict[str, Any]]:
-    """Below the span of the call, or below another view of the same call."""
+    """Yield the tool calls below the span of the call, or below another span of the same call."""
     for child in node.children:
         attributes = child.span.attributes
         if "tool.call.id" in attributes and attributes.get("tool.name"):

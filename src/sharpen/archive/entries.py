@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..adapter.calls import is_gateway_call, is_llm_call
-from ..adapter.rewards import reward_of
+from ..adapter.tree import reward_of
 from ..chat.wire import json_text
 from ..semconv import (
     AGL_ANNOTATION,

@@ -23,8 +23,8 @@ from ..adapter.calls import (
     link_conversations,
 )
 from ..adapter.messages import prompt_messages, response_messages
-from ..adapter.rewards import RewardMatchPolicy, match_rewards
 from ..adapter.tree import SpanNode, build_tree
+from ..adapter.triplets import RewardMatchPolicy, match_rewards
 from ..chat.messages import Message as ChatMessage, content_text, openai_content
 from ..chat.reading import ResponseReader
 from ..checks import is_int

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import ConfigError, RunError, UnknownIdError, in_words
 from ..runs import runs_root
-from ..runs.lock import FolderLock, is_served
+from ..runs.folder import FolderLock, is_served
 from ..store.sqlite_schema import open_files
 from .catalog import RunEntry
 

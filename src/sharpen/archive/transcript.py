@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..adapter.rewards import reward_of
-from ..adapter.tree import SpanNode, build_tree, roots
+from ..adapter.tree import SpanNode, build_tree, reward_of, roots
 from ..emitter import get_message_value
 from ..emitter.reward import DEFAULT_NAME, get_rewards_from_span
 from ..errors import SpansEvictedError, UnknownIdError

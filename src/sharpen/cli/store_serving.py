@@ -103,7 +103,7 @@ def _run_folder(place: Place) -> Path | None:
 
 def _shown_as_served(place: Place) -> contextlib.AbstractContextManager[None]:
     """Nobody removes a run while its store is served; a folder that is no run's is left alone."""
-    from ..runs.lock import served
+    from ..runs.folder import served
 
     folder = _run_folder(place)
     return served(folder) if folder is not None else contextlib.nullcontext()

@@ -18,7 +18,7 @@ from ..execution.events import ExecutionEvent
 from ..execution.lost_attempts import lose_those_of_the_dead
 from ..files import is_disk_full
 from ..runner.bundle import GatewayReadiness
-from ..runs.full_disk import naming_full_disk
+from ..runs.folder import naming_full_disk
 from ..store import LightningStore
 from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 from .algorithm_store import AlgorithmStore

@@ -13,7 +13,7 @@ import msgspec
 
 from ..algorithm.base import State
 from ..files import read_json, remove_leftovers, write_json
-from ..runs.full_disk import FullDisk
+from ..runs.folder import FullDisk
 from .loop import TrainingLoop
 
 

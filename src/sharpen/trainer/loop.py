@@ -19,7 +19,7 @@ from ..callbacks import Callback, Hook, named, restore_rng, rng_state, run_hook
 from ..callbacks.base import State
 from ..loggers import FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
-from ..runs.full_disk import FullDisk
+from ..runs.folder import FullDisk
 from .loop_parts import make_callbacks, make_loggers
 
 log = logging.getLogger(__name__)

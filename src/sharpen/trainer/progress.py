@@ -21,7 +21,7 @@ from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, with_last_attempt
 from ..errors import StoreError
 from ..files import append_json, read_json, write_json
-from ..runs.full_disk import FullDisk
+from ..runs.folder import FullDisk
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
 from .collector import open_collector

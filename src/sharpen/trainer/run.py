@@ -21,7 +21,7 @@ from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runner.bundle import GatewayReadiness, RunnerBundle
 from ..runs import RunFolder
-from ..runs.full_disk import FullDisk, naming_full_disk
+from ..runs.folder import FullDisk, naming_full_disk
 from ..runs.history import EARLIER, moment
 from ..secrets import hiding
 from ..store import LightningStore

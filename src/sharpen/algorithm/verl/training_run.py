@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...adapter.base import TraceAdapter
+from ...adapter.base import TraceAdapter, for_models
 from ...adapter.messages import TraceToMessages
-from ...adapter.selection import for_models
 from ...errors import ConfigError
 from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic

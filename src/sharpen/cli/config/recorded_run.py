@@ -13,7 +13,7 @@ from ..._version import __version__
 from ...errors import ConfigError
 from ...logging import also_to_file, is_set_up, setup_logging
 from ...runs import RunFolder
-from ...runs.full_disk import FullDisk, naming_full_disk
+from ...runs.folder import FullDisk, naming_full_disk
 from ...runs.history import EARLIER, MOMENT
 from ...secrets import hiding
 from ...trainer.result import RunEnd, RunResult
