@@ -1,4 +1,4 @@
-"""Run folders: where everything that belongs to one run lies, and what a run shows on the screen."""
+"""Run folders, which hold everything that belongs to one run, and what a run shows on the screen."""
 
 from .folder import RunFolder, runs_root
 

@@ -1,44 +1,53 @@
-"""`RunFolder`: the folder of one run.
+"""`RunFolder`: the folder of one run, its lock, and what happens when its disk is full.
 
-A new run never shares a folder with another, and a folder is worked on by one process at a time. What is in it:
+A new run never shares a folder with another, and one process at a time works in a folder: the kernel releases its lock
+when the process dies, however it dies. What is in it:
 
-    store.db         rollouts, attempts, spans, resources (where the run has the default store)
+    store.db         rollouts, attempts, spans, resources (if the run has the default store)
     config.json      the resolved configuration
     run.log          the log of all processes
     metrics.jsonl    progress over time
-    checkpoints/     what the algorithm needs to go on
+    checkpoints/     what the algorithm needs to continue
     result.json      how it ended
 """
 
 import contextlib
+import fcntl
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
-from ..files import append_json, last_json_line, read_json, write_json
+from ..errors import ConfigError, DiskFullError
+from ..files import append_json, is_disk_full, last_json_line, read_json, write_json
 from .history import EARLIER, START, is_of_last_start, moment, number_of_starts, seconds_worked
-from .lock import FolderLock
 
+log = logging.getLogger(__name__)
 VARIABLE = "SHARPEN_RUNS"
 _NAME = re.compile(r"[\w][\w.+-]{0,99}")
 _LOCK = ".lock"
-# What a start leaves that ended before it wrote config.json: no rollout has run by then.
+# Locked while the store of a finished run is served: the run does not continue, but its files are in use.
+SERVED = ".served"
+# A process that lists runs holds the lock of each for a moment, to see whether it is free.
+LOCK_WAIT_SECONDS = 0.2
+WARN_SECONDS = 60.0
+# The files of a start that ended before it wrote config.json: no rollout has run by then.
 _FIRST_FILES = re.compile(r"\.lock|checkpoints|run\.log|train\.yaml|store\.db(-wal|-shm)?|\..+\.tmp")
 
 
 def runs_root() -> Path:
-    """Where runs lie: `SHARPEN_RUNS`, else `runs` in the working directory."""
+    """Return the folder of all runs: `SHARPEN_RUNS`, or `runs` in the working directory."""
     return Path(os.environ.get(VARIABLE) or "runs")
 
 
 class RunFolder:
     """The folder of one run, locked while this object holds it."""
 
-    def __init__(self, path: Path, lock: FolderLock) -> None:
+    def __init__(self, path: Path, lock: "FolderLock") -> None:
         self.path = path
         self._lock = lock
 
@@ -53,9 +62,11 @@ class RunFolder:
         root: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> "RunFolder":
-        """A new folder: exactly `run_dir`, or `<date>-<time>-<name>` below `root`."""
+        """Create a folder: exactly `run_dir`, or `<date>-<time>-<name>` below `root`."""
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"the name of the run is {name!r}: use letters, digits, and . _ + - (it names a folder)")
+            raise ConfigError(
+                f"the name of the run is {name!r}: use letters, digits, and . _ + - (it is the name of a folder)"
+            )
         if run_dir is not None:
             path = _make_exactly(Path(run_dir))
         else:
@@ -65,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunFolder":
-        """The folder of an earlier run, to go on with it."""
+        """Open the folder of an earlier run, to resume it."""
         folder = Path(path).absolute()
         if not folder.is_dir():
             raise ConfigError(f"there is no run to resume at {str(path)!r}: no such folder")
@@ -77,13 +88,15 @@ class RunFolder:
 
     @classmethod
     def last(cls, root: str | os.PathLike[str] | None = None) -> "RunFolder":
-        """The folder of the newest run, of those in which anything happened."""
+        """Open the folder of the newest run in which anything happened."""
         below = Path(root) if root is not None else runs_root()
         found = [path.parent for path in below.glob("*/config.json") if (path.parent / _LOCK).is_file()]
         if not found:
-            raise ConfigError(f"there is no run to resume in {str(below)!r}: give the folder of the run, or start one")
-        worth_it = [path for path in found if not _came_to_nothing(path)]
-        return cls.open(max(worth_it or found, key=_made_at))
+            raise ConfigError(
+                f"there is no run to resume in {str(below)!r}: pass the folder of the run, or start a new one"
+            )
+        worthwhile = [path for path in found if not _did_nothing(path)]
+        return cls.open(max(worthwhile or found, key=_made_at))
 
     @classmethod
     def _locked(cls, path: Path) -> "RunFolder":
@@ -121,7 +134,7 @@ class RunFolder:
         return read_json(self.path / "config.json", kind=dict)
 
     def resumed_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration of a run that is resumed now: when it began, every resume, and the seconds before it."""
+        """Return the configuration of a resumed run: when it began, every resume, and the seconds before this one."""
         before = self.read_config()
         resumed = [*before.get("resumed", []), config["started"]]
         return {**config, "started": before.get("started"), "resumed": resumed, EARLIER: self._seconds_worked(before)}
@@ -133,8 +146,8 @@ class RunFolder:
         return seconds_worked(config, result if is_ended else None, last.get("time")) or 0.0
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """How the last start of the run ended."""
-        has_config = (self.path / "config.json").exists()  # it may have failed before it was written
+        """Save how the last start of the run ended."""
+        has_config = (self.path / "config.json").exists()  # the run may have failed before it was written
         start = number_of_starts(self.read_config() if has_config else {})
         write_json(self.path / "result.json", {**result, START: start})
 
@@ -146,7 +159,7 @@ class RunFolder:
         append_json(self.metrics_path, metrics, is_private=True)
 
     def last_metrics(self, is_wanted: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any]:
-        """The newest line that is whole, of those that are wanted."""
+        """Return the newest complete line, of those that are wanted."""
         return last_json_line(self.metrics_path, is_wanted)
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
@@ -156,9 +169,9 @@ class RunFolder:
         return read_json(self.checkpoint_path, kind=dict) if self.checkpoint_path.exists() else None
 
 
-def _came_to_nothing(path: Path) -> bool:
-    """Whether a run failed before it had a rollout or a checkpoint, for a wrong setting mostly: nobody means to go on
-    with it."""
+def _did_nothing(path: Path) -> bool:
+    """Whether a run failed before it had a rollout or a checkpoint, mostly for a wrong setting: there is nothing to
+    resume."""
     result = path / "result.json"
     found = read_json(result, kind=dict) if result.exists() else {}
     if (path / "checkpoints" / "algorithm.json").exists():
@@ -167,7 +180,7 @@ def _came_to_nothing(path: Path) -> bool:
 
 
 def _made_at(path: Path) -> tuple[float, int]:
-    """When a run began; of several within one second the lock that was made last."""
+    """Return a sort key: when the run began, then when its lock was created."""
     made = (path / _LOCK).stat().st_mtime_ns
     started = moment(read_json(path / "config.json", kind=dict).get("started"))
     return (made / 1e9 if started is None else started), made
@@ -180,35 +193,151 @@ def _make_exactly(path: Path) -> Path:
         found = {each.name for each in path.iterdir()}
         if found and not _is_unused(path, found):
             raise ConfigError(
-                f"run_dir={str(path)!r} is not empty: give a new folder, or fit(..., resume={str(path)!r}) to resume "
-                "the run that is in it"
+                f"run_dir={str(path)!r} is not empty: pass a new folder, or fit(..., resume={str(path)!r}) to resume "
+                "the run in it"
             )
-        with contextlib.suppress(PermissionError):  # a mounted folder of somebody else: its files are private
-            path.chmod(0o700)  # prompts and answers are nobody else's business
+        with contextlib.suppress(PermissionError):  # a mounted folder with another owner: its files are private
+            path.chmod(0o700)  # prompts and responses are private
     except OSError as error:
-        raise ConfigError(f"run_dir={str(path)!r} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"run_dir={str(path)!r} cannot be created: {error.strerror}") from error
     return path
 
 
 def _is_unused(path: Path, names: set[str]) -> bool:
-    """Whether a start of a run made the folder and ended before anything happened in it."""
+    """Whether a run created the folder and ended before anything happened in it."""
     is_ours = _LOCK in names and all(map(_FIRST_FILES.fullmatch, names))
     return is_ours and not any((path / "checkpoints").glob("[!.]*"))
 
 
 def _make_next(root: Path, name: str) -> Path:
-    """Making a folder is atomic, so of two runs that want one name the second sees it and takes the next."""
+    """Create a folder with the next free name; creation is atomic, so two runs never get the same one."""
     number = 1
     while True:
         path = (root / (name if number == 1 else f"{name}-{number}")).absolute()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)  # prompts and answers are nobody else's business
+            path.mkdir(mode=0o700)  # prompts and responses are private
         except FileExistsError:
             if root.exists() and not root.is_dir():
                 raise ConfigError(f"runs cannot be kept in {str(root)!r}: it is not a folder") from None
             number += 1
         except OSError as error:
-            raise ConfigError(f"the folder of the run cannot be made at {str(path)!r}: {error.strerror}") from error
+            raise ConfigError(f"the folder of the run cannot be created at {str(path)!r}: {error.strerror}") from error
         else:
             return path
+
+
+# -- the lock -----------------------------------------------------------------------------------------
+
+
+class FolderLock:
+    """A lock held from `take` to `release`. The file itself is created once and never written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+
+    def take(self) -> None:
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(handle)
+        except BlockingIOError:
+            os.close(handle)
+            raise ConfigError(
+                f"the run in {str(self._path.parent)!r} is in use: another process, or another fit of this one, is "
+                "working on it; wait until it ends, or start a new run"
+            ) from None
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def release(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    end = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.005)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Mark the store in this folder as served during the block. Several servers may do so."""
+    handle = os.open(folder / SERVED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a live process serves the store in this folder."""
+    try:
+        handle = os.open(folder / SERVED, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+# -- a full disk --------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """Writes that a run can do without: while the disk is full they are skipped, with a warning once in a while."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._full_since: float | None = None
+        self._next_warning = 0.0
+
+    @contextmanager
+    def tolerated(self, folder: Path) -> Iterator[None]:
+        """Skip a write to the folder in this block if the disk is full."""
+        try:
+            yield
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            self._warn(folder)
+        else:
+            if self._full_since is not None:
+                log.warning("%s can be written again in %s", self._what, folder)
+            self._full_since = None
+
+    def _warn(self, folder: Path) -> None:
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = self._next_warning = now
+        if now >= self._next_warning:
+            self._next_warning = now + WARN_SECONDS
+            log.warning("%s cannot be written to %s, as the disk is full: free some space there", self._what, folder)
+
+
+@contextmanager
+def naming_full_disk(folder: Path | None) -> Iterator[None]:
+    """Turn the error of a full disk in this block into one that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        if folder is None or isinstance(error, DiskFullError) or not is_disk_full(error):
+            raise
+        full = getattr(error, "filename", None) or folder  # it may be on another disk than the run
+        raise DiskFullError(
+            f"the disk of {str(full)!r} is full ({error}): free some space, then resume the run in {str(folder)!r}"
+        ) from error

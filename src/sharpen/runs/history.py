@@ -2,7 +2,7 @@
 
 A run is started once and resumed any number of times. `config.json` names every start (`started`, `resumed`) and the
 seconds that the earlier ones took; `result.json` holds the number of the start that it ended. File times are never
-asked: a folder that was copied has others.
+used, as they change when a folder is copied.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ START = "start"
 
 
 def moment(value: Any) -> float | None:
-    """Seconds since 1970 of a time as `config.json` holds it; None for anything else."""
+    """Return the seconds since 1970 of a time as `config.json` has it; None for anything else."""
     try:
         return datetime.strptime(value, MOMENT).timestamp()
     except (TypeError, ValueError):
@@ -29,7 +29,7 @@ def number_of_starts(config: Mapping[str, Any]) -> int:
 
 
 def last_start(config: Mapping[str, Any]) -> float | None:
-    """When it was started or resumed last."""
+    """Return when the run was started or resumed last."""
     return moment([config.get("started"), *_resumed(config)][-1])
 
 
@@ -38,8 +38,8 @@ def is_of_last_start(
 ) -> bool:
     """Whether a result says how the last start ended; otherwise that one was killed.
 
-    Results of version 0.1 hold no number. Theirs are of the last start if they repeat its last line of progress, or,
-    where there is none, if the loggers were told of the same end (`status`).
+    Results of version 0.1 have no number. They are of the last start if they repeat its last line of progress or,
+    without one, if the loggers recorded the same `status`.
     """
     if START in result:
         return bool(result[START] == number_of_starts(config))
@@ -52,7 +52,7 @@ def is_of_last_start(
 
 
 def seconds_worked(config: Mapping[str, Any], result: Mapping[str, Any] | None, ended: float | None) -> float | None:
-    """Over all starts: as the result of the last one says, or from when it began to `ended`."""
+    """Return the seconds over all starts: from the result of the last one, or from its start to `ended`."""
     if result is not None and is_number(result.get("seconds")):
         return float(result["seconds"])
     began = last_start(config)

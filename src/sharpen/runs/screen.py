@@ -1,6 +1,6 @@
-"""The screen of a run: one console on standard error, so that standard output stays the user's own.
+"""The screen of a run: one console on standard error, so that standard output belongs to the user's program.
 
-There is one, since a live line and what is printed above it must know of each other.
+There is only one, since a live line and what is printed above it share the terminal.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @cache
 def screen() -> "Console":
-    """Standard error as it is at the moment of printing."""
+    """Return the console, which prints to whatever standard error is at that moment."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at the screen."""
+    """Whether standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def say(text: str) -> None:
-    """One plain line, never broken by the width of the screen. A screen that is gone ends no run."""
+    """Print one plain line, never wrapped. A closed terminal does not end a run."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")
@@ -34,6 +34,6 @@ def say(text: str) -> None:
 
 
 def show(thing: object) -> None:
-    """A table, or whatever else rich can draw."""
+    """Print a table, or anything else that rich can render."""
     with contextlib.suppress(OSError, ValueError, SystemExit):  # rich exits when its pipe is broken
         screen().print(thing)
