@@ -1,13 +1,12 @@
-"""Callbacks: checkpoints, early stopping, and what else looks on while something is trained."""
+"""Callbacks of a training loop: checkpoints, early stopping, metrics."""
 
 from ..checkpoints import load_state, save_state
 from ..components.registry import named
 from ..errors import StateError, StateFileError
 from .base import Callback, Hook, Loop, Trained, run_hook
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, restore_rng, rng_state
 from .early_stopping import EarlyStopping
 from .metrics_writer import MetricsWriter
-from .rng import restore_rng, rng_state
 
 __all__ = [
     "Callback",

@@ -1,4 +1,4 @@
-"""`Callback`: what looks on while something is trained, and may step in.
+"""`Callback`: code that a training loop calls at fixed moments.
 
 Every loop calls the hooks in this order:
 
@@ -11,7 +11,7 @@ Every loop calls the hooks in this order:
 
     on_test_start  … test …  on_test_end
 
-A hook gets the loop and what is trained, by position. What it raises ends the loop.
+A hook gets the loop and what is trained, by position. An exception of a hook ends the loop.
 """
 
 from collections.abc import Iterable
@@ -48,12 +48,12 @@ class Loop(Protocol):
     """The training loop, as callbacks see it."""
 
     metrics: dict[str, float]
-    """The newest ones; those of validation under `val/`."""
+    """The newest metrics; those of validation begin with `val/`."""
     current_iter: int
-    """How many iterations are finished."""
+    """The number of finished iterations."""
     current_stage: str
     should_stop: bool
-    """Set it, and the loop ends after this iteration."""
+    """Set it to end the loop after this iteration."""
 
     def state_dict(self) -> State: ...
 
@@ -63,9 +63,9 @@ class Loop(Protocol):
 class Callback:
     """Base of all callbacks: every hook does nothing until it is overridden.
 
-    A hook's arguments are a `Loop` and a `Trained`; they are open to type checkers, so that a callback made for one
-    kind of loop may name its classes and call its arguments as it likes. A new method whose name begins with `on_` is
-    refused: it is a misspelt hook, which nobody would ever call.
+    A hook's arguments are a `Loop` and a `Trained`; they are typed as `Any`, so that a callback made for one kind of
+    loop can use its classes and its names of the arguments. A new method whose name begins with `on_` is an error: it
+    is a misspelt hook, which would never be called.
     """
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -106,19 +106,19 @@ class Callback:
         """After a test."""
 
     def state_dict(self) -> State:
-        """What the callback must remember when the run is resumed."""
+        """Return what the callback needs when the run is resumed."""
         return {}
 
     def load_state_dict(self, state_dict: State, /) -> None:
-        """Remember it again."""
+        """Restore what `state_dict` returned."""
 
 
 def has_validations(loop: Any) -> bool:
-    """Whether a loop validates at all; one that does not say is believed to."""
+    """Whether a loop validates at all; assumed if it does not say."""
     return getattr(loop, "val_every_n_iters", 1) is not None
 
 
 def run_hook(callbacks: Iterable[Callback], hook: Hook, loop: Loop, trained: Trained) -> None:
-    """Call one hook on all callbacks, in their order. The first error passes to the caller."""
+    """Call one hook on all callbacks, in their order. The first exception is passed to the caller."""
     for callback in callbacks:
         getattr(callback, hook)(loop, trained)

@@ -1,4 +1,4 @@
-"""`EarlyStopping`: end a run that no longer gets better."""
+"""`EarlyStopping`: ends a run that no longer improves."""
 
 import logging
 import math
@@ -16,9 +16,14 @@ Mode = Literal["max", "min"]
 class EarlyStopping(Callback):
     """Stops after `patience` validations in a row (0: after one) without a better `monitor`.
 
-    Better means by more than `min_delta` than the best so far, and, where a `baseline` is given, than that too.
-    With `restore_best_weights`, what is trained goes back to its state at the best validation when this callback
-    stops the run; a run that ends for another reason keeps its last state, so that it can be extended.
+    Args:
+        monitor: The metric to watch.
+        min_delta: Better means better by more than this.
+        patience: How many validations without a better value to wait for.
+        mode: Whether a larger (`max`) or a smaller (`min`) value is better.
+        baseline: If given, a value must also be better than this.
+        restore_best_weights: Whether to restore the state of the best validation when this callback stops the run; a
+            run that ends for another reason keeps its last state, so that it can be extended.
     """
 
     def __init__(
@@ -49,15 +54,13 @@ class EarlyStopping(Callback):
     def on_fit_start(self, loop: Loop, trained: Trained) -> None:
         self._reset()
         if not has_validations(loop):
-            log.warning("early stopping looks after each validation, but there will be none: set val_every_n_iters")
+            log.warning("early stopping needs validations, but there will be none: set val_every_n_iters")
 
     def on_validate_end(self, loop: Loop, trained: Trained) -> None:
         current = loop.metrics.get(self.monitor)
         if current is None:
             known = ", ".join(sorted(loop.metrics)) or "none yet"
-            log.warning(
-                "early stopping looks at %r, which is no metric of this run; there are: %s", self.monitor, known
-            )
+            log.warning("early stopping monitors %r, which is not a metric of this run; known: %s", self.monitor, known)
             return
         self.wait += 1
         is_best = self._is_better(current, self.best)
@@ -93,7 +96,7 @@ class EarlyStopping(Callback):
 
     @property
     def has_restored(self) -> bool:
-        """Whether it stopped the run and put the best weights back."""
+        """Whether it stopped the run and restored the best weights."""
         return self.stopped_iter > 0 and self.best_weights is not None
 
     def state_dict(self) -> State:

@@ -1,4 +1,4 @@
-"""`MetricsWriter`: the metrics of every iteration in two CSV files."""
+"""`MetricsWriter`: writes the metrics of every iteration to two CSV files."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ from .base import Callback, Loop, State, Trained
 class MetricsWriter(Callback):
     """Writes `train_result.csv` after each training and `validation_result.csv` after each validation.
 
-    A row begins with its iteration, counted from 1. A new run replaces the files; a resumed one goes on after the rows
-    of its checkpoint.
+    A row begins with its iteration, counted from 1. A new run replaces the files; a resumed one continues after the
+    rows of its checkpoint.
     """
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
