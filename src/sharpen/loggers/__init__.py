@@ -1,14 +1,11 @@
-"""Loggers: where the metrics of a training loop go."""
+"""Loggers, which record the metrics of a training loop in files, on the screen or in a service."""
 
 from ..components.registry import named
-from .base import FinishStatus, Logger, min_loglevel, wanting
+from .base import FinishStatus, Logger, LogLevel, min_loglevel, wanting
 from .console import ConsoleLogger
-from .csv_logger import CsvLogger
-from .jsonl_logger import JsonlLogger
-from .level import LogLevel
+from .file_loggers import CsvLogger, JsonlLogger, PickleLogger
 from .metrics import Metrics
 from .mlflow import MlflowLogger
-from .pickle_logger import PickleLogger
 from .plot import plot
 from .tensorboard import TensorBoardLogger
 from .wandb import WandbLogger

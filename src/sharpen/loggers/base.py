@@ -1,21 +1,35 @@
-"""`Logger`: where the metrics, the texts and the settings of a run go.
+"""`Logger`, the base of what records the metrics, texts and settings of a run, and its levels.
 
-Making a logger touches nothing: files and connections are opened with the first thing to log, so a logger can travel
-to the process that trains. A step is a number of iterations; several calls may belong to one step.
+Creating a logger has no side effects: files and connections are opened with the first thing to log, so a logger can be
+sent to the process that trains. A step is a number of iterations; several calls may belong to one step.
 """
 
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Any, Literal
 
 from ..checks import is_int
 from ..errors import ConfigError
-from .level import LogLevel
 
 FinishStatus = Literal["succeeded", "failed", "interrupted"]
+Scalar = str | bool | int | float
+
+
+class LogLevel(IntEnum):
+    """How much a logger records: it gets the values whose level is not below its own."""
+
+    DEBUG = 10
+    """Only for debugging: observations, actions."""
+    PERIODIC = 20
+    """Once in a while: the running values of training."""
+    INFO = 30
+    """What people look at: rewards, losses."""
+    CRITICAL = 40
+    """For every logger."""
 
 
 class Logger:
-    """Base of all loggers. One of our own overrides `log_metrics`, and of the others what it has a use for."""
+    """Base of all loggers. A subclass overrides `log_metrics`, and of the other methods what it needs."""
 
     def __init__(self, loglevel: int | LogLevel = LogLevel.PERIODIC) -> None:
         if not is_int(loglevel):
@@ -24,34 +38,45 @@ class Logger:
         self.loglevel = loglevel
 
     def wants(self, level: int | LogLevel) -> bool:
-        """Whether values of this level are worth making for this logger."""
+        """Whether this logger records values of this level."""
         return level >= self.loglevel
 
     def log_config(self, config: Mapping[str, Any]) -> None:
-        """The settings of the run, once, before everything else."""
+        """Record the settings of the run; called once, before everything else."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Values of one step."""
+        """Record the values of one step."""
 
     def log_text(self, name: str, text: str, step: int) -> None:
-        """Something to read: a prompt, a report."""
+        """Record a text, such as a prompt or a report."""
 
     def finish(self, status: FinishStatus = "succeeded") -> None:
-        """The run is over. Logging after it begins again where it ended."""
+        """End the run. Logging after it continues where it ended."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on after a checkpoint."""
+        """Return what is needed to continue after a checkpoint."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on after a checkpoint: what was logged later is replaced by what comes now."""
+        """Continue after a checkpoint: what was logged after it is replaced by what is logged now."""
 
 
 def min_loglevel(loggers: Iterable[Logger]) -> int:
-    """The least level that any of them wants; without loggers, one that nothing reaches."""
+    """Return the lowest level that any of the loggers records; without loggers, one above all levels."""
     return min((logger.loglevel for logger in loggers), default=max(LogLevel) + 1)
 
 
 def wanting(loggers: Iterable[Logger], level: int | LogLevel) -> list[Logger]:
-    """Those that want values of this level."""
+    """Return the loggers that record values of this level."""
     return [logger for logger in loggers if logger.wants(level)]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Flatten settings for services that need it: `{"a": {"b": 1}}` is `{"a.b": 1}`; other values become text."""
+    found: dict[str, Scalar] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value if isinstance(value, str | bool | int | float) else str(value)
+    return found

@@ -1,7 +1,7 @@
-"""`ConsoleLogger`: what people see of a run.
+"""`ConsoleLogger`: shows a run on the screen.
 
 In a terminal a progress bar shows the newest metrics; in a pipe or a file each step is a plain line. Both go to
-standard error, so that standard output stays the user's own.
+standard error, so that standard output belongs to the user's program.
 """
 
 import sys
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..checks import check_int
-from .base import FinishStatus, Logger
-from .level import LogLevel
+from .base import FinishStatus, Logger, LogLevel
 from .metrics import as_numbers
 
 if TYPE_CHECKING:
@@ -20,9 +19,16 @@ if TYPE_CHECKING:
 
 
 class ConsoleLogger(Logger):
-    """Shows the metrics of every `every_n_steps`-th step, or only those named in `metrics`.
+    """Shows the metrics of a run.
 
-    `total` is the number of steps to come; without it, `max_iters` of the run's settings is taken.
+    Args:
+        total: The number of steps of the run; `max_iters` of its settings if not given.
+        every_n_steps: Show every n-th step only.
+        metrics: The metrics to show; all if not given.
+        float_format: How values are formatted.
+        loglevel: The lowest level to show.
+        console: Where to print; standard error if not given.
+        clock: The time in seconds.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class ConsoleLogger(Logger):
         return {**self.__dict__, "_bar": None, "_console": None}
 
     def share(self, console: "Console") -> None:
-        """Speak in plain lines on a console whose last line is somebody else's."""
+        """Print plain lines to a console whose last line belongs to another display."""
         self._console, self._is_shared = console, True
 
     def log_config(self, config: Mapping[str, Any]) -> None:
@@ -67,25 +73,25 @@ class ConsoleLogger(Logger):
         if step % self.every_n_steps and step != self.total:
             return
         if self._is_terminal():
-            self._started_bar().show(step, self._words(self._shown))
+            self._open_bar().show(step, self._format(self._shown))
         else:
             shown = {name: self._shown[name] for name in values if name in self._shown}
-            self._say(f"step {step}{self._of_total()}  {self._words(shown)}  {self._seconds()}")
+            self._print(f"step {step}{self._of_total()}  {self._format(shown)}  {self._seconds()}")
 
     def log_text(self, name: str, text: str, step: int) -> None:
-        self._say(f"step {step}{self._of_total()}  {name}: {text}")
+        self._print(f"step {step}{self._of_total()}  {name}: {text}")
 
     def finish(self, status: FinishStatus = "succeeded") -> None:
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
         if self._began is not None:
-            self._say(f"{status}  {self._words(self._shown)}  {self._seconds()}")
+            self._print(f"{status}  {self._format(self._shown)}  {self._seconds()}")
         self._began = None
 
-    # -- words ---------------------------------------------------------------------------------------
+    # -- text ----------------------------------------------------------------------------------------
 
-    def _words(self, values: Mapping[str, float]) -> str:
+    def _format(self, values: Mapping[str, float]) -> str:
         return "  ".join(f"{name} {value:{self.float_format}}" for name, value in values.items())
 
     def _of_total(self) -> str:
@@ -101,13 +107,13 @@ class ConsoleLogger(Logger):
             return self._console.is_terminal and not self._is_shared
         return sys.stderr is not None and sys.stderr.isatty()
 
-    def _started_bar(self) -> "_Bar":
+    def _open_bar(self) -> "_Bar":
         if self._bar is None:
             self._bar = _Bar(self._console, self.total)
         return self._bar
 
-    def _say(self, line: str) -> None:
-        """One plain line; above the bar where there is one."""
+    def _print(self, line: str) -> None:
+        """Print one plain line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.print(line)
         elif self._console is not None:
@@ -118,7 +124,7 @@ class ConsoleLogger(Logger):
 
 
 class _Bar:
-    """A progress bar. It is drawn when a step is logged, not by a thread, so a debugger's prompt stays."""
+    """A progress bar, drawn when a step is logged and not by a thread, which would overwrite a debugger's prompt."""
 
     def __init__(self, console: "Console | None", total: int | None) -> None:
         from rich.console import Console
@@ -131,7 +137,7 @@ class _Bar:
             TimeRemainingColumn,
         )
 
-        # Standard output may be a file: what goes there must not land on the screen.
+        # Standard output may be a file: what is written there must not appear on the screen.
         is_shared = sys.stdout is not None and sys.stdout.isatty()
         self._progress = Progress(
             MofNCompleteColumn(),
@@ -147,8 +153,8 @@ class _Bar:
         self._task: TaskID = self._progress.add_task("", total=total)
         self._progress.start()
 
-    def show(self, step: int, words: str) -> None:
-        self._progress.update(self._task, completed=step, description=words, refresh=True)
+    def show(self, step: int, text: str) -> None:
+        self._progress.update(self._task, completed=step, description=text, refresh=True)
 
     def print(self, line: str) -> None:
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`Metrics`: means of named values, each over its own count.
+"""`Metrics`: means of named values, each with a separate count.
 
     metrics = Metrics()
     metrics.namespace("train").add("loss", 0.5, count=32)
@@ -14,22 +14,24 @@ from ..errors import InvalidInputError
 
 
 class Metrics:
-    """Adds values up until they are asked for."""
+    """Sums values until their means are requested."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
         self._prefix = ""
 
     def namespace(self, name: str) -> "Metrics":
-        """A view in which every name begins with `name/`; what is added there is added here."""
+        """Return a view in which every name begins with `name/`; values added there are added here."""
         view = Metrics()
         view._sums, view._prefix = self._sums, f"{self._prefix}{name}/"
         return view
 
     def add(self, name: str, value: float, *, count: float = 1) -> None:
-        """Count a value; one that is itself a mean comes with the number of things it stands for."""
+        """Add a value; `count` is the number of things that a mean stands for."""
         if not count >= 0:
-            raise InvalidInputError(f"the count of {name!r} is {count!r}: give how many things the value stands for")
+            raise InvalidInputError(
+                f"the count of {name!r} is {count!r}: pass the number of things that the value stands for"
+            )
         total, number = self._sums.get(self._prefix + name, (0.0, 0.0))
         if count:
             self._sums[self._prefix + name] = (total + as_number(name, value) * count, number + count)
@@ -39,7 +41,7 @@ class Metrics:
             self.add(name, value, count=count)
 
     def merge(self, other: "Metrics") -> None:
-        """Add what another one has added up, for example in another process."""
+        """Add the sums of another instance, for example from another process."""
         for name, (total, number) in other._own().items():
             mine, count = self._sums.get(self._prefix + name, (0.0, 0.0))
             self._sums[self._prefix + name] = (mine + total, count + number)
@@ -48,11 +50,11 @@ class Metrics:
         return self._sums.get(self._prefix + name, (0.0, 0.0))[1]
 
     def means(self) -> dict[str, float]:
-        """The mean of every name in this namespace, under its full name."""
+        """Return the mean of every name in this namespace, under its full name."""
         return {self._prefix + name: total / number for name, (total, number) in self._own().items()}
 
     def clear(self) -> None:
-        """Forget the values of this namespace."""
+        """Remove the values of this namespace."""
         for name in self._own():
             del self._sums[self._prefix + name]
 
@@ -69,13 +71,13 @@ class Metrics:
 
 
 def as_number(name: str, value: object) -> float:
-    """A plain float, also of a number of NumPy or torch."""
+    """Return a plain float, also for a number of NumPy or torch."""
     if isinstance(value, str | bytes):
-        raise InvalidInputError(f"the metric {name!r} is {value!r}, which is no number")
+        raise InvalidInputError(f"the metric {name!r} is {value!r}, which is not a number")
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"the metric {name!r} is {value!r}, which is no number") from error
+        raise InvalidInputError(f"the metric {name!r} is {value!r}, which is not a number") from error
 
 
 def as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:

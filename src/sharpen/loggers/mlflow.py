@@ -1,7 +1,7 @@
-"""`MlflowLogger`: metrics in MLflow, on a server or in a folder.
+"""`MlflowLogger`: records metrics in MLflow, on a server or in a folder.
 
-It uses a client of its own, so what the user's program does with `mlflow` is not touched. MLflow's reports of usage
-are off unless `MLFLOW_DISABLE_TELEMETRY` says otherwise.
+It uses a separate client, so that it does not affect the user's use of `mlflow`. MLflow's telemetry is off unless
+`MLFLOW_DISABLE_TELEMETRY` is set otherwise.
 """
 
 import os
@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import needs_extra
-from .base import FinishStatus, Logger
-from .level import LogLevel
+from .base import FinishStatus, Logger, LogLevel, flat
 from .metrics import as_numbers
-from .settings import flat
 
 _STATUS: dict[FinishStatus, str] = {"succeeded": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
@@ -23,11 +21,16 @@ MAX_VALUE = 6000
 
 
 class MlflowLogger(Logger):
-    """One run of an experiment, opened with the first thing to log; a resumed run goes on under the same id.
+    """Records one run of an experiment, opened with the first thing to log; a resumed run continues under the same id.
 
-    `tracking_uri` is a server (`http://…`) or a folder. Without it, `MLFLOW_TRACKING_URI` and `mlflow.set_tracking_uri`
-    decide; where neither was used, the run is kept in the folder `mlruns` of `dirpath`. A trainer gives its run folder
-    as `dirpath` to a logger that it makes by name.
+    Args:
+        experiment: The name of the experiment.
+        run_name: The name of the run.
+        tracking_uri: A server (`http://…`) or a folder. If not given, `MLFLOW_TRACKING_URI` or
+            `mlflow.set_tracking_uri` is used; without them, the run is kept in the folder `mlruns` of `dirpath`.
+        loglevel: The lowest level to record.
+        dirpath: See above. A trainer passes its run folder to a logger that it creates by name.
+        clock: The time in seconds.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class MlflowLogger(Logger):
         params = [Param(name, value) for name, value in settings.items() if name not in known]
         for start in range(0, len(params), 100):  # the limit of one request
             client.log_batch(self._run_id, params=params[start : start + 100])
-        # A parameter never changes in MLflow; a run that is resumed with another value has that as a tag.
+        # A parameter never changes in MLflow; a changed value of a resumed run becomes a tag.
         for name, value in settings.items():
             if known.get(name, value) != value:
                 client.set_tag(self._run_id, name, value)
@@ -84,7 +87,7 @@ class MlflowLogger(Logger):
             client.set_terminated(self._run_id, _STATUS[status])
 
     def _names(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """How metrics are called in MLflow. In a folder `loss` is a file, so that `loss/clip` becomes `loss.clip`."""
+        """Return the names of metrics in MLflow. In a folder `loss` is a file, so `loss/clip` becomes `loss.clip`."""
         allowed = {name: _allowed(name) for name in metrics}
         if not str(self._client.tracking_uri).startswith("file:"):
             return allowed
@@ -125,19 +128,19 @@ def _client(tracking_uri: str | os.PathLike[str] | None, folder: Path) -> Any:
     is_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     uri = tracking_uri or (mlflow.get_tracking_uri() if is_set else folder)
     if "://" not in str(uri) or str(uri).startswith("file:"):
-        # MLflow asks for consent to folders, which it keeps as they are; choosing one is that consent.
+        # MLflow requires consent to store runs in folders; choosing one is that consent.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         uri = uri if str(uri).startswith("file:") else Path(uri).absolute().as_uri()
     return MlflowClient(tracking_uri=str(uri))
 
 
 def _allowed(name: str) -> str:
-    """MLflow takes letters, digits and some signs in a name."""
+    """Replace what MLflow does not allow in a name."""
     return _NOT_ALLOWED.sub("_", name)
 
 
 def _beside(name: str, taken: Iterable[str]) -> str:
-    """A name for a file beside these files: none of them is a folder of another."""
+    """Return a file name such that none of the names is a folder of another."""
     for other in taken:
         if name.startswith(f"{other}/"):
             return f"{other}.{name[len(other) + 1 :]}"

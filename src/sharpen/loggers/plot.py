@@ -1,4 +1,4 @@
-"""`plot`: the curves of one or several runs, drawn to a file. It needs no screen."""
+"""`plot`: draws the curves of one or several runs to a file. It works without a display."""
 
 import math
 import os
@@ -12,14 +12,14 @@ from ..files import read_csv, read_json_lines
 
 RunPath: TypeAlias = str | os.PathLike[str]
 FILES = ("metrics.jsonl", "metrics.csv", "train_result.csv", "validation_result.csv", "result.csv")
-# What a row is placed by, the best first; a row without any of them is placed by its number.
+# The x value of a row, best first; a row without any of them is placed by its number.
 PLACES = ("step", "iter", "seconds")
 NO_METRICS = (*PLACES, "time", "")
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
 class Curve(NamedTuple):
-    """What was measured, and where on which axis."""
+    """The points of one metric, and the name of the x axis."""
 
     axis: str
     xs: list[float]
@@ -38,20 +38,20 @@ def plot(
     """Draw one panel per metric with one curve per run, and return the path of the picture.
 
     A run is a folder with `metrics.jsonl`, `metrics.csv` or the tables of `MetricsWriter`, or such a file itself. The
-    picture is `curves.png` in the first run's folder, or `out`, whose ending (.png, .svg, .pdf) says the format.
+    picture is `curves.png` in the first run's folder, or `out`, whose suffix (.png, .svg, .pdf) selects the format.
     """
     paths = [Path(runs)] if isinstance(runs, str | os.PathLike) else [Path(run) for run in runs]
     if not paths:
-        raise ConfigError("there is nothing to plot: give the folder of a run, or several")
+        raise ConfigError("there is nothing to plot: pass the folder of a run, or several")
     target = Path(out) if out is not None else (paths[0] if paths[0].is_dir() else paths[0].parent) / "curves.png"
     if target.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"out is {str(out)!r}: its ending must be one of {', '.join(SUFFIXES)}")
+        raise ConfigError(f"out is {str(out)!r}: its suffix must be one of {', '.join(SUFFIXES)}")
     curves = {label: read_curves(path) for label, path in _labelled(paths).items()}
     return _draw(curves, _chosen(curves, metrics), target)
 
 
 def read_curves(path: RunPath) -> Curves:
-    """All metrics in the files of a run. What is no finite number is a gap."""
+    """Return all metrics in the files of a run. Values that are not finite numbers are left out."""
     run, curves = Path(path), Curves()
     for file in _files_of(run):
         # The table of validations repeats the metrics of training: the first file that has one counts.
@@ -69,7 +69,7 @@ def _curves_in(file: Path) -> Curves:
         for name, value in row.items():
             if name not in NO_METRICS and math.isfinite(_number(value)) and math.isfinite(place):
                 curve = curves.setdefault(name, Curve(axis, [], []))
-                if _rank(axis) < _rank(curve.axis):  # steps say more than the seconds of a run's progress
+                if _rank(axis) < _rank(curve.axis):  # steps are better than the seconds of a run's progress
                     curve = curves[name] = Curve(axis, [], [])
                 elif axis != curve.axis:
                     continue
@@ -110,13 +110,13 @@ def _number(value: Any) -> float:
 
 
 def _labelled(paths: Sequence[Path]) -> dict[str, Path]:
-    """Runs by the shortest names that tell them apart."""
+    """Return the runs by the shortest names that distinguish them."""
     absolute = [path.absolute() for path in paths]
     for depth in range(1, max(len(path.parts) for path in absolute) + 1):
         labels = ["/".join(path.parts[-depth:]) for path in absolute]
         if len(set(labels)) == len(labels):
             return dict(zip(labels, paths, strict=True))
-    raise ConfigError(f"a run is given twice: {', '.join(map(str, paths))}")
+    raise ConfigError(f"the same run was passed twice: {', '.join(map(str, paths))}")
 
 
 def _chosen(curves: Mapping[str, Curves], metrics: Sequence[str] | None) -> list[str]:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import needs_extra
-from .base import FinishStatus, Logger
-from .level import LogLevel
+from .base import FinishStatus, Logger, LogLevel, flat
 from .metrics import as_numbers
-from .settings import flat
 
 
 class TensorBoardLogger(Logger):
-    """Writes an event file in `dirpath`. A resumed run hides what was written after its checkpoint."""
+    """Writes an event file to `dirpath`. A resumed run hides what was written after its checkpoint."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class TensorBoardLogger(Logger):
         return self._writer
 
     def _hide_from(self, step: int) -> None:
-        """What readers take as: this run was restarted, and what it had written from here on is void."""
+        """Write an event that means: the run was restarted, and readers should ignore its later steps."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         start = SessionLog(status=SessionLog.START)
@@ -83,7 +81,7 @@ class TensorBoardLogger(Logger):
 
         writer = self._opened()
         writer.add_event(Event(wall_time=self._clock(), step=step, summary=summary))
-        writer.flush()  # a killed run leaves what it has logged
+        writer.flush()  # so that a killed run keeps what it has logged
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self._step}

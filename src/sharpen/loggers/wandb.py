@@ -1,6 +1,6 @@
-"""`WandbLogger`: metrics in Weights & Biases.
+"""`WandbLogger`: records metrics in Weights & Biases.
 
-With `mode="offline"` nothing leaves the machine, also no reports of errors; `wandb sync` uploads the folder later.
+With `mode="offline"` nothing leaves the machine, not even error reports; `wandb sync` uploads the folder later.
 """
 
 import os
@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..checks import needs_extra
-from .base import FinishStatus, Logger
-from .level import LogLevel
+from .base import FinishStatus, Logger, LogLevel
 from .metrics import as_numbers
 
 _EXIT_CODES: dict[FinishStatus, int] = {"succeeded": 0, "failed": 1, "interrupted": 255}
 
 
 class WandbLogger(Logger):
-    """One run of W&B, opened with the first thing to log; a resumed run goes on under the same id.
+    """Records one W&B run, opened with the first thing to log; a resumed run continues under the same id.
 
-    `mode` is W&B's own setting (`WANDB_MODE`) unless given; other keywords go to `wandb.init`.
+    Args:
+        project: The project of the run.
+        name: The name of the run.
+        dirpath: The folder of W&B's files.
+        mode: `WANDB_MODE` if not given.
+        loglevel: The lowest level to record.
+        **init: Other arguments of `wandb.init`.
     """
 
     def __init__(
@@ -66,14 +71,14 @@ class WandbLogger(Logger):
     def _open(self) -> Any:
         mode = self.mode or os.environ.get("WANDB_MODE")
         if mode in ("offline", "disabled"):
-            # W&B's own process reads it at its start: offline means that errors are not reported either.
+            # Read by W&B's process when it starts: offline means that errors are not reported either.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         with needs_extra("wandb", extra="wandb", feature="WandbLogger"):
             import wandb
         if self.dirpath is not None:
             self.dirpath.mkdir(parents=True, exist_ok=True)
         settings = {"project": self.project, "name": self.name, "dir": self.dirpath, "mode": self.mode, "id": self._id}
-        # Only a run that is known may be gone on with; offline, the upload puts its parts together.
+        # Only a known run can be resumed; offline, the upload joins its parts.
         resume = "allow" if self._id is not None and mode not in ("offline", "disabled") else None
         return wandb.init(**{"resume": resume, "reinit": "create_new", **settings, **self._init})
 
