@@ -6,9 +6,17 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.process import child as kit
-    from sharpen.process.channel import MESSAGE, READY, STOP, Channel, ChannelClosed, ChannelError
-    from sharpen.process.child import ExitReport, OrphanRule, ProcessError, PythonProcess, is_traced
-    from sharpen.process.command import CommandProcess
-    from sharpen.process.parent import Failure, Job, Parent
+    from sharpen.process.child import CommandProcess, ExitReport, OrphanRule, ProcessError, PythonProcess, is_traced
+    from sharpen.process.parent import (
+        MESSAGE,
+        READY,
+        STOP,
+        Channel,
+        ChannelClosed,
+        ChannelError,
+        Failure,
+        Job,
+        Parent,
+    )
 
 __getattr__ = imports_on_use(__file__)

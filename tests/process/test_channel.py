@@ -56,10 +56,15 @@ def test_large_frames_that_cross_do_not_block_each_other(channels):
 
 
 async def test_large_frames_cross_in_an_event_loop(channels):
-    sending = asyncio.gather(*(asyncio.to_thread(each.send, BIG) for each in channels))
-    received = await asyncio.wait_for(asyncio.gather(*(each.receive_async() for each in channels)), 60)
-    await sending
-    assert received == [(MESSAGE, BIG)] * 2
+    received = []
+    receiving = [asyncio.create_task(each.receive_all(received.append)) for each in channels]
+    await asyncio.wait_for(asyncio.gather(*(asyncio.to_thread(each.send, BIG) for each in channels)), 60)
+    for channel in channels:
+        channel.send(b"last")
+        channel._end.shutdown(socket.SHUT_WR)
+    ended = await asyncio.wait_for(asyncio.gather(*receiving, return_exceptions=True), 60)
+    assert [type(error) for error in ended] == [ChannelClosed] * 2
+    assert sorted(received) == [(MESSAGE, b"last")] * 2 + [(MESSAGE, BIG)] * 2
 
 
 def test_frames_of_several_threads_do_not_mix(channels):

@@ -14,9 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ..process.channel import Data
 from ..process.child import ExitReport
-from ..process.parent import Job
+from ..process.parent import Data, Job
 from .jobs import RunnerJob
 from .lives import EXIT_WORN_OUT, End, How, OnReady
 from .pool import RoleProcess, pool

@@ -1,4 +1,5 @@
 """Child processes: a fresh interpreter with a channel of frames, or a command, each with an orderly end.
 
-`child.py` is the side of the parent, `parent.py` that of the child, `channel.py` what both speak.
+`child.py` is the parent's side, `parent.py` the child's side and the channel, `watcher.py` ends what a parent that was
+killed has left behind.
 """

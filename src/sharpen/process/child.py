@@ -1,9 +1,10 @@
-"""Child processes, as their parent sees them: what all have in common, and `PythonProcess`.
+"""Child processes, as their parent sees them: `PythonProcess`, a fresh interpreter, and `CommandProcess`, any program.
 
 A child has a session of its own: Ctrl-C in the terminal reaches only the parent, and whatever a child has started is
 killed with it. No child outlives this process, however that ends, unless it was started to do so: a Python process
 notices that its socket closes, and one that cannot notice it is ended by the watcher, one small process for all of
-them; a command runs under a launcher. `exited` is settled exactly once, when the child and its group are gone.
+them; a command runs under a watcher of its own. `exited` is settled exactly once, when the child and its group are
+gone.
 """
 
 import abc
@@ -28,9 +29,23 @@ from pathlib import Path
 from typing import IO, Any, TypedDict, Unpack
 
 from ..errors import ConfigError, SharpenError
-from . import channel as frames, watcher
-from .channel import Channel, ChannelClosed, ChannelError, Data, Frame
-from .parent import Failure, Job
+from . import watcher
+from .parent import (
+    FAILED,
+    JOB,
+    JOB_TAKEN,
+    MESSAGE,
+    READY,
+    SIGN_OF_LIFE,
+    STOP,
+    Channel,
+    ChannelClosed,
+    ChannelError,
+    Data,
+    Failure,
+    Frame,
+    Job,
+)
 
 log = logging.getLogger(__name__)
 EndStep = tuple[signal.Signals | None, float]
@@ -39,9 +54,9 @@ EndStep = tuple[signal.Signals | None, float]
 MAX_OUTPUT_BYTES = 1 << 20
 LAST_LINES, MAX_LAST_CHARACTERS = 20, 2_000
 LAST_OUTPUT_SECONDS = 2.0  # for what is in the pipes when everybody has ended
-BUSY_SECONDS, BUSY_MESSAGES = 0.05, 20  # after so many in quick succession, messages are received together
 LOOK_SECONDS = 0.5  # the most that one look at a silent child may count
 PROBE_SECONDS = 0.1
+LAUNCHER_SECONDS = 15.0  # for the watcher of a command to end it, beyond the grace
 
 
 class ProcessError(SharpenError, RuntimeError):
@@ -83,81 +98,45 @@ class OrphanRule:
     stage: int = 0
 
 
-class Output:
-    """What a child writes to a pipe. Of more than `max_bytes`, the beginning and the end are kept."""
-
-    def __init__(self, max_bytes: int = MAX_OUTPUT_BYTES, on_line: Callable[[str], None] | None = None) -> None:
-        self._half, self._on_line = max_bytes // 2, on_line
-        self._head, self._tail, self._line = bytearray(), bytearray(), b""
-        self.size_bytes = 0
-
-    def feed(self, data: bytes) -> None:
-        self.size_bytes += len(data)
-        if self._on_line is not None:
-            *lines, rest = (self._line + data).split(b"\n")
-            self._line = rest[-self._half :]
-            for line in lines:
-                self._on_line(line.decode("utf-8", "replace").rstrip())
-        room = self._half - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > 2 * self._half:  # not at every piece, since each time moves what is kept
-            del self._tail[: len(self._tail) - self._half]
-
-    @property
-    def left_out_bytes(self) -> int:
-        return max(self.size_bytes - len(self._head) - self._half, 0)
-
-    @property
-    def text(self) -> str:
-        """What was kept, with a line in the place of what was not."""
-        head, tail = (bytes(each).decode("utf-8", "replace") for each in (self._head, self._tail[-self._half :]))
-        return f"{head}\n[{self.left_out_bytes} bytes left out]\n{tail}" if self.left_out_bytes else head + tail
-
-    @property
-    def last_lines(self) -> str:
-        """The end, for a message."""
-        return "\n".join(self.text[-MAX_LAST_CHARACTERS:].rstrip().splitlines()[-LAST_LINES:])
-
-
 class ChildOptions(TypedDict, total=False):
-    """How any child is started. `stdout` and `stderr` are what `subprocess` takes; with PIPE they are captured."""
+    """How any child is started. `stdout` and `stderr` are what `subprocess` takes; with PIPE they are captured: of
+    each, `max_output_bytes` are kept, and `on_line` is called with every line, on another thread."""
 
     stdin: int | IO[bytes]
     stdout: int | IO[bytes] | None
     stderr: int | IO[bytes] | None
     env: Mapping[str, str] | None
     cwd: str | os.PathLike[str] | None
+    max_output_bytes: int
+    on_line: Callable[[str], None] | None
 
 
 class ChildProcess(abc.ABC):
-    """A child of this process, from its start to its end; for any thread. `name` is what messages call it.
-
-    Of a captured output, `max_output_bytes` are kept, and `on_line` is called with every line, on another thread.
-    """
+    """A child of this process, from its start to its end; for any thread. `name` is what messages call it."""
 
     exited: "Future[ExitReport]"
     """Settled when the child has ended and been reaped."""
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        files: Sequence[int],
-        options: ChildOptions,
-        *,
-        max_output_bytes: int = MAX_OUTPUT_BYTES,
-        on_line: Callable[[str], None] | None = None,
+        self, name: str, before: Sequence[str], after: Sequence[str], files: Sequence[int], options: ChildOptions
     ) -> None:
+        """Start a command with the number of a socket between `before` and `after`."""
         self.name = name
-        given: ChildOptions = {"stdin": subprocess.DEVNULL, **options}
-        self._process = subprocess.Popen(command, pass_fds=files, start_new_session=True, **given)
-        self._lock = threading.Lock()
-        self._is_reaped = False
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, **options}
+        outputs = given.pop("max_output_bytes", MAX_OUTPUT_BYTES), given.pop("on_line", None)
+        self.stdout, self.stderr = Output(*outputs), Output(*outputs)
+        """What was captured."""
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                command = [*before, str(theirs.fileno()), *after]
+                files = [theirs.fileno(), *files]
+                self._process = subprocess.Popen(command, pass_fds=files, start_new_session=True, **given)
+        except BaseException:
+            self._socket.close()
+            raise
         self.exited = Future()
         self.exited.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
-        self.stdout, self.stderr = (Output(max_output_bytes, on_line) for _ in range(2))
-        """What was captured."""
         self._reading = threading.Thread(target=self._read_outputs, name=f"sharpen-{name}-output", daemon=True)
         self._reading.start()
 
@@ -183,8 +162,6 @@ class ChildProcess(abc.ABC):
         try:
             return self.exited.result(timeout)
         except TimeoutError:
-            if self.exited.done():
-                raise
             return None
 
     def wait_until(self, is_ready: Callable[[], bool], timeout: float) -> None:
@@ -228,7 +205,8 @@ class ChildProcess(abc.ABC):
         before = None
         for request, seconds in steps:
             if before is not None:
-                log.warning("%s has not ended within %g s: sending %s", self.name, before, _request_name(request))
+                words = "a request to stop" if request is None else request.name
+                log.warning("%s has not ended within %g s: sending %s", self.name, before, words)
             if request is None:
                 self.ask_to_stop()
             else:
@@ -245,21 +223,15 @@ class ChildProcess(abc.ABC):
 
     @abc.abstractmethod
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child, if it has not ended."""
+        """Send a signal to the child, if it has not ended; SIGKILL reaches its whole group."""
 
-    @abc.abstractmethod
     def kill(self) -> None:
         """End the child, and whatever it has started, at once."""
-
-    @abc.abstractmethod
-    def abandon(self) -> None:
-        """In a fork of this process: the child belongs to the other one."""
-
-    # -- what its threads do -------------------------------------------------------------------------
+        self.signal(signal.SIGKILL)
 
     @abc.abstractmethod
     def _wait(self) -> None:
-        """Wait for the end, see to it that nothing is left, and settle `exited`."""
+        """Wait for the end, make sure that nothing is left, and settle `exited`; on a thread of its own."""
 
     def _settle(self, code: int, failure: Failure | None = None) -> None:
         self._reading.join(LAST_OUTPUT_SECONDS)  # somebody who has left the group may hold a pipe open
@@ -291,8 +263,6 @@ class PythonProcess(ChildProcess):
         name: What messages and threads call the child.
         files: Open files that it inherits under their numbers.
         orphan: What becomes of it if this process is killed; None lets it live.
-        max_output_bytes: How much of a captured output is kept.
-        on_line: Called, on another thread, with every line of a captured output.
         options: How it is started.
     """
 
@@ -303,36 +273,28 @@ class PythonProcess(ChildProcess):
         name: str,
         files: Sequence[int] = (),
         orphan: OrphanRule | None = OrphanRule(),  # noqa: B008 - a frozen value
-        max_output_bytes: int = MAX_OUTPUT_BYTES,
-        on_line: Callable[[str], None] | None = None,
         **options: Unpack[ChildOptions],
     ) -> None:
-        ours, theirs = socket.socketpair()
         # -P: a file in the user's folder must not take the place of a module that the child imports at its start.
         flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
-        command = [interpreter(), *flags, "-m", module, str(theirs.fileno()), *arguments]
         options["env"] = _environment(options.get("env") or os.environ)
-        files = [theirs.fileno(), *files]
-        with theirs, closed_on_error(ours):
-            super().__init__(name, command, files, options, max_output_bytes=max_output_bytes, on_line=on_line)
-            self._have_watched(orphan)
-        self._channel = Channel(ours)
+        super().__init__(name, [_interpreter(), *flags, "-m", module], arguments, files, options)
+        self._channel = Channel(self._socket)
+        self._lock, self._is_reaped = threading.Lock(), False
         self.failure: Failure | None = None
         """The exception that the child has reported."""
         self.has_job = self.has_taken_job = self.is_ready = False
         self._has_signed = self._says_debugged = False
         self._silent_seconds, self._looked_at = 0.0, time.monotonic()
-        self._start_waiting()
-
-    def _have_watched(self, orphan: OrphanRule | None) -> None:
-        """A child that the watcher does not know could outlive this process, so it ends at once."""
         try:
             if orphan is not None:
                 _watcher.add(self.pid, orphan)
-        except BaseException:
-            self._kill_group()
+        except BaseException:  # without a watcher it could outlive this process
+            self.kill()
             self._process.wait()
+            self._channel.close()
             raise
+        self._start_waiting()
 
     # -- messages ------------------------------------------------------------------------------------
 
@@ -351,52 +313,62 @@ class PythonProcess(ChildProcess):
             ChannelClosed: The child has gone, and every message was received.
             ChannelError: The child has sent something that is not a frame.
         """
+        return self._receive(MESSAGE, timeout)
+
+    def _receive(self, kind: int, timeout: float | None) -> Data | None:
+        """Return the next frame of a kind, or None if none came in time; those before it are noted."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             frame = self._channel.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
             if frame is None:
                 return None
-            if (message := self._handle(frame)) is not None:
-                return message
+            self._note(frame)
+            if frame[0] == kind:
+                return frame[1]
 
     def send_job(self, job: Job, *, shares_outputs: bool = True) -> None:
         """Send the job; a child that has ended meanwhile does not take it. `shares_outputs` lets it write to the
         standard output and error that this process has now."""
-        with contextlib.suppress(ChannelError), _outputs(shares_outputs) as outputs:
-            self._channel.send(job.header(has_outputs=bool(outputs)), kind=frames.JOB, files=[*outputs, *job.files])
+        with contextlib.suppress(ChannelError), open(os.devnull, "wb") as null:
+            outputs = [number if _is_open(number) else null.fileno() for number in (1, 2)] if shares_outputs else []
+            self._channel.send(job.header(has_outputs=shares_outputs), kind=JOB, files=[*outputs, *job.files])
             self._channel.send(job.payload)
             self.has_job = True
 
     def wait_ready(self, timeout: float) -> Data:
-        """Wait for the child's word that it is ready, and return what came with it; one that is late is ended.
+        """Wait until the child reports that it is ready, and return what came with it; one that is late is ended.
 
         Raises:
             ProcessError: It was not ready in time, or ended before. The message holds its last output.
         """
-        deadline = time.monotonic() + timeout
         try:
-            while (frame := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
-                self._handle(frame)
-                if frame[0] == frames.READY:
-                    return frame[1]
+            found = self._receive(READY, timeout)
         except ChannelError as error:
             self.kill()
             report = self.exited.result()
             if report.failure is None and not isinstance(error, ChannelClosed):
                 report = dataclasses.replace(report, failure=Failure.of(error))
             raise ProcessError(f"{self.name} ended before it was ready: {report}") from error
-        raise self._not_ready(timeout)
+        if found is None:
+            raise self._not_ready(timeout)
+        return found
 
     async def listen(self, on_message: Callable[[Data], None]) -> ExitReport:
         """Call `on_message` with every message until the child has ended, and return how it ended.
 
         A child that sends something else than frames is killed. So is one whose listener is cancelled or fails.
         """
-        exited, reading = asyncio.wrap_future(self.exited), asyncio.create_task(self._receive_all(on_message))
+
+        def on_frame(frame: Frame) -> None:
+            self._note(frame)
+            if frame[0] == MESSAGE:
+                on_message(frame[1])
+
+        exited, reading = asyncio.wrap_future(self.exited), asyncio.create_task(self._channel.receive_all(on_frame))
         both: list[asyncio.Future[Any]] = [exited, reading]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done() and reading.exception() is not None:
+            if reading.done() and not isinstance(reading.exception(), ChannelClosed):
                 self.kill()
             report = await exited
         except asyncio.CancelledError:
@@ -407,7 +379,7 @@ class PythonProcess(ChildProcess):
             (error,) = await asyncio.gather(reading, return_exceptions=True)
         if isinstance(error, Exception) and not isinstance(error, ChannelError):
             raise error
-        if isinstance(error, ChannelError):
+        if isinstance(error, ChannelError) and not isinstance(error, ChannelClosed):
             self.failure = self.failure or Failure.of(error)
         with contextlib.suppress(ChannelError):
             while (message := self.receive(0)) is not None:
@@ -415,35 +387,17 @@ class PythonProcess(ChildProcess):
         self.close()
         return dataclasses.replace(report, failure=self.failure)
 
-    async def _receive_all(self, on_message: Callable[[Data], None]) -> None:
-        received_at, num_quick = 0.0, 0
-        with contextlib.suppress(ChannelClosed):
-            while True:
-                frame = await self._channel.receive_async()
-                if (message := self._handle(frame)) is not None:
-                    on_message(message)
-                now = time.monotonic()
-                num_quick = num_quick + 1 if now - received_at <= 2 * BUSY_SECONDS else 0
-                received_at = now
-                if num_quick >= BUSY_MESSAGES and not self._channel.has_frames:
-                    await asyncio.sleep(BUSY_SECONDS)
-
-    def _handle(self, frame: Frame) -> Data | None:
-        """Return a message; note everything else."""
+    def _note(self, frame: Frame) -> None:
+        """Note what a frame says about the child."""
         kind, data = frame
-        if kind == frames.MESSAGE:
-            return data
-        if kind == frames.SIGN_OF_LIFE:
+        if kind == SIGN_OF_LIFE:
             self._has_signed, self._says_debugged = True, bool(data)
-        elif kind == frames.JOB_TAKEN:
+        elif kind == JOB_TAKEN:
             self.has_taken_job = self._has_signed = True
-        elif kind == frames.READY:
+        elif kind == READY:
             self.is_ready = True
-        elif kind == frames.FAILED:
+        elif kind == FAILED:
             self.failure = Failure(**json.loads(data))
-        return None
-
-    # -- signs of life -------------------------------------------------------------------------------
 
     def is_silent(self, seconds: float) -> bool:
         """Whether a child that shows life has given no sign for so long since it took its job.
@@ -452,8 +406,8 @@ class PythonProcess(ChildProcess):
         a machine that was suspended, says nothing about the child. A child in a debugger is never silent.
         """
         now = time.monotonic()
-        passed, self._looked_at = min(now - self._looked_at, LOOK_SECONDS), now
-        self._silent_seconds += passed
+        self._silent_seconds += min(now - self._looked_at, LOOK_SECONDS)
+        self._looked_at = now
         if self._has_signed or not self.has_taken_job:
             self._silent_seconds, self._has_signed = 0.0, False
         return self._silent_seconds >= seconds and not self._says_debugged and not is_traced(self.pid)
@@ -462,22 +416,16 @@ class PythonProcess(ChildProcess):
 
     def ask_to_stop(self) -> None:
         with contextlib.suppress(ChannelError):
-            self._channel.send(kind=frames.STOP, timeout=0)
+            self._channel.send(kind=STOP, timeout=0)
 
     def signal(self, number: signal.Signals) -> None:
         with self._lock:
             if not self._is_reaped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, number)
+                self._send_signal(number)
 
-    def kill(self) -> None:
-        with self._lock:
-            if not self._is_reaped:
-                self._kill_group()
-
-    def _kill_group(self) -> None:
+    def _send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+            (os.killpg if number == signal.SIGKILL else os.kill)(self.pid, number)
 
     def close(self) -> None:
         """Let go of the channel: a child that still runs takes it as the end of its parent."""
@@ -490,9 +438,6 @@ class PythonProcess(ChildProcess):
         self.exited.result()
         self.close()
 
-    def abandon(self) -> None:
-        self._channel.abandon()
-
     def _wait(self) -> None:
         """Where the system allows it, the child is reaped last: until then its number, and so its group, is its own."""
         if hasattr(os, "waitid"):
@@ -501,13 +446,127 @@ class PythonProcess(ChildProcess):
         else:
             self._process.wait()
         with self._lock:
-            self._kill_group()
+            self._send_signal(signal.SIGKILL)
             _watcher.remove(self.pid)
             code = self._process.wait()
             self._is_reaped = True
-        if (found := self._channel.take(frames.FAILED)) is not None:
-            self.failure = Failure(**json.loads(found))
+        if (found := self._channel.take(FAILED)) is not None:
+            self._note((FAILED, found))
         self._settle(code, self.failure)
+
+
+class CommandProcess(ChildProcess):
+    """A command, with everything that it starts; also what leaves its process group ends with it.
+
+    It runs under a watcher of its own, which ends all of it as soon as the link to this process is shut: on request, or
+    because this process has gone, however it ended. A command that cannot be started is a `ProcessError` of `exited`,
+    and so of `wait`, `wait_until` and `end`.
+
+    Args:
+        command: The program and its arguments.
+        name: What messages and threads call it; None is the name of the program.
+        grace_seconds: What it has between SIGTERM and SIGKILL when it is asked to stop or this process has gone.
+        temporary_folder: A folder of files that is removed if this process dies first.
+        options: How it is started; its outputs are captured unless they say otherwise.
+    """
+
+    command_pid: int | None = None
+    """The process of the command, once it has started; `pid` is that of its watcher."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str | None = None,
+        grace_seconds: float = 5.0,
+        temporary_folder: str | os.PathLike[str] = "",
+        **options: Unpack[ChildOptions],
+    ) -> None:
+        self._program, self._last_step = command[0], (None, grace_seconds + LAUNCHER_SECONDS)
+        words = [str(grace_seconds), os.fspath(temporary_folder), *command]
+        captured: ChildOptions = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        try:
+            super().__init__(name or command[0], _watcher_command(), words, (), captured)
+        except OSError as error:
+            raise self._not_started(error) from error
+        self._start_waiting()
+
+    def _not_started(self, error: OSError) -> ProcessError:
+        where = f" ({error.filename})" if error.filename else ""
+        return ProcessError(f"the program {self._program!r} cannot be started: {error.strerror}{where}")
+
+    def _escalate(self, steps: Sequence[EndStep]) -> Iterator[float]:
+        """Without steps: SIGTERM for everybody, SIGKILL after the grace."""
+        return super()._escalate(steps or [self._last_step])
+
+    def ask_to_stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(b"%d\n" % number)
+
+    def kill(self) -> None:
+        super().kill()
+        self.ask_to_stop()
+
+    def _wait(self) -> None:
+        said: dict[str, int] = {}
+        with contextlib.suppress(OSError), self._socket.makefile("rb") as lines:
+            for line in lines:
+                word, _, number = line.decode().partition(" ")
+                said[word] = int(number)
+                self.command_pid = said.get("started")
+        self._process.wait()
+        self._socket.close()
+        if "unstarted" in said:
+            error = OSError(said["unstarted"], os.strerror(said["unstarted"]))
+            found = self._not_started(error)
+            found.__cause__ = error
+            self.exited.set_exception(found)
+            return
+        if "ended" not in said and self.command_pid is not None:  # its watcher was killed, and the command with it
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.command_pid, signal.SIGKILL)
+        self._settle(said.get("ended", -signal.SIGKILL))
+
+
+class Output:
+    """What a child writes to a pipe. Of more than `max_bytes`, the beginning and the end are kept."""
+
+    def __init__(self, max_bytes: int = MAX_OUTPUT_BYTES, on_line: Callable[[str], None] | None = None) -> None:
+        self._half, self._on_line = max_bytes // 2, on_line
+        self._head, self._tail, self._line = bytearray(), bytearray(), b""
+        self.size_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        self.size_bytes += len(data)
+        if self._on_line is not None:
+            *lines, rest = (self._line + data).split(b"\n")
+            self._line = rest[-self._half :]
+            for line in lines:
+                self._on_line(line.decode("utf-8", "replace").rstrip())
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._half:  # not at every piece, since each time moves what is kept
+            del self._tail[: len(self._tail) - self._half]
+
+    @property
+    def left_out_bytes(self) -> int:
+        return max(self.size_bytes - len(self._head) - self._half, 0)
+
+    @property
+    def text(self) -> str:
+        """What was kept, with a line in the place of what was not."""
+        head, tail = (bytes(each).decode("utf-8", "replace") for each in (self._head, self._tail[-self._half :]))
+        return f"{head}\n[{self.left_out_bytes} bytes left out]\n{tail}" if self.left_out_bytes else head + tail
+
+    @property
+    def last_lines(self) -> str:
+        """The end, for a message."""
+        return "\n".join(self.text[-MAX_LAST_CHARACTERS:].rstrip().splitlines()[-LAST_LINES:])
 
 
 class _Watcher:
@@ -515,15 +574,16 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._children: dict[int, OrphanRule] = {}
+        self._children: dict[int, bytes] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
     def add(self, pid: int, rule: OrphanRule) -> None:
+        line = f"+{pid} {rule.stage} {rule.term_seconds} {rule.kill_seconds}\n".encode()
         with self._lock:
-            self._children[pid] = rule
+            self._children[pid] = line
             try:
-                self._write(_watch_line(pid, rule))
+                self._write(line)
             except BaseException:
                 del self._children[pid]
                 raise
@@ -534,23 +594,20 @@ class _Watcher:
                 self._write(b"-%d\n" % pid)
 
     def _write(self, line: bytes) -> None:
-        """Tell the watcher; one that has died, or does not read, is replaced."""
-        if not self._children:
-            self._stop()
-            return
-        try:
-            if self._process is not None:
+        """Write a line to the watcher; one that has died, or does not read, is replaced."""
+        if self._children and self._process is not None:
+            with contextlib.suppress(OSError):
                 os.write(self._pipe, line)
                 return
-        except OSError:
-            self._stop()
-        self._start()
+        self._stop()
+        if self._children:
+            self._start()
 
     def _start(self) -> None:
         theirs, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watcher.__file__, str(theirs)],
+                [*_watcher_command(), str(theirs)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -563,8 +620,7 @@ class _Watcher:
         finally:
             os.close(theirs)
         os.set_blocking(self._pipe, False)
-        for pid, rule in self._children.items():
-            os.write(self._pipe, _watch_line(pid, rule))
+        os.write(self._pipe, b"".join(self._children.values()))
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -588,8 +644,8 @@ def _abandon_all() -> None:
     """A fork of this process holds no child: otherwise children would not notice when this process has gone."""
     _watcher.abandon()
     for child in list(_children):
-        child.abandon()
-        _children.discard(child)
+        child._socket.close()
+    _children.clear()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
@@ -604,15 +660,7 @@ def is_traced(pid: int) -> bool:
     return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in status.splitlines())
 
 
-def _request_name(request: signal.Signals | None) -> str:
-    return "a request to stop" if request is None else request.name
-
-
-def _watch_line(pid: int, rule: OrphanRule) -> bytes:
-    return f"+{pid} {rule.stage} {rule.term_seconds} {rule.kill_seconds}\n".encode()
-
-
-def interpreter() -> str:
+def _interpreter() -> str:
     if not sys.executable:
         raise ConfigError(
             "this program does not know its Python interpreter (sys.executable), so it cannot start processes: "
@@ -621,29 +669,14 @@ def interpreter() -> str:
     return sys.executable
 
 
+def _watcher_command() -> list[str]:
+    return [_interpreter(), "-I", "-S", watcher.__file__]
+
+
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
     """A child finds this package where its parent found it."""
     here, before = str(Path(__file__).parents[2]), given.get("PYTHONPATH")
     return {**given, "PYTHONPATH": here + os.pathsep + before if before else here}
-
-
-@contextlib.contextmanager
-def closed_on_error(end: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        end.close()
-        raise
-
-
-@contextlib.contextmanager
-def _outputs(are_shared: bool) -> Iterator[list[int]]:
-    """Standard output and error of this process as they are now; a null device where they are closed."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        yield [number if _is_open(number) else null for number in (1, 2)] if are_shared else []
-    finally:
-        os.close(null)
 
 
 def _is_open(number: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import AgentError, ConfigError
-from ...process import launcher
+from ...process import watcher as launcher
 from .output import Output
 
 OVERTIME_SECONDS = 15.0  # for the launcher to end a program, beyond the grace
