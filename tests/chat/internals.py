@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.chat.attributes import read_messages, request_attributes, response_attributes
     from sharpen.chat.messages import (
         Message,
         ParsedResponse,
@@ -13,6 +12,9 @@ if TYPE_CHECKING:
         ToolCall,
         ToolResult,
         openai_message,
+        read_messages,
+        request_attributes,
+        response_attributes,
         results_apart,
     )
     from sharpen.chat.reading import ResponseReader, parse_request, parse_response, parse_stream

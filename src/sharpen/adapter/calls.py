@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..chat.attributes import read_json
+from ..chat.messages import read_json
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes, LightningSpanAttributes
 from ..types import Span
 from .tree import SpanNode, reward_of

@@ -7,7 +7,7 @@ passed back as the client's own object: both are put back in their place.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ..chat.attributes import (
+from ..chat.messages import (
     FLAT_INPUT,
     FLAT_OUTPUT,
     FLAT_TOOLS,
@@ -15,12 +15,6 @@ from ..chat.attributes import (
     INSTRUCTIONS,
     OUTPUT,
     TOOLS,
-    read_flat,
-    read_flat_messages,
-    read_messages,
-    read_tools,
-)
-from ..chat.messages import (
     Message,
     OpenAIMessage,
     Tool,
@@ -28,6 +22,10 @@ from ..chat.messages import (
     openai_contents,
     openai_message,
     parts_of,
+    read_flat,
+    read_flat_messages,
+    read_messages,
+    read_tools,
     results_apart,
 )
 from ..types import Span
