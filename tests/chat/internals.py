@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         response_attributes,
         results_apart,
     )
-    from sharpen.chat.reading import ResponseReader, parse_request, parse_response, parse_stream
-    from sharpen.chat.streams import EventStream, events_of, join_events
+    from sharpen.chat.streams import EventStream, ResponseReader, parse_request, parse_response, parse_stream
     from sharpen.chat.wire import decode, mended
 
 __getattr__ = imports_on_use(__file__)

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -10,9 +10,10 @@ import anthropic
 import openai
 import pytest
 
-from tests.chat.internals import Message, TextPart, ToolResult, events_of, join_events, parse_request, parse_response
+from tests.chat.internals import Message, TextPart, ToolResult, parse_request, parse_response, parse_stream
 
 from .bodies import CHAT, COMPLETION, MESSAGE, RESPONSE
+from .events import event_bytes, events_of
 
 APIS: dict[str, tuple[Any, dict[str, Any]]] = {
     "/chat/completions": ("chat", CHAT),
@@ -74,6 +75,11 @@ def claude(model: Model) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=model.url, api_key="none", max_retries=0)
 
 
+def as_stream(events: Iterable[Any]) -> bytes:
+    """The events as the SDK understood them."""
+    return b"".join(event_bytes(event.model_dump_json().encode()) for event in events)
+
+
 TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
@@ -85,8 +91,8 @@ def test_chat(client: openai.OpenAI, model: Model) -> None:
     assert request.messages == [Message("user", [TextPart("Hi")])]
     assert request.tools == [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
     assert (request.sampling.temperature, request.sampling.max_tokens, request.is_stream) == (0.5, 9, False)
-    chunks = [chunk.model_dump_json().encode() for chunk in client.chat.completions.create(**ask, stream=True)]
-    assert parse_response("chat", join_events("chat", chunks)) == parse_response("chat", CHAT)
+    chunks = client.chat.completions.create(**ask, stream=True)
+    assert parse_stream("chat", as_stream(chunks)) == parse_response("chat", CHAT)
     assert parse_request(*model.asked[1]).is_stream
 
 
@@ -99,8 +105,7 @@ def test_the_sdk_joins_a_chat_from_written_events(client: openai.OpenAI) -> None
 
 def test_completions(client: openai.OpenAI, model: Model) -> None:
     chunks = client.completions.create(model="small", prompt=["Go", "on"], stream=True)
-    joined = join_events("completions", [chunk.model_dump_json().encode() for chunk in chunks])
-    assert parse_response("completions", joined) == parse_response("completions", COMPLETION)
+    assert parse_stream("completions", as_stream(chunks)) == parse_response("completions", COMPLETION)
     assert [message.parts for message in parse_request(*model.asked[0]).messages] == [
         [TextPart("Go")],
         [TextPart("on")],
@@ -113,12 +118,9 @@ def test_responses(client: openai.OpenAI, model: Model) -> None:
         found = stream.get_final_response()
     expected = parse_response("responses", RESPONSE)
     assert parse_response("responses", found.model_dump_json().encode()).messages == expected.messages
-    events = [
-        each.model_dump_json().encode() for each in client.responses.create(model="small", input="Hi", stream=True)
-    ]
-    assert parse_response("responses", join_events("responses", events)) == expected
-    without_end = join_events("responses", events[:-1])
-    assert parse_response("responses", without_end).messages[0].parts == expected.messages[0].parts
+    events = list(client.responses.create(model="small", input="Hi", stream=True))
+    assert parse_stream("responses", as_stream(events)) == expected
+    assert parse_stream("responses", as_stream(events[:-1])).messages[0].parts == expected.messages[0].parts
     request = parse_request(*model.asked[0])
     assert request.instructions == [TextPart("Be brief.")]
     assert request.messages[1] == Message("tool", [ToolResult("a", "rain")])
@@ -130,8 +132,8 @@ def test_messages(claude: anthropic.Anthropic, model: Model) -> None:
         found = stream.get_final_message()
     expected = parse_response("messages", MESSAGE)
     assert parse_response("messages", found.model_dump_json().encode()) == expected
-    events = [event.model_dump_json().encode() for event in claude.messages.create(**ask, stream=True)]
-    assert parse_response("messages", join_events("messages", events)) == expected
+    events = claude.messages.create(**ask, stream=True)
+    assert parse_stream("messages", as_stream(events)) == expected
     request = parse_request(*model.asked[0])
     assert request.instructions == [TextPart("Be brief.")]
     assert (request.sampling.max_tokens, request.sampling.stop) == (9, ["x"])

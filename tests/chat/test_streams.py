@@ -1,43 +1,21 @@
-"""Joining events into a response, and writing a response as events."""
+"""Streams of events, read as the whole responses that they make."""
 
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.chat.internals import (
-    EventStream,
-    ResponseReader,
-    TextPart,
-    events_of,
-    join_events,
-    parse_response,
-    parse_stream,
-)
+from tests.chat.internals import ResponseReader, TextPart, parse_response, parse_stream
 
 from ..llm_proxy.answers import pieces
 from .bodies import BODIES, CHAT, MESSAGE
-
-
-def data_of(stream: bytes) -> list[bytes]:
-    events = EventStream()
-    return [*events.feed(stream), *events.end()]
+from .events import event_bytes, events_of
 
 
 @pytest.mark.parametrize("api", BODIES)
 def test_a_response_comes_back_from_its_events(api: Any) -> None:
-    stream = b"".join(events_of(api, BODIES[api]))
-    assert without_nothing(join_events(api, data_of(stream))) == without_nothing(BODIES[api])
-    assert parse_stream(api, stream) == parse_response(api, BODIES[api])
-
-
-def without_nothing(value: Any) -> Any:
-    """Fields that are null stand for the same as fields that are not there."""
-    if isinstance(value, dict):
-        return {key: without_nothing(each) for key, each in value.items() if each is not None}
-    return [without_nothing(each) for each in value] if isinstance(value, list) else value
+    assert parse_stream(api, b"".join(events_of(api, BODIES[api]))) == parse_response(api, BODIES[api])
 
 
 @pytest.mark.parametrize("api", BODIES)
@@ -75,10 +53,9 @@ def test_versions_of_weights_that_change_on_the_way_are_told_of_each_token() -> 
         {"weights_version": version, "choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": ids}]}
         for version, ids in (("1", [5, 6]), ("2", [7]))
     ]
-    joined = join_events("chat", [msgspec.json.encode(event) for event in events])
-    assert joined["weights_version"] == "1"
-    assert joined["choices"][0]["weights_versions"] == ["1", "1", "2"]
-    assert parse_response("chat", joined).choices[0].weights_versions == ["1", "1", "2"]
+    found = parse_stream("chat", b"".join(event_bytes(event) for event in events))
+    assert found.weights_version == "1"
+    assert found.choices[0].weights_versions == ["1", "1", "2"]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=6))
@@ -89,26 +66,17 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
     assert reader.finish() == parse_response("chat", CHAT)
 
 
-def test_fields_that_no_reader_knows_survive_the_joining() -> None:
-    body = {**CHAT, "service_tier": "flex", "provider": {"name": "x"}}
-    assert (
-        join_events("chat", data_of(b"".join(events_of("chat", body)))).items()
-        >= {
-            "service_tier": "flex",
-            "provider": {"name": "x"},
-        }.items()
-    )
-
-
 def test_arguments_that_are_cut_stay_the_text_that_they_are() -> None:
-    events = data_of(b"".join(events_of("messages", MESSAGE)))
-    cut = [event.replace(b'{\\"city\\":\\"Rome\\"}', b'{\\"city\\":') for event in events]
+    events = b"".join(events_of("messages", MESSAGE))
+    cut = events.replace(b'{\\"city\\":\\"Rome\\"}', b'{\\"city\\":')
     assert cut != events
-    assert join_events("messages", cut)["content"][-1]["input"] == '{"city":'
+    assert parse_stream("messages", cut).messages[0].tool_calls[0].arguments == '{"city":'
 
 
-def test_the_first_id_and_the_last_known_fields_count() -> None:
-    first = {"id": "a", "model": "small", "service_tier": "flex", "choices": []}
-    later = {"id": "b", "model": "other", "service_tier": None, "choices": []}
-    joined = join_events("chat", [msgspec.json.encode(event) for event in (first, later)])
-    assert joined == first
+def test_the_first_id_and_the_last_usage_count() -> None:
+    first = {"id": "a", "model": "small", "usage": {"prompt_tokens": 1}, "choices": []}
+    later = {"id": "b", "model": "other", "usage": {"prompt_tokens": 2}, "choices": []}
+    last = {"id": "c", "model": "other", "usage": None, "choices": []}
+    found = parse_stream("chat", b"".join(event_bytes(event) for event in (first, later, last)))
+    assert found.usage is not None
+    assert (found.id, found.model, found.usage.input_tokens) == ("a", "small", 2)

@@ -26,7 +26,7 @@ from ..adapter.messages import prompt_messages, response_messages
 from ..adapter.tree import SpanNode, build_tree
 from ..adapter.triplets import RewardMatchPolicy, match_rewards
 from ..chat.messages import Message as ChatMessage, content_text, openai_content
-from ..chat.reading import ResponseReader
+from ..chat.streams import ResponseReader
 from ..checks import is_int
 from ..llm_proxy.recording.exchanges import exchange_of_span
 from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes

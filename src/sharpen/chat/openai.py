@@ -26,7 +26,7 @@ from .messages import (
     media_part,
     tool_result,
 )
-from .wire import as_dict, as_text, count, decoder_of, dicts, error_in_stream, weights_version_of
+from .wire import as_dict, as_text, count, decode, decoder_of, dicts, error_in_stream, weights_version_of
 
 TokenIds = list[Annotated[int, msgspec.Meta(ge=0, le=2**53)]]
 _INPUT_ROLES = ("user", "system", "developer")
@@ -42,15 +42,9 @@ def read_chat_request(request: dict[str, Any], parsed: ParsedRequest) -> None:
     parsed.tools += [{"type": "function", **function} for function in dicts(request.get("functions"))]
 
 
-def read_completions_request(request: dict[str, Any], parsed: ParsedRequest) -> None:
-    """Each prompt is a message of the user. Prompts that are token ids have no text."""
-    prompt = request.get("prompt")
-    prompts = prompt if isinstance(prompt, list) else [prompt]
-    parsed.messages = _user_texts(prompts)
-
-
-def read_embeddings_request(request: dict[str, Any], parsed: ParsedRequest) -> None:
-    texts = request.get("input")
+def read_texts_request(request: dict[str, Any], parsed: ParsedRequest) -> None:
+    """Read a request of completions or embeddings: each prompt is a message of the user; token ids have no text."""
+    texts = request.get("prompt" if parsed.api == "completions" else "input")
     parsed.messages = _user_texts(texts if isinstance(texts, list) else [texts])
 
 
@@ -159,18 +153,13 @@ class _Logprobs(msgspec.Struct):
         return [text for text in tokens if isinstance(text, str)] if isinstance(tokens, list) else []
 
 
-class PlainChatChoice(msgspec.Struct):
-    """A choice without its numbers."""
-
+class ChatChoice(msgspec.Struct):
     index: int | None = 0
     delta: Any = None
     message: Any = None
     text: Any = None
     finish_reason: Any = None
     meta_info: Any = None
-
-
-class ChatChoice(PlainChatChoice):
     logprobs: _Logprobs | None = None
     token_ids: TokenIds | None = None
     prompt_token_ids: TokenIds | None = None
@@ -178,10 +167,8 @@ class ChatChoice(PlainChatChoice):
     """Of each token, where they are not all of one version."""
 
 
-class PlainChatBody(msgspec.Struct):
-    """A whole answer, or an event of a stream: they have the same outer shape."""
-
-    choices: list[PlainChatChoice] | None = None
+class _ChatBody(msgspec.Struct):
+    choices: list[ChatChoice] | None = None
     id: Any = None
     model: Any = None
     usage: Any = None
@@ -191,65 +178,65 @@ class PlainChatBody(msgspec.Struct):
     metadata: Any = None
     meta_info: Any = None
     sglext: Any = None
-
-    def version(self) -> str | None:
-        own = {"weights_version": self.weights_version, "weight_version": self.weight_version}
-        return weights_version_of(own, self.metadata, self.meta_info, self.sglext)
-
-
-class ChatBody(PlainChatBody):
-    choices: list[ChatChoice] | None = None  # type: ignore[assignment]
     prompt_token_ids: TokenIds | None = None
 
 
+NUMBERS = frozenset(("logprobs", "token_ids", "prompt_token_ids", "weights_versions"))
 # Known types are decoded three times as fast, since most of a token's log-probability is never looked at.
-_decode = decoder_of(ChatBody, strict=False)
-_decode_plain = decoder_of(PlainChatBody, strict=False)
+_decode_chat = decoder_of(_ChatBody, strict=False)
 
 
-def chat_body(data: bytes | dict[str, Any]) -> PlainChatBody:
-    """Read a body or an event. Numbers of the wrong kind do not cost the words: then the body is a plain one."""
+def _chat_body(data: bytes | dict[str, Any]) -> _ChatBody:
+    """Numbers of the wrong kind do not cost the words: then all numbers are left out."""
     try:
-        return msgspec.convert(data, ChatBody, strict=False) if isinstance(data, dict) else _decode(data)
+        return msgspec.convert(data, _ChatBody, strict=False) if isinstance(data, dict) else _decode_chat(data)
     except msgspec.ValidationError:
-        return msgspec.convert(data, PlainChatBody, strict=False) if isinstance(data, dict) else _decode_plain(data)
+        body = decode(data) if isinstance(data, bytes) else data
+        return msgspec.convert(_without_numbers(body), _ChatBody, strict=False)
+
+
+def _without_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_numbers(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: each for key, each in value.items() if key not in NUMBERS}
+    return {**kept, "choices": _without_numbers(kept["choices"])} if "choices" in kept else kept
 
 
 def read_chat_response(data: bytes | dict[str, Any]) -> ParsedResponse:
     """Read a whole response of chat or completions."""
-    body = chat_body(data)
+    body = _chat_body(data)
+    choices = sorted(body.choices or (), key=lambda choice: choice.index or 0)
+    own = {"weights_version": body.weights_version, "weight_version": body.weight_version}
+    places = (own, body.metadata, body.meta_info, body.sglext, *(choice.meta_info for choice in choices))
     found = ParsedResponse(
         id=as_text(body.id) or None,
         model=as_text(body.model) or None,
         usage=usage_of(body.usage),
         error=error_in_stream(body.error) if body.error else None,
-        weights_version=body.version(),
-        is_complete=bool(body.choices),
+        weights_version=weights_version_of(*places),
+        is_complete=bool(choices),
     )
-    choices = sorted(body.choices or (), key=lambda choice: choice.index or 0)
-    if found.weights_version is None:
-        found.weights_version = next(filter(None, (weights_version_of(each.meta_info) for each in choices)), None)
     found.choices = [_chat_choice(choice, found.weights_version) for choice in choices]
-    if isinstance(body, ChatBody):
-        told = [body.prompt_token_ids, *(each.prompt_token_ids for each in body.choices or ())]
-        found.prompt_token_ids = next(filter(None, told), [])
+    found.prompt_token_ids = body.prompt_token_ids or next(
+        filter(None, (each.prompt_token_ids for each in choices)), []
+    )
     if all(version == found.weights_version for each in found.choices for version in each.weights_versions):
         for choice in found.choices:
             choice.weights_versions = []
     if found.usage is None and any(choice.token_ids for choice in found.choices):
-        # Not every server tells its usage; the ids are as good.
+        # Not every server reports its usage; the ids are as good.
         found.usage = Usage(len(found.prompt_token_ids), sum(len(choice.token_ids) for choice in found.choices))
     return found
 
 
-def _chat_choice(choice: PlainChatChoice, version: str | None) -> Choice:
+def _chat_choice(choice: ChatChoice, version: str | None) -> Choice:
     if isinstance(choice.text, str):
         parts: list[Part] = [TextPart(choice.text)] if choice.text else []
     else:
         parts = _answer_parts(as_dict(choice.delta if isinstance(choice.delta, dict) else choice.message))
     found = Choice(Message("assistant", parts, finish_reason=as_text(choice.finish_reason) or None))
-    if not isinstance(choice, ChatChoice):
-        return found
     found.token_ids = ids = choice.token_ids or []
     if choice.logprobs is not None:
         found.logprobs, found.token_texts = choice.logprobs.values(), choice.logprobs.texts()
@@ -349,7 +336,7 @@ def read_responses_response(body: dict[str, Any]) -> ParsedResponse:
     reason = _finish_reason(body, items)
     choice = Choice(
         Message("assistant", [part for item in items for part in item_parts(item)], finish_reason=reason),
-        next((ids for key in ("token_ids", "output_token_ids") if (ids := _numbers(body.get(key)))), []),
+        token_ids_of(body.get("token_ids")) or token_ids_of(body.get("output_token_ids")),
         [float(each["logprob"]) for each in tokens],
         [text for each in tokens if isinstance(text := each.get("token"), str)],
     )
@@ -358,7 +345,7 @@ def read_responses_response(body: dict[str, Any]) -> ParsedResponse:
         model=as_text(body.get("model")) or None,
         choices=[choice] if items or reason else [],
         usage=usage_of(body.get("usage")),
-        prompt_token_ids=_numbers(body.get("prompt_token_ids")),
+        prompt_token_ids=token_ids_of(body.get("prompt_token_ids")),
         weights_version=weights_version_of(body, body.get("metadata"), body.get("sglext")),
         error=error_in_stream(body) if body.get("error") else None,
         is_complete=isinstance(body.get("output"), list),
@@ -377,7 +364,8 @@ def _finish_reason(body: dict[str, Any], items: list[dict[str, Any]]) -> str | N
     return "error" if status == "failed" else None
 
 
-def _numbers(value: Any) -> list[int]:
+def token_ids_of(value: Any) -> list[int]:
+    """Return a list of token ids; nothing for any other value."""
     is_ids = isinstance(value, list) and all(type(each) is int and 0 <= each <= 2**53 for each in value)
     return value if is_ids else []
 
@@ -421,14 +409,10 @@ def _entry_part(entry: dict[str, Any]) -> Part:
             modality = "image" if kind == "input_image" else "document"
             if entry.get("file_id"):
                 return FilePart(modality, None, entry["file_id"])
-            return media_part(modality, entry.get("image_url") if modality == "image" else _file_address(entry))
+            return media_part(modality, entry.get("image_url") or entry.get("file_data") or entry.get("file_url"))
         case "input_audio":
             return _sound(entry)
     return dict(entry) | {"type": as_text(entry.get("type"))}
-
-
-def _file_address(entry: dict[str, Any]) -> Any:
-    return entry.get("file_data") or entry.get("file_url")
 
 
 # -- embeddings: what they cost and how long a vector is; the vectors are left out ---------------------

@@ -1,21 +1,207 @@
-"""Streams: bytes to events, the events of a response to one whole response, and a response to events.
+"""Requests and responses of any API as data, whole or as they arrive in a stream of server-sent events.
 
-A joined response is what the server would have sent without streaming, with every field that its events had. Joiners
-keep half characters, since the other half may be in the next event: repair what they return with `wire.mended`.
+Reading never changes what it is given. A request that is JSON is always read, without what is malformed in it; a
+response never raises: what is wrong with it stands in `ParsedResponse.error`, beside everything that came before. The
+events of a stream are joined into the body that the server would have sent without streaming, as far as it is read,
+so both are read by the same code. Joiners keep half characters, since the other half may be in the next event.
+
+`parse_request` and `parse_response` are for the gateway, the engine server and algorithms.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
-from .messages import Api
-from .openai import ChatChoice, arguments_text, chat_body, split_content
-from .wire import as_dict, as_text, count, decode, dicts, error_in_stream, mended, parsed_or_text, weights_version_of
+from ..errors import InvalidInputError
+from .anthropic import read_messages_request, read_messages_response
+from .messages import Api, ParsedRequest, ParsedResponse, Sampling
+from .openai import (
+    NUMBERS,
+    ChatChoice,
+    arguments_text,
+    prompt_token_ids,
+    read_chat_request,
+    read_chat_response,
+    read_embeddings_response,
+    read_responses_request,
+    read_responses_response,
+    read_texts_request,
+    split_content,
+    token_ids_of,
+)
+from .wire import as_dict, as_text, count, decode, dicts, error_in_stream, may_hold_halves, mended, weights_version_of
 
-DONE = b"data: [DONE]\n\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_encode = msgspec.json.Encoder().encode
+# What reading JSON of the wrong shape can end in.
+_UNREADABLE = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+_REQUESTS: dict[Api, Callable[[dict[str, Any], ParsedRequest], None]] = {
+    "chat": read_chat_request,
+    "completions": read_texts_request,
+    "responses": read_responses_request,
+    "embeddings": read_texts_request,
+    "messages": read_messages_request,
+}
+_NUMBERS = {
+    **{name: name for name in Sampling.__struct_fields__ if name != "stop"},
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+}
+# Everything that a parsed request has a place for.
+_KNOWN = frozenset(_NUMBERS) | {
+    *("model", "messages", "prompt", "input", "instructions", "system", "tools", "functions", "dimensions"),
+    *("stream", "stop", "stop_sequences", "encoding_format", "previous_response_id"),
+}
+_JSON_FORMATS = ("json_object", "json_schema", "json")
+
+
+def parse_request(api: Api, body: bytes | dict[str, Any]) -> ParsedRequest:
+    """Read the body of a request.
+
+    Raises:
+        InvalidInputError: The body is not a JSON object.
+    """
+    request = _object(body) if isinstance(body, bytes) else body
+    parsed = ParsedRequest(api, str(request.get("model") or ""), sampling=sampling_of(request))
+    _REQUESTS[api](request, parsed)
+    parsed.is_stream = request.get("stream") is True
+    parsed.output_type = _output_type(request)
+    parsed.prompt_token_ids = prompt_token_ids(request)
+    parsed.previous_response_id = _text_or_none(request.get("previous_response_id"))
+    parsed.encoding_format = _text_or_none(request.get("encoding_format"))
+    if _is_number(request.get("dimensions")):
+        parsed.dimensions = request["dimensions"]
+    parsed.other = {key: value for key, value in request.items() if key not in _KNOWN}
+    return parsed
+
+
+def sampling_of(request: dict[str, Any]) -> Sampling:
+    """Return how a request wants its answer sampled; values that are not numbers are left out."""
+    found: dict[str, Any] = {}
+    for key, value in request.items():
+        name = _NUMBERS.get(key)
+        if name is not None and _is_number(value):
+            found[name] = value
+    if stop := request.get("stop") or request.get("stop_sequences"):
+        stops = stop if isinstance(stop, list) else [stop]
+        found["stop"] = [each for each in stops if isinstance(each, str)]
+    return Sampling(**found)
+
+
+def parse_response(api: Api, body: bytes | dict[str, Any]) -> ParsedResponse:
+    """Read the body of a whole response."""
+    try:
+        if api == "embeddings":
+            return read_embeddings_response(body if isinstance(body, bytes) else msgspec.json.encode(body))
+        if isinstance(body, bytes) and may_hold_halves(body):
+            body = mended(_object(body))
+        if api in ("chat", "completions"):
+            return read_chat_response(body)
+        read = read_messages_response if api == "messages" else read_responses_response
+        return read(_object(body) if isinstance(body, bytes) else body)
+    except _UNREADABLE as error:
+        return ParsedResponse(error=f"the answer is malformed: {error}", is_complete=False)
+
+
+def parse_stream(api: Api, data: bytes) -> ParsedResponse:
+    """Read a recorded stream of server-sent events."""
+    reader = ResponseReader(api, is_stream=True)
+    reader.feed(data)
+    return reader.finish()
+
+
+class ResponseReader:
+    """One response as it arrives: feed it every piece, then finish it once."""
+
+    __slots__ = ("_api", "_error", "_events", "_has_halves", "_joiner", "_pieces", "_size")
+
+    def __init__(self, api: Api, *, is_stream: bool) -> None:
+        self._api = api
+        self._events = EventStream() if is_stream else None
+        self._joiner: Joiner = _JOINERS.get(api, ChatJoiner)()
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._error: str | None = None
+        self._has_halves = False
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes of the body."""
+        self._size += len(data)
+        if self._events is None:
+            self._pieces.append(data)
+        else:
+            self._add(self._events.feed(data))
+
+    def finish(self, is_complete: bool = True) -> ParsedResponse:
+        """Return what was read. `is_complete` says whether the body came to its end."""
+        if self._events is None:
+            body = b"".join(self._pieces)
+            found = parse_response(self._api, body) if is_complete and body else ParsedResponse(is_complete=False)
+        else:
+            if is_complete:
+                self._add(self._events.end())
+            joined = self._joiner.body()
+            found = parse_response(self._api, mended(joined) if self._has_halves else joined)
+            found.is_complete = self._joiner.is_over
+            found.error = self._joiner.error or found.error or self._error
+        found.is_complete = found.is_complete and is_complete
+        if found.error is None and not found.is_complete:
+            found.error = self._early_end(is_complete)
+        return found
+
+    def _add(self, events: list[bytes]) -> None:
+        for event in events:
+            self._has_halves = self._has_halves or may_hold_halves(event)
+            try:
+                self._joiner.add(event)
+            except _UNREADABLE as error:
+                self._error = self._error or f"the answer is malformed: {error}"
+
+    def _early_end(self, is_complete: bool) -> str:
+        if is_complete and self._size == 0:
+            return "the answer is empty"
+        if is_complete and self._events is None:
+            return "the answer holds nothing that was said: it is not an answer of this API"
+        return f"the answer ended early, after {self._size} bytes"
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the body is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(f"the body is a {type(found).__name__}, not a JSON object")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _output_type(request: dict[str, Any]) -> str | None:
+    """Return what kind of output is asked for, where it is not plain text."""
+    inner = as_dict(request.get("text")).get("format") or as_dict(request.get("output_config")).get("format")
+    wanted = as_dict(request.get("response_format") or inner or request.get("output_format"))
+    if as_text(wanted.get("type")) in _JSON_FORMATS:
+        return "json"
+    modalities = request.get("modalities")
+    return "speech" if isinstance(modalities, list) and "audio" in modalities else None
+
+
+# -- events --------------------------------------------------------------------------------------------
 
 
 class EventStream:
@@ -91,21 +277,6 @@ class Joiner(Protocol):
         ...
 
 
-def joiner_for(api: Api) -> Joiner:
-    if api == "responses":
-        return ResponsesJoiner()
-    return MessagesJoiner() if api == "messages" else ChatJoiner()
-
-
-def join_events(api: Api, events: Iterable[bytes]) -> dict[str, Any]:
-    """Return the response that the data of these events make; a malformed event is an error."""
-    joiner = joiner_for(api)
-    for event in events:
-        joiner.add(event)
-    found: dict[str, Any] = mended(joiner.body())
-    return found
-
-
 def _event_of(data: bytes) -> dict[str, Any]:
     event = decode(data)
     if not isinstance(event, dict):
@@ -119,9 +290,6 @@ def _event_of(data: bytes) -> dict[str, Any]:
 class ChatJoiner:
     """Joins the chunks of chat and completions."""
 
-    _OWN = ("choices", "usage", "error", "prompt_token_ids", "weights_version")
-    _NUMBERS = ("logprobs", "token_ids", "prompt_token_ids", "weights_versions")
-
     def __init__(self) -> None:
         self.error: str | None = None
         self._is_done = False
@@ -131,138 +299,94 @@ class ChatJoiner:
     @property
     def is_over(self) -> bool:
         """Not every server ends its stream with the mark; then the choices tell."""
-        reasons = [choice.fields.get("finish_reason") for choice in self._choices.values()]
-        return self._is_done or (bool(reasons) and all(reasons))
+        choices = self._choices.values()
+        return self._is_done or (bool(choices) and all(choice.finish_reason for choice in choices))
 
     def add(self, data: bytes) -> None:
         if data == b"[DONE]":
             self._is_done = True
             return
-        event = _event_of(data)
-        body, outer = chat_body(event), self._outer
-        for key, value in event.items():
-            is_kept = key in ("id", "model", "object", "created") and outer.get(key)
-            if value is not None and key not in self._OWN and not is_kept:
-                outer[key] = value
-        if isinstance(body.usage, dict) and body.usage:
-            outer["usage"] = body.usage
-        if body.error and "error" not in outer:
-            outer["error"] = body.error
-            self.error = error_in_stream(body.error)
-        version = body.version()
-        self._note_version(version)
-        ids = getattr(body, "prompt_token_ids", None)
-        if ids and "prompt_token_ids" not in outer:
-            outer["prompt_token_ids"] = ids
-        for choice, given in zip(body.choices or (), dicts(event.get("choices")), strict=False):
-            joined = self._choices.setdefault(choice.index or 0, _JoinedChoice())
-            self._note_version(weights_version_of(choice.meta_info))
-            joined.add(given)
-            if isinstance(choice, ChatChoice):
+        event, outer = _event_of(data), self._outer
+        for key in ("id", "model"):
+            if event.get(key) and key not in outer:
+                outer[key] = event[key]
+        if event.get("usage"):
+            outer["usage"] = event["usage"]
+        if event.get("error"):
+            self.error = self.error or error_in_stream(event["error"])
+        if "prompt_token_ids" in event and "prompt_token_ids" not in outer:
+            outer["prompt_token_ids"] = token_ids_of(event["prompt_token_ids"]) or None
+        version = weights_version_of(event, event.get("metadata"), event.get("meta_info"), event.get("sglext"))
+        for given in dicts(event.get("choices")):
+            told = version or weights_version_of(given.get("meta_info"))
+            outer["weights_version"] = outer.get("weights_version") or told
+            index = int(given.get("index") or 0)
+            choice = self._choices.get(index) or self._choices.setdefault(index, _JoinedChoice())
+            choice.add(given)
+            if not NUMBERS.isdisjoint(given):
                 # An event tells the version of its own tokens.
-                joined.add_numbers(choice, given, version or outer.get("weights_version"))
-
-    def _note_version(self, version: str | None) -> None:
-        if version is not None:
-            self._outer.setdefault("weights_version", version)
+                choice.add_numbers(given, version or outer["weights_version"])
 
     def body(self) -> dict[str, Any]:
-        body = dict(self._outer)
-        if "object" in body:
-            body["object"] = as_text(body["object"]).removesuffix(".chunk")
-        if body or self._choices:
-            version = body.get("weights_version")
-            body["choices"] = [self._choices[index].body(index, version) for index in sorted(self._choices)]
-        return body
+        version = self._outer.get("weights_version")
+        choices = [self._choices[index].body(index, version) for index in sorted(self._choices)]
+        return {**self._outer, "choices": choices} if self._outer or choices else {}
 
 
 class _JoinedChoice:
-    """One choice; `fields` hold what the last event said."""
+    """What the events of one choice add up to."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, Any] = {"finish_reason": None}
-        self._text: list[str] = []
-        self._is_text = False
-        self._message = _JoinedMessage()
-        self._logprobs: dict[str, Any] = {}
+        self.finish_reason = ""
+        self._fields: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[_JoinedCall] = []
+        self._call_at: dict[Any, _JoinedCall] = {}
+        self._function: _JoinedCall | None = None
+        self._logprobs: dict[str, list[Any]] = {}
         self._token_ids: list[int] = []
         self._versions: list[str | None] = []
 
     def add(self, given: dict[str, Any]) -> None:
-        message = given.get("delta") if isinstance(given.get("delta"), dict) else given.get("message")
+        self.finish_reason = as_text(given.get("finish_reason")) or self.finish_reason
+        delta, message = given.get("delta"), given.get("message")
         if isinstance(given.get("text"), str):
-            self._is_text = True
-            self._text.append(given["text"])
+            self._add_text("text", given["text"])
+        elif isinstance(delta, dict):
+            self._add_delta(delta)
         elif isinstance(message, dict):
-            self._message.add(message, is_whole=message is not given.get("delta"))
-        for key, value in given.items():
-            if key == "finish_reason":
-                self.fields[key] = as_text(value) or self.fields[key]
-            elif key not in ("index", "delta", "message", "text", *ChatJoiner._NUMBERS) and value is not None:
-                self.fields[key] = value
+            calls = [{**call, "index": number} for number, call in enumerate(dicts(message.get("tool_calls")))]
+            self._add_delta({**message, "tool_calls": calls})
 
-    def add_numbers(self, choice: ChatChoice, given: dict[str, Any], version: str | None) -> None:
-        ids = choice.token_ids or []
-        self._token_ids += ids
-        versions = choice.weights_versions
-        is_told = versions is not None and len(versions) == len(ids)
-        self._versions += versions if versions is not None and is_told else [version] * len(ids)
-        if choice.prompt_token_ids:
-            self.fields["prompt_token_ids"] = choice.prompt_token_ids
-        for key, value in as_dict(given.get("logprobs")).items():
-            if isinstance(value, list) and isinstance(self._logprobs.get(key), list):
-                self._logprobs[key] += value
-            elif value is not None or key not in self._logprobs:
-                self._logprobs[key] = list(value) if isinstance(value, list) else value
+    def _add_text(self, name: str, text: str) -> None:
+        if name in self._texts:
+            self._texts[name].append(text)
+        else:
+            self._texts[name] = [text]
 
-    def body(self, index: int, version: str | None) -> dict[str, Any]:
-        said = {"text": "".join(self._text)} if self._is_text else {"message": self._message.body()}
-        found = {"index": index, **said, "logprobs": self._logprobs or None, **self.fields}
-        if self._token_ids:
-            found["token_ids"] = self._token_ids
-        if any(each != version for each in self._versions):
-            found["weights_versions"] = [each or version for each in self._versions]
-        return found
-
-
-class _JoinedMessage:
-    """What the deltas of one choice add up to."""
-
-    _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
-
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {"role": "assistant"}
-        self._texts: dict[str, list[str]] = {}
-        self._reasoning_name: str | None = None
-        self._calls: list[_JoinedCall] = []
-        self._call_at: dict[Any, _JoinedCall] = {}
-        self._function: _JoinedCall | None = None
-
-    def add(self, delta: dict[str, Any], *, is_whole: bool) -> None:
-        content = delta.get("content")
-        if content and not isinstance(content, str):
-            content, thoughts = split_content(content)
-            self._add_reasoning("reasoning_content", thoughts)
-        if isinstance(content, str):
-            self._texts.setdefault("content", []).append(content)
-        # Engines have either name; where both are sent they say the same.
-        name = "reasoning_content" if delta.get("reasoning_content") else "reasoning"
-        self._add_reasoning(name, as_text(delta.get(name)))
-        if refusal := as_text(delta.get("refusal")):
-            self._texts.setdefault("refusal", []).append(refusal)
-        for number, call in enumerate(dicts(delta.get("tool_calls"))):
-            self._add_call(call, number if is_whole else call.get("index"))
-        if isinstance(function := delta.get("function_call"), dict):
-            self._function = self._function or _JoinedCall()
-            self._function.add({}, function)
+    def _add_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
-            if key not in (*self._TEXTS, "role", "tool_calls", "function_call") and value is not None:
-                self._fields[key] = _merged(self._fields.get(key), value, key)
-
-    def _add_reasoning(self, name: str, text: str) -> None:
-        if text:
-            self._reasoning_name = self._reasoning_name or name
-            self._texts.setdefault(self._reasoning_name, []).append(text)
+            if key == "content" and isinstance(value, str):
+                self._add_text(key, value)
+            elif key == "content" and value:
+                words, thoughts = split_content(value)
+                self._add_text("content", words)
+                self._add_text("reasoning_content", thoughts)
+            elif key == "refusal":
+                self._add_text(key, as_text(value))
+            elif key == "reasoning_content" or (key == "reasoning" and not delta.get("reasoning_content")):
+                # Engines have either name; where both are sent they say the same.
+                self._add_text("reasoning_content", as_text(value))
+            elif key == "tool_calls":
+                for call in dicts(value):
+                    self._add_call(call, call.get("index"))
+            elif key == "function_call" and isinstance(value, dict):
+                self._function = self._function or _JoinedCall()
+                self._function.add({}, value)
+            elif key == "audio" and isinstance(value, dict):
+                known = as_dict(self._fields.get(key))
+                names = ("data", "transcript")
+                self._fields[key] = {name: as_text(known.get(name)) + as_text(value.get(name)) for name in names}
 
     def _add_call(self, call: dict[str, Any], index: Any) -> None:
         inner = as_dict(call.get("function") or call.get("custom"))
@@ -277,28 +401,38 @@ class _JoinedMessage:
             self._calls.append(known)
         known.add(call, inner)
 
-    def body(self) -> dict[str, Any]:
-        found = dict(self._fields)
-        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        has_more = self._calls or self._function or texts.get("refusal")
-        found["content"] = texts.pop("content", None) or (None if has_more else "")
-        found |= texts
+    def add_numbers(self, given: dict[str, Any], version: str | None) -> None:
+        try:
+            choice = msgspec.convert(given, ChatChoice, strict=False)
+        except msgspec.ValidationError:
+            return  # numbers of the wrong kind cost their event alone
+        ids, versions = choice.token_ids or [], choice.weights_versions or []
+        self._token_ids += ids
+        self._versions += versions if len(versions) == len(ids) else [version] * len(ids)
+        if choice.prompt_token_ids:
+            self._fields["prompt_token_ids"] = choice.prompt_token_ids
+        for key, value in as_dict(given.get("logprobs")).items():
+            if isinstance(value, list):
+                self._logprobs.setdefault(key, []).extend(value)
+
+    def body(self, index: int, version: str | None) -> dict[str, Any]:
+        message: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        if "audio" in self._fields:
+            message["audio"] = self._fields["audio"]
         if self._calls:
-            found["tool_calls"] = [call.body() for call in self._calls]
+            message["tool_calls"] = [call.body() for call in self._calls]
         if self._function is not None:
-            found["function_call"] = self._function.inner()
-        return found
-
-
-def _merged(known: Any, value: Any, key: str) -> Any:
-    """A field of a delta that is not known here: lists grow, `audio` is joined by its texts, others are replaced."""
-    if isinstance(known, list) and isinstance(value, list):
-        return known + value
-    if key == "audio" and isinstance(value, dict):
-        known = as_dict(known)
-        texts = {name: as_text(known.get(name)) + as_text(value.get(name)) for name in ("data", "transcript")}
-        return known | value | texts
-    return value
+            message["function_call"] = self._function.inner()
+        return {
+            "index": index,
+            "text": message.get("text"),
+            "message": message,
+            "finish_reason": self.finish_reason,
+            "logprobs": self._logprobs or None,
+            "token_ids": self._token_ids,
+            "prompt_token_ids": self._fields.get("prompt_token_ids"),
+            "weights_versions": [each or version for each in self._versions] if any(self._versions) else None,
+        }
 
 
 class _JoinedCall:
@@ -328,7 +462,6 @@ class MessagesJoiner:
     """Joins the events of a message of Anthropic's API."""
 
     _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-    _DELTAS |= {"signature_delta": "signature"}
 
     def __init__(self) -> None:
         self.error: str | None = None
@@ -345,7 +478,7 @@ class MessagesJoiner:
         if event.get("type") == "error" or event.get("error"):
             self.error = self.error or error_in_stream(event)
             return
-        index = count(event.get("index"))
+        index, delta = count(event.get("index")), as_dict(event.get("delta"))
         match event.get("type"):
             case "message_start":
                 self._message = dict(as_dict(event.get("message")))
@@ -354,20 +487,14 @@ class MessagesJoiner:
             case "content_block_start":
                 self._blocks[index] = dict(as_dict(event.get("content_block")))
             case "content_block_delta":
-                self._add_delta(index, as_dict(event.get("delta")))
+                self._blocks.setdefault(index, {})
+                if (key := self._DELTAS.get(as_text(delta.get("type")))) is not None:
+                    self._added.setdefault((index, key), []).append(as_text(delta.get(key)))
             case "message_delta":
-                self._message |= as_dict(event.get("delta"))
+                self._message |= delta
                 self._add_usage(event.get("usage"))
             case "message_stop":
                 self.is_over = True
-
-    def _add_delta(self, index: int, delta: dict[str, Any]) -> None:
-        block = self._blocks.setdefault(index, {})
-        key = self._DELTAS.get(as_text(delta.get("type")))
-        if key is not None:
-            self._added.setdefault((index, key), []).append(as_text(delta.get(key)))
-        elif delta.get("type") == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
     def _add_usage(self, usage: Any) -> None:
         """The last event has the final counts, but not always all of them."""
@@ -380,12 +507,20 @@ class MessagesJoiner:
         for (index, key), pieces in self._added.items():
             block, text = blocks[index], "".join(pieces)
             if key == "partial_json":
-                block["input"] = parsed_or_text(text) if text else block.get("input")
+                block["input"] = _parsed_or_text(text) if text else block.get("input")
             else:
                 block[key] = as_text(block.get(key)) + text
                 block.setdefault("type", key)
-        usage = {"usage": self._usage} if self._usage else {}
-        return self._message | {"content": list(blocks.values())} | usage
+        return {**self._message, "content": list(blocks.values()), "usage": self._usage}
+
+
+def _parsed_or_text(text: str) -> Any:
+    """The value of a JSON text; text that is not JSON (cut in the middle, say) stays text."""
+    text = mended(text)
+    try:
+        return mended(decode(text))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return text
 
 
 # -- the responses API ---------------------------------------------------------------------------------
@@ -398,41 +533,70 @@ class ResponsesJoiner:
     """
 
     _ENDS = ("response.completed", "response.incomplete", "response.failed")
+    # Where the text of a delta goes: to an entry of this type in a list of its item, or to a field of the item.
+    _DELTAS = {
+        "response.output_text.delta": ("content", "output_text"),
+        "response.refusal.delta": ("content", "refusal"),
+        "response.reasoning_text.delta": ("content", "reasoning_text"),
+        "response.reasoning_summary_text.delta": ("summary", "summary_text"),
+        "response.function_call_arguments.delta": ("arguments", ""),
+        "response.custom_tool_call_input.delta": ("input", ""),
+        "response.mcp_call_arguments.delta": ("arguments", ""),
+    }
 
     def __init__(self) -> None:
         self.error: str | None = None
         self.is_over = False
         self._response: dict[str, Any] = {}
-        self._items: dict[int, _JoinedItem] = {}
+        self._items: dict[int, dict[str, Any]] = {}
+        # By item, list or field, place in the list, and type.
+        self._deltas: dict[tuple[int, str, int, str], tuple[list[str], list[dict[str, Any]]]] = {}
 
     def add(self, data: bytes) -> None:
         if data == b"[DONE]":
             return
         event = _event_of(data)
-        kind = as_text(event.get("type"))
-        if event.get("type") == "error" or ("error" in event and "type" not in event):
+        kind, index = as_text(event.get("type")), count(event.get("output_index"))
+        if kind == "error" or ("error" in event and "type" not in event):
             self.error = self.error or error_in_stream(event)
         elif isinstance(event.get("response"), dict):
             self._response = event["response"]
             self.is_over = self.is_over or kind in self._ENDS
         elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._item(event).replace(as_dict(event.get("item")))
-        elif kind in _JoinedItem.FIELDS or kind in _JoinedItem.ENTRIES:
-            self._item(event).add(kind, event)
-
-    def _item(self, event: dict[str, Any]) -> "_JoinedItem":
-        return self._items.setdefault(count(event.get("output_index")), _JoinedItem())
+            item = self._items[index] = as_dict(event.get("item"))
+            if item.get("type") and item.get("status") != "in_progress":  # it is whole
+                self._deltas = {place: delta for place, delta in self._deltas.items() if place[0] != index}
+        elif kind in self._DELTAS:
+            self._items.setdefault(index, {})
+            name, entry = self._DELTAS[kind]
+            place = count(event.get("summary_index" if name == "summary" else "content_index"))
+            texts, logprobs = self._deltas.setdefault((index, name, place, entry), ([], []))
+            texts.append(as_text(event.get("delta")))
+            logprobs += dicts(event.get("logprobs"))
 
     def body(self) -> dict[str, Any]:
         if not self._response and not self._items:
             return {}
-        gathered = [self._items[index].body() for index in sorted(self._items)]
+        gathered = self._gathered()
         output = dicts(self._response.get("output"))
         if output and not _has_logprobs(output) and _has_logprobs(gathered):
             # Some servers tell them in the deltas alone.
             told = gathered[: len(output)] + [{}] * (len(output) - len(gathered))
             output = [_with_logprobs(item, each) for item, each in zip(output, told, strict=True)]
-        return self._response | {"output": output or gathered}
+        return {**self._response, "output": output or gathered}
+
+    def _gathered(self) -> list[dict[str, Any]]:
+        """The items of the output as far as events have told them."""
+        items = {index: dict(item) for index, item in sorted(self._items.items())}
+        for (index, name, _, entry), (texts, logprobs) in sorted(self._deltas.items(), key=lambda each: each[0]):
+            item, text = items[index], "".join(texts)
+            if entry:
+                whole = {"type": entry, "refusal" if entry == "refusal" else "text": text, "logprobs": logprobs}
+                item[name] = [*dicts(item.get(name)), whole]
+                item.setdefault("type", "message" if name == "content" else "reasoning")
+            else:
+                item[name] = text
+        return list(items.values())
 
 
 def _has_logprobs(items: list[dict[str, Any]]) -> bool:
@@ -440,168 +604,14 @@ def _has_logprobs(items: list[dict[str, Any]]) -> bool:
 
 
 def _with_logprobs(item: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    pairs = list(zip(dicts(item.get("content")), dicts(told.get("content")), strict=False))
-    content = [{**entry, "logprobs": given.get("logprobs")} for entry, given in pairs]
-    return item | {"content": content} if content and len(content) == len(dicts(item.get("content"))) else item
-
-
-class _JoinedItem:
-    """One item of the output, and what its deltas said so far."""
-
-    # Where the text of a delta goes: the field of its item, or the list in it, the kind of the entry and its field.
-    FIELDS = {
-        "response.function_call_arguments.delta": "arguments",
-        "response.custom_tool_call_input.delta": "input",
-        "response.mcp_call_arguments.delta": "arguments",
-    }
-    ENTRIES = {
-        "response.output_text.delta": ("content", "content_index", "output_text", "text"),
-        "response.refusal.delta": ("content", "content_index", "refusal", "refusal"),
-        "response.reasoning_text.delta": ("content", "content_index", "reasoning_text", "text"),
-        "response.reasoning_summary_text.delta": ("summary", "summary_index", "summary_text", "text"),
-    }
-
-    def __init__(self) -> None:
-        self._item: dict[str, Any] = {}
-        self._fields: dict[str, list[str]] = {}
-        self._entries: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def replace(self, item: dict[str, Any]) -> None:
-        """Take the item as an event has it whole: empty at its beginning, complete at its end."""
-        if item.get("status") != "in_progress" and item.get("type"):
-            self._fields, self._entries = {}, {}
-        self._item = item
-
-    def add(self, kind: str, event: dict[str, Any]) -> None:
-        delta = as_text(event.get("delta"))
-        if kind in self.FIELDS:
-            self._fields.setdefault(self.FIELDS[kind], []).append(delta)
-            return
-        place, index, entry_kind, key = self.ENTRIES[kind]
-        at = (place, count(event.get(index)))
-        entry = self._entries.setdefault(at, {"type": entry_kind, key: [], "logprobs": []})
-        entry.setdefault(key, []).append(delta)
-        entry["logprobs"] += dicts(event.get("logprobs"))
-
-    def body(self) -> dict[str, Any]:
-        item = self._item | {key: "".join(pieces) for key, pieces in self._fields.items()}
-        for place, index in sorted(self._entries):
-            entry = self._entries[place, index]
-            whole = {key: "".join(value) if key in ("text", "refusal") else value for key, value in entry.items()}
-            item[place] = [*dicts(item.get(place)), whole]
-        if "type" not in item and self._entries:
-            item["type"] = "message" if ("content", 0) in self._entries else "reasoning"
+    entries, given = dicts(item.get("content")), dicts(told.get("content"))
+    if not entries or len(given) < len(entries):
         return item
+    pairs = zip(entries, given, strict=False)
+    return {**item, "content": [{**entry, "logprobs": each.get("logprobs")} for entry, each in pairs]}
 
 
-# -- writing -------------------------------------------------------------------------------------------
-
-
-def event_bytes(data: Any, name: str | None = None) -> bytes:
-    """Return one server-sent event; `data` is JSON already, or is encoded."""
-    body = data if isinstance(data, bytes) else _encode(data)
-    return b"data: %b\n\n" % body if name is None else b"event: %b\ndata: %b\n\n" % (name.encode(), body)
-
-
-def events_of(api: Api, body: dict[str, Any]) -> Iterator[bytes]:
-    """Write a whole response as the events of a stream, as few as clients need to read it."""
-    if api in ("chat", "completions"):
-        yield from _chat_events(body)
-        yield DONE
-        return
-    write = _message_events if api == "messages" else _response_events
-    for event in write(body):
-        yield event_bytes(event, event["type"])
-
-
-def _chat_events(body: dict[str, Any]) -> Iterator[bytes]:
-    """Each choice is one chunk with all that was said, and one with its end."""
-    head = {key: value for key, value in body.items() if key not in ("choices", "usage")}
-    if head.get("object") == "chat.completion":
-        head["object"] = "chat.completion.chunk"
-    for choice in dicts(body.get("choices")):
-        end = {"index": choice.get("index", 0), "finish_reason": choice.get("finish_reason")}
-        if "text" in choice:
-            yield event_bytes({**head, "choices": [choice]})
-            continue
-        delta = dict(as_dict(choice.get("message")))
-        if calls := dicts(delta.get("tool_calls")):
-            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
-        said = {key: value for key, value in choice.items() if key != "message"}
-        yield event_bytes({**head, "choices": [{**said, "delta": delta, "finish_reason": None}]})
-        yield event_bytes({**head, "choices": [{**end, "delta": {}}]})
-        head.pop("prompt_token_ids", None)
-    if body.get("usage"):
-        yield event_bytes({**head, "choices": [], "usage": body["usage"]})
-
-
-def _message_events(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    ends = {"stop_reason": body.get("stop_reason"), "stop_sequence": body.get("stop_sequence")}
-    start = {**body, "content": [], "stop_reason": None, "stop_sequence": None}
-    yield {"type": "message_start", "message": start}
-    for index, block in enumerate(dicts(body.get("content"))):
-        empty, deltas = _block_deltas(block)
-        yield {"type": "content_block_start", "index": index, "content_block": empty}
-        yield from ({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas)
-        yield {"type": "content_block_stop", "index": index}
-    yield {"type": "message_delta", "delta": ends, "usage": as_dict(body.get("usage"))}
-    yield {"type": "message_stop"}
-
-
-def _block_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it starts, and what its deltas add."""
-    match block.get("type"):
-        case "text":
-            deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": block.get("text")}]
-            deltas += [{"type": "citations_delta", "citation": each} for each in block.get("citations") or ()]
-            return block | {"text": ""} | ({"citations": []} if block.get("citations") else {}), deltas
-        case "thinking":
-            deltas = [{"type": "thinking_delta", "thinking": block.get("thinking")}]
-            deltas += [{"type": "signature_delta", "signature": block["signature"]}] if block.get("signature") else []
-            return block | {"thinking": "", "signature": ""}, deltas
-        case "tool_use" | "server_tool_use":
-            text = _encode(block.get("input")).decode()
-            return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": text}]
-    return block, []
-
-
-def _response_events(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
-    start = body | {"status": "in_progress", "output": [], "usage": None}
-    events += [{"type": "response.created", "response": start}, {"type": "response.in_progress", "response": start}]
-    for index, item in enumerate(dicts(body.get("output"))):
-        events += _item_events(item, {"output_index": index, "item_id": item.get("id")})
-    status = body.get("status")
-    end = f"response.{status}" if status in ("incomplete", "failed") else "response.completed"
-    events.append({"type": end, "response": body})
-    for number, event in enumerate(events):
-        yield {**event, "sequence_number": number}
-
-
-def _item_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    index = {"output_index": place["output_index"]}
-    kind = item.get("type")
-    empty: dict[str, dict[str, Any]] = {
-        "message": {"content": []},
-        "function_call": {"arguments": ""},
-        "custom_tool_call": {"input": ""},
-    }
-    started = item | empty.get(str(kind), {}) | ({"status": "in_progress"} if "status" in item else {})
-    yield {"type": "response.output_item.added", **index, "item": started}
-    if kind == "message":
-        for number, entry in enumerate(dicts(item.get("content"))):
-            at, key = {**place, "content_index": number}, "refusal" if entry.get("type") == "refusal" else "text"
-            event = "response.refusal" if key == "refusal" else "response.output_text"
-            more = {"logprobs": entry.get("logprobs") or []} if key == "text" else {}
-            yield {"type": "response.content_part.added", **at, "part": entry | {key: ""}}
-            yield {"type": f"{event}.delta", **at, "delta": as_text(entry.get(key)), **more}
-            yield {"type": f"{event}.done", **at, key: as_text(entry.get(key)), **more}
-            yield {"type": "response.content_part.done", **at, "part": entry}
-    elif kind in ("function_call", "custom_tool_call"):
-        event, key = ("function_call_arguments", "arguments")
-        if kind == "custom_tool_call":
-            event, key = ("custom_tool_call_input", "input")
-        text = as_text(item.get(key))
-        yield {"type": f"response.{event}.delta", **place, "delta": text}
-        yield {"type": f"response.{event}.done", **place, key: text, "name": item.get("name")}
-    yield {"type": "response.output_item.done", **index, "item": item}
+_JOINERS: dict[Api, type[ChatJoiner | MessagesJoiner | ResponsesJoiner]] = {
+    "messages": MessagesJoiner,
+    "responses": ResponsesJoiner,
+}

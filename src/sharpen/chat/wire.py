@@ -74,15 +74,6 @@ def mended(value: Any) -> Any:
     return value
 
 
-def parsed_or_text(text: str) -> Any:
-    """Return the value of a JSON text; text that is not JSON (cut in the middle, say) stays text."""
-    text = mended(text)
-    try:
-        return mended(decode(text))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return text
-
-
 def _parse(data: bytes) -> Any:
     return json.loads(data.decode(), parse_constant=_refuse)
 
