@@ -9,8 +9,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "verl-keys.md"
 
 START = """# Keys of `VERL`
 
-The config of `VERL` has verl's shape. It is a mapping, nested or with dotted names or both, or the path of a YAML file;
-it is laid over the defaults below.
+The config of `VERL` uses verl's keys. It is a mapping, nested or with dotted names or both, or the path of a YAML file,
+and overrides the defaults below.
 
 ```python
 from sharpen import VERL
@@ -29,17 +29,17 @@ assert algorithm.config["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-5
 There are four kinds of keys:
 
 - [Keys that act](#keys-that-act). A value of the wrong type or range is a `ConfigError` that names the key.
-- [Other names](#other-names) of them, from older and newer releases of verl.
-- [Keys with one value](#keys-with-one-value): another would change what is learned, and is an error.
-- [Keys without a meaning here](#keys-without-a-meaning-here): accepted, and listed in the log of a run with the reason.
+- [Other names](#other-names) of these keys, from older and newer releases of verl.
+- [Keys with one value](#keys-with-one-value): any other value would change what is learned, and is an error.
+- [Keys without a meaning here](#keys-without-a-meaning-here): accepted, and logged with the reason.
 
-Any other key is an error with the nearest name. A key without a value (`null`) has its default, unless None is named
+Any other key is an error with the nearest name. A key without a value (`null`) uses its default, unless None is listed
 below. References such as `${data.max_prompt_length}`, `${oc.select:name,default}` and `${oc.env:NAME}` are followed.
 Numbers may be text, as YAML reads `1e-6`.
 
-`algorithm.config` is the whole config, defaults included. A key whose default is "as" another follows it.
+`algorithm.config` is the whole config with its defaults. A key whose default is "as" another key follows that key.
 `ppo_mini_batch_size` is lowered to `train_batch_size`; `grpo` and `rloo` need an `n` of 2 or more; the keys of the
-critic count with `gae` alone.
+critic are used only with `gae`.
 """
 
 
@@ -57,7 +57,7 @@ def page() -> str:
             "| key | value | otherwise |\n| --- | --- | --- |",
             *(f"| `{name}` | `{fixed.value}` | {fixed.advice} |" for name, fixed in FIXED.items()),
             "\n## Keys without a meaning here\n",
-            "A `*` stands for anything.\n",
+            "`*` matches anything.\n",
             *_ignored(),
         ]
     )
@@ -66,7 +66,7 @@ def page() -> str:
 def _default(key: Key) -> str:
     if key.same_as is not None:
         return f"as `{key.same_as}`"
-    return "by others" if key.default is None and not key.is_optional else f"`{key.default}`"
+    return "depends on other keys" if key.default is None and not key.is_optional else f"`{key.default}`"
 
 
 def _values(key: Key) -> str:

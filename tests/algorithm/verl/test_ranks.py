@@ -40,7 +40,7 @@ def test_a_machine_without_gpus_runs_what_was_written_for_eight(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with caplog.at_level(logging.INFO):
         assert policies.gpus(8) == []
-    assert "n_gpus_per_node is 8, but this machine has no GPUs" in caplog.text
+    assert "n_gpus_per_node is 8" in caplog.text
 
 
 def test_a_config_for_more_gpus_than_there_are_takes_those(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_settings_may_change_when_a_run_is_resumed_and_the_log_says_which(
     with caplog.at_level(logging.WARNING):
         changed = grpo(tiny, steps=4, learning_rate=1e-3, batch_size=4, group_size=2, temperature=0.9)
         fit(changed, run, resume=run, store="sqlite")
-    told = [message for message in caplog.messages if "with another setting" in message]
+    told = [message for message in caplog.messages if " was " in message and " and is " in message]
     for change in ("optim.lr was 0.01 and is 0.001", "train_batch_size was 2 and is 4", "n was 4 and is 2", "temper"):
         assert any(change in message for message in told)
     rows = lines(run)

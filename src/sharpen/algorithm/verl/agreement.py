@@ -60,8 +60,8 @@ def _settle_weights(values: Values, given: frozenset[str], model: str) -> None:
     trainable = values[f"{model}.trainable"]
     if trainable == "lora" and not rank and not has_adapter:
         raise ConfigError(
-            f"{model}.trainable is 'lora' and {model}.lora_rank is 0: set the rank, such as 16, or name the adapter to "
-            f"start from in {_MODEL}.lora_adapter_path"
+            f"{model}.trainable is 'lora' and {model}.lora_rank is 0: set the rank, for example to 16, or set "
+            f"{_MODEL}.lora_adapter_path to the adapter to start from"
         )
     if trainable not in (None, "lora") and rank:
         raise ConfigError(
@@ -92,13 +92,13 @@ def _settle_validation(values: Values, given: frozenset[str]) -> Iterator[str]:
     temperature, is_sampled = f"{_VALIDATION}.temperature", f"{_VALIDATION}.do_sample"
     if values[is_sampled] is False and values[temperature] > 0:
         if temperature in given:
-            yield f"{is_sampled} is False: validation takes the likeliest token, and {temperature} counts for nothing"
+            yield f"{is_sampled} is False: validation takes the most likely token, and {temperature} has no effect"
         values[temperature] = 0.0
     if values[is_sampled] and not values[temperature]:
-        yield f"{is_sampled} is True, but {temperature} is 0: validation takes the likeliest token"
+        yield f"{is_sampled} is True, but {temperature} is 0: validation takes the most likely token"
     values[is_sampled] = values[temperature] > 0
     if values[f"{_VALIDATION}.n"] > 1 and not values[is_sampled]:
-        yield f"{_VALIDATION}.n is {values[f'{_VALIDATION}.n']}, but at temperature 0 the answers are all alike"
+        yield f"{_VALIDATION}.n is {values[f'{_VALIDATION}.n']}, but at temperature 0 all answers are the same"
 
 
 def _lower_mini_batches(values: Values, given: frozenset[str]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _lower_mini_batches(values: Values, given: frozenset[str]) -> Iterator[str]:
     for name in (f"{_ACTOR}.ppo_mini_batch_size", "critic.ppo_mini_batch_size"):
         if values[name] > most:
             if name in given:
-                yield f"{name} is {values[name]}, more than data.train_batch_size: lowered to {most}"
+                yield f"{name} is {values[name]}, more than data.train_batch_size; using {most}"
             values[name] = most
 
 
@@ -118,23 +118,23 @@ def _check_estimator(values: Values) -> None:
     if estimator in _NEEDS_GROUPS and size < 2:
         raise ConfigError(
             f"{_ROLLOUT}.n is {size}, but algorithm.adv_estimator {estimator!r} compares the rollouts of a task with "
-            "one another: use 2 or more, such as 4"
+            "one another: use 2 or more, for example 4"
         )
 
 
 def _check_engine(values: Values) -> None:
     engine, url = values[f"{_ROLLOUT}.name"], values[f"{_ROLLOUT}.base_url"]
     if engine == "openai" and url is None:
-        raise ConfigError(f"{_ROLLOUT}.name is 'openai': give the address of its server in {_ROLLOUT}.base_url")
+        raise ConfigError(f"{_ROLLOUT}.name is 'openai': set {_ROLLOUT}.base_url to the address of its server")
     if engine != "openai" and url is not None:
         raise ConfigError(
-            f"{_ROLLOUT}.base_url is {url!r}, which is for the engine 'openai': set {_ROLLOUT}.name to it"
+            f"{_ROLLOUT}.base_url is {url!r}, which is only for the engine 'openai': set {_ROLLOUT}.name to 'openai'"
         )
 
 
 def _check_reward_model(values: Values) -> None:
     if values["reward_model.enable"] and values["reward_model.path"] is None:
-        raise ConfigError("reward_model.enable is True: name the model that scores in reward_model.path")
+        raise ConfigError("reward_model.enable is True: set reward_model.path to the model that scores")
 
 
 def _check_resuming(values: Values, given: frozenset[str]) -> None:
@@ -143,11 +143,11 @@ def _check_resuming(values: Values, given: frozenset[str]) -> None:
         values["trainer.resume_mode"] = "resume_path"
     elif path is not None and mode != "resume_path":
         raise ConfigError(
-            f"trainer.resume_from_path is {path!r} and trainer.resume_mode is {mode!r}: use resume_path, or leave the "
-            "path out"
+            f"trainer.resume_from_path is {path!r} and trainer.resume_mode is {mode!r}: use 'resume_path', or leave "
+            "out the path"
         )
     elif path is None and mode == "resume_path":
-        raise ConfigError("trainer.resume_mode is 'resume_path': name the checkpoint in trainer.resume_from_path")
+        raise ConfigError("trainer.resume_mode is 'resume_path': set trainer.resume_from_path to the checkpoint")
 
 
 # -- doubts ------------------------------------------------------------------------------------------
@@ -155,14 +155,14 @@ def _check_resuming(values: Values, given: frozenset[str]) -> None:
 
 def _doubts_of_sampling(values: Values) -> Iterator[str]:
     if values[f"{_ROLLOUT}.tensor_model_parallel_size"] > 1 and values[f"{_ROLLOUT}.name"] != "vllm":
-        yield f"{_ROLLOUT}.tensor_model_parallel_size counts for vLLM only: other engines use one device"
+        yield f"{_ROLLOUT}.tensor_model_parallel_size applies to vLLM only; other engines use one device"
     if values[f"{_ROLLOUT}.top_p"] < 1 or values[f"{_ROLLOUT}.top_k"] > 0:
         yield (
-            f"{_ROLLOUT}.top_p or .top_k leaves tokens out of the sampling, which the training cannot know: the "
-            "policies differ, and an importance correction weighs it; 1.0 and -1 keep them equal"
+            f"{_ROLLOUT}.top_p or .top_k excludes tokens from sampling, which training does not know about: the two "
+            "policies differ, and an importance correction is applied; 1.0 and -1 keep them equal"
         )
     if values["algorithm.max_staleness"] and values["algorithm.importance_correction"] is False:
-        yield "algorithm.max_staleness is above 0 and importance_correction is False: old rollouts count as new ones"
+        yield "algorithm.max_staleness is above 0 and importance_correction is False: old rollouts count like new ones"
 
 
 def _doubts_of_kl(values: Values) -> Iterator[str]:
@@ -170,8 +170,8 @@ def _doubts_of_kl(values: Values) -> Iterator[str]:
     if in_reward and in_loss:
         yield f"algorithm.use_kl_in_reward and {_ACTOR}.use_kl_loss are both True: the KL counts twice"
     if in_reward and not values["algorithm.kl_ctrl.kl_coef"]:
-        yield "algorithm.use_kl_in_reward is True, but algorithm.kl_ctrl.kl_coef is 0: it changes nothing"
+        yield "algorithm.use_kl_in_reward is True, but algorithm.kl_ctrl.kl_coef is 0: it has no effect"
     if in_loss and not values[f"{_ACTOR}.kl_loss_coef"]:
-        yield f"{_ACTOR}.use_kl_loss is True, but {_ACTOR}.kl_loss_coef is 0: it changes nothing"
+        yield f"{_ACTOR}.use_kl_loss is True, but {_ACTOR}.kl_loss_coef is 0: it has no effect"
     if in_loss and values[f"{_ACTOR}.kl_loss_type"] == "k1":
-        yield f"{_ACTOR}.kl_loss_type k1 does not pull, for its gradient is 0 on average: use k2 or k3"
+        yield f"{_ACTOR}.kl_loss_type k1 has no effect, since its gradient is 0 on average: use k2 or k3"

@@ -64,11 +64,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
 def _refuse(change: Change, *, has_critic: bool) -> None:
     if change.name == "algorithm.adv_estimator" and change.now == "gae":
         raise ConfigError(
-            f"{change}, but the run that is gone on with has no critic: use {change.before!r} again, or begin a new run"
+            f"{change}, but the run being resumed has no critic: use {change.before!r} again, or start a new run"
         )
     sections = (_MODEL, "critic.model") if has_critic else (_MODEL,)
     if any(change.name == f"{section}.{name}" for section in sections for name in _FIXED):
         raise ConfigError(
-            f"{change}, but the weights of the run that is gone on with belong to the first: use it again, or begin a "
-            f"new run with the model of that one as {_MODEL}.path"
+            f"{change}, but the weights of the run being resumed belong to the former: use it again, or start a "
+            f"new run with the trained model as {_MODEL}.path"
         )

@@ -88,7 +88,7 @@ def collect(
     is trained up to its limit. `temperature` is that of calls that do not say, where it is known.
     """
     if not rollout.is_finished:
-        raise InvalidInputError(f"rollout {rollout.rollout_id!r} is {rollout.status}: wait until it is finished")
+        raise InvalidInputError(f"rollout {rollout.rollout_id!r} is {rollout.status}: wait until it has finished")
     if max_prompt_length < 1 or max_response_length < 1:
         raise ConfigError(
             f"max_prompt_length is {max_prompt_length} and max_response_length {max_response_length}: use 1 or more"
@@ -186,7 +186,7 @@ def _turn(triplet: Triplet, rollout_id: str) -> Turn | None:
     try:
         return Turn(prompt_ids, response_ids, logprobs, triplet.reward, _versions(triplet.metadata, len(response_ids)))
     except InvalidInputError as error:
-        log.warning("a call of rollout %r is not trained: %s", rollout_id, error)
+        log.warning("a call of rollout %r is excluded from training: %s", rollout_id, error)
         return None
 
 

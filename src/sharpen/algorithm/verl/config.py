@@ -256,8 +256,8 @@ def _sort(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]
             continue
         if key in given and given[key] != value:
             raise ConfigError(
-                f"{spelled[key]} is {shown(given[key])} and {name} is {shown(value)}, but they are one setting: "
-                f"give only {key}"
+                f"{spelled[key]} is {shown(given[key])} and {name} is {shown(value)}, but they are the same setting: "
+                f"set only {key}"
             )
         given[key], spelled[key] = value, name
     return given, ignored
@@ -274,12 +274,12 @@ def _sort_foreign(name: str, value: Any, ignored: dict[str, list[str]]) -> None:
     elif not is_section(name):
         raise ConfigError(_unknown(name))
     elif value is not None:
-        raise ConfigError(f"{name} is {shown(value)}: give a mapping, for keys stand under it")
+        raise ConfigError(f"{name} is {shown(value)}: use a mapping, since it has keys below it")
 
 
 def _unknown(name: str) -> str:
     nearest = nearest_key(name)
-    meant = f"did you mean {nearest}?" if nearest else "docs/reference/verl-keys.md lists the keys"
+    meant = f"did you mean {nearest}?" if nearest else "see docs/reference/verl-keys.md for all keys"
     return f"there is no key {name[:200]!r} in the config: {meant}"
 
 
@@ -287,5 +287,5 @@ def _in_words(ignored: Mapping[str, list[str]]) -> str:
     """One line that lists what does nothing, whole sections by their name."""
     parts = [f"{', '.join(dict.fromkeys(map(family, names)))} ({reason})" for reason, names in ignored.items()]
     number = sum(map(len, ignored.values()))
-    start = "1 key of the config does" if number == 1 else f"{number} keys of the config do"
-    return f"{start} nothing here: {'; '.join(parts)}"
+    start = "1 key of the config has" if number == 1 else f"{number} keys of the config have"
+    return f"{start} no effect here: {'; '.join(parts)}"

@@ -102,11 +102,13 @@ def _check(estimator: str, coef: float, ref_logprobs: PerToken | None, values: P
     if estimator not in get_args(Estimator):
         raise ConfigError(f"estimator is {estimator!r}: use {', '.join(map(repr, get_args(Estimator)))}")
     if not coef >= 0:
-        raise ConfigError(f"kl_in_reward_coef is {coef}: use 0 or more, for the KL is to be small")
+        raise ConfigError(f"kl_in_reward_coef is {coef}: use 0 or more")
     if coef and ref_logprobs is None:
-        raise InvalidInputError(f"kl_in_reward_coef is {coef}, which needs ref_logprobs: give those of the reference")
+        raise InvalidInputError(
+            f"kl_in_reward_coef is {coef}, which needs ref_logprobs: pass those of the reference model"
+        )
     if estimator == "gae" and values is None:
-        raise InvalidInputError("estimator is 'gae', which needs values: give those of a critic")
+        raise InvalidInputError("estimator is 'gae', which needs values: pass those of a critic")
 
 
 def _scale(estimator: Estimator, *, norm_by_std: bool) -> Scale:
@@ -132,8 +134,8 @@ def _trajectories(
     for name, rows in given.items():
         if rows is not None and len(rows) != num_sequences:
             raise InvalidInputError(
-                f"{name} are given for {len(rows)} sequences, but the rollouts that were not lost have "
-                f"{num_sequences}: give one list for each, in their order"
+                f"{name} has {len(rows)} lists, but the rollouts that were not lost have {num_sequences} sequences: "
+                "pass one list for each, in the same order"
             )
     found = []
     first = 0
@@ -157,7 +159,7 @@ def _fitting(name: str, row: Sequence[float], sample: Sample) -> Sequence[float]
     if len(row) != len(sample):
         raise InvalidInputError(
             f"{name} has {len(row)} entries for a sequence of {len(sample)} tokens of rollout {sample.rollout_id!r}: "
-            "give one for each"
+            "pass one for each token"
         )
     return row
 

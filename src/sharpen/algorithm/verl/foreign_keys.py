@@ -19,26 +19,28 @@ class Fixed:
 
 
 FIXED: Mapping[str, Fixed] = {
-    "algorithm.kl_ctrl.type": Fixed("fixed", "the weight of the KL stays as it is: use fixed"),
-    "algorithm.use_pf_ppo": Fixed(False, "rollouts are not drawn again by their reward: use False"),
+    "algorithm.kl_ctrl.type": Fixed("fixed", "the KL coefficient is constant: use fixed"),
+    "algorithm.use_pf_ppo": Fixed(False, "rollouts are not resampled by reward: use False"),
     "algorithm.filter_groups.enable": Fixed(
-        False, "groups without spread are left out of the update, and no others are sampled in their place: use False"
+        False, "groups with equal rewards are excluded from the update and not replaced by others: use False"
     ),
-    f"{_ACTOR}.policy_loss.loss_mode": Fixed("vanilla", "the loss is the clipped one: use vanilla"),
+    f"{_ACTOR}.policy_loss.loss_mode": Fixed("vanilla", "only the clipped loss is available: use vanilla"),
     f"{_ACTOR}.optim.optimizer": Fixed("AdamW", "use AdamW"),
     "critic.optim.optimizer": Fixed("AdamW", "use AdamW"),
-    f"{_ROLLOUT}.do_sample": Fixed(True, "greedy rollouts of a task are all alike, and teach nothing: use True"),
-    f"{_ROLLOUT}.ignore_eos": Fixed(False, "an answer ends where the model ends it: use False"),
-    f"{_MODEL}.custom_chat_template": Fixed(None, "put the template into the model's folder, and leave this key out"),
-    f"{_MODEL}.exclude_modules": Fixed([], "name the layers that get an adapter in target_modules instead"),
-    f"{_MODEL}.lora.rank": Fixed(0, f"use {_MODEL}.lora_rank, and leave this key out"),
-    "critic.model.lora.rank": Fixed(0, "use critic.model.lora_rank, and leave this key out"),
+    f"{_ROLLOUT}.do_sample": Fixed(
+        True, "greedy rollouts of a task are all the same, so nothing can be learned: use True"
+    ),
+    f"{_ROLLOUT}.ignore_eos": Fixed(False, "an answer ends at the end-of-sequence token: use False"),
+    f"{_MODEL}.custom_chat_template": Fixed(None, "put the template into the model folder, and remove this key"),
+    f"{_MODEL}.exclude_modules": Fixed([], "list the layers that get an adapter in target_modules instead"),
+    f"{_MODEL}.lora.rank": Fixed(0, f"use {_MODEL}.lora_rank, and remove this key"),
+    "critic.model.lora.rank": Fixed(0, "use critic.model.lora_rank, and remove this key"),
     "trainer.critic_warmup": Fixed(0, "the critic is trained with the policy from the first step: use 0"),
-    "distillation.enabled": Fixed(False, "there is no teacher here: use False"),
+    "distillation.enabled": Fixed(False, "distillation from a teacher is not supported: use False"),
 }
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
-    "one process on one machine does the work of verl's workers": (
+    "one process on one machine replaces the workers of verl": (
         "actor_rollout_ref.hybrid_engine",
         "actor_rollout_ref.nccl_timeout",
         "trainer.nnodes",
@@ -55,7 +57,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "hydra.*",
         "defaults",
     ),
-    "several GPUs divide the weights of the actor row by row, all alike": (
+    "with several GPUs, the weights of the actor are always sharded by row": (
         "*.fsdp_config.*",
         "*.megatron.*",
         "*.veomni.*",
@@ -65,7 +67,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         f"{_MODEL}.enable_activation_offload",
         "critic.model.enable_activation_offload",
     ),
-    "the engine shares the weights of the training and sizes itself": (
+    "the engine shares the weights with training and chooses its own sizes": (
         f"{_ROLLOUT}.gpu_memory_utilization",
         f"{_ROLLOUT}.dtype",
         f"{_ROLLOUT}.mode",
@@ -97,14 +99,14 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         f"{_ROLLOUT}.moe_*",
         f"{_ROLLOUT}.enable_rollout_routing_replay",
     ),
-    "log-probabilities come from the engine, and are computed by the sizes of the actor where needed": (
+    "log-probabilities come from the engine, or are computed with the batch sizes of the actor": (
         "actor_rollout_ref.ref.*",
         f"{_ROLLOUT}.log_prob_*",
         f"{_ROLLOUT}.micro_batch_size",
         f"{_ROLLOUT}.calculate_log_probs",
         "critic.forward_*",
     ),
-    "the agent makes its own prompts, calls and turns": (
+    "the agent controls its prompts, calls and turns": (
         f"{_ROLLOUT}.multi_turn.*",
         f"{_ROLLOUT}.agent.*",
         f"{_ROLLOUT}.chat_scheduler",
@@ -116,7 +118,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "skip.*",
         "agentlightning.*",
     ),
-    "data sets are given to the trainer, and prompts are made by the agent": (
+    "data sets are passed to the trainer, and the agent creates the prompts": (
         "data.train_files",
         "data.val_files",
         "data.*_max_samples",
@@ -162,7 +164,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "reward_model.rollout.*",
         "reward_model.model.*",
     ),
-    "the policy chooses how it computes": (
+    "the policy decides how it computes": (
         "*.use_torch_compile",
         "*.use_fused_kernels",
         "*.entropy_from_logits_*",
@@ -200,19 +202,19 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "critic.enable",
         "*.rollout_n",
     ),
-    "mini-batches are drawn by trainer.seed": (
+    "mini-batches are shuffled with trainer.seed": (
         f"{_ACTOR}.shuffle",
         "critic.shuffle",
         "*.data_loader_seed",
     ),
-    "grad_clip bounds the gradient": ("*.optim.clip_grad",),
-    "a schedule falls to 0": ("*.optim.min_lr_ratio", "*.optim.num_cycles"),
+    "grad_clip limits the gradient": ("*.optim.clip_grad",),
+    "schedules decay to 0": ("*.optim.min_lr_ratio", "*.optim.num_cycles"),
     "the width of that loss is data.max_response_length": ("*.loss_scale_factor",),
-    "algorithm.importance_correction and .importance_cap say it": (
+    "algorithm.importance_correction and .importance_cap control this": (
         f"{_ACTOR}.tis_imp_ratio_cap",
         "algorithm.rollout_correction.*",
     ),
-    "it belongs to a part of verl's algorithms that is switched off": (
+    "this part of verl's algorithms is switched off": (
         "algorithm.kl_ctrl.horizon",
         "algorithm.kl_ctrl.target_kl",
         "algorithm.pf_ppo.*",
@@ -222,7 +224,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         f"{_ACTOR}.tau_neg",
         "distillation.*",
     ),
-    "the run keeps its own folder, names, rollouts and checkpoints": (
+    "the run manages its own folder, names, rollouts and checkpoints": (
         "trainer.project_name",
         "trainer.experiment_name",
         "trainer.log_val_generations",
@@ -235,7 +237,7 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
         "*.checkpoint.*",
         f"{_ROLLOUT}.trace.*",
     ),
-    "profiles are taken from outside": (
+    "use an external profiler": (
         "*.profiler.*",
         "global_profiler.*",
         "trainer.profile_steps",

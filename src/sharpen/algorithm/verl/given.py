@@ -36,14 +36,14 @@ def flatten(config: Any, *, leaves: frozenset[str] = frozenset()) -> dict[str, A
     if isinstance(config, str | os.PathLike):
         config = _read_yaml(Path(config))
     if not _is_mapping(config):
-        raise ConfigError(f"config is {shown(config)}: give a mapping, or the path of a YAML file")
+        raise ConfigError(f"config is {shown(config)}: use a mapping, or the path of a YAML file")
     found: dict[str, Any] = {}
     for name, value in _walk(config, "", leaves, 0):
         if name in found and not _same(found[name], value):
-            raise ConfigError(f"{name} is given twice, as {shown(found[name])} and as {shown(value)}: give it once")
+            raise ConfigError(f"{name} is set twice, to {shown(found[name])} and to {shown(value)}: set it once")
         found[name] = value
         if len(found) > _MOST_KEYS:
-            raise ConfigError(f"config has more than {_MOST_KEYS} keys: give those of verl")
+            raise ConfigError(f"config has more than {_MOST_KEYS} keys: use only keys of verl")
     return found
 
 
@@ -56,7 +56,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for section in sections:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{name} stands under {section}, which has a value of its own: leave one of them out")
+                raise ConfigError(f"{name} is a key below {section}, which has a value itself: leave out one of them")
         place[last] = value
     return found
 
@@ -66,7 +66,7 @@ def _walk(section: _Mapping, prefix: str, leaves: frozenset[str], level: int) ->
         raise ConfigError(f"config is nested more than {_MOST_LEVELS} levels deep, at {prefix[:200]}")
     for key in section.keys():  # noqa: SIM118 - a mapping of another package may iterate over something else
         if not isinstance(key, str) or not key.strip("."):
-            raise ConfigError(f"config has the key {shown(key)} in {prefix or 'its top'}: names of keys are text")
+            raise ConfigError(f"config has the key {shown(key)} in {prefix or 'the top level'}: use str keys")
         name, value = f"{prefix}{key}", section[key]
         if _is_mapping(value) and name not in leaves:
             yield from _walk(value, f"{name}.", leaves, level + 1)
@@ -92,7 +92,7 @@ def _read_yaml(path: Path) -> Any:
     except ImportError as error:
         raise MissingExtraError.of("pyyaml", extra="llm", feature="a config in a YAML file") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ConfigError(f"config is {str(path)!r}, which is no YAML: {error}") from error
+        raise ConfigError(f"config is {str(path)!r}, which is not valid YAML: {error}") from error
     return {} if found is None else found
 
 
@@ -108,10 +108,10 @@ def resolve(name: str, value: Any, given: Mapping[str, Any], defaults: Mapping[s
         if match.span() == (0, len(value)):
             value = target
         elif target is None:
-            raise ConfigError(f"{name} is {shown(value)}, but {match.group(2)} has no value: give one of them")
+            raise ConfigError(f"{name} is {shown(value)}, but {match.group(2)} has no value: set one of them")
         else:
             value = f"{value[: match.start()]}{target}{value[match.end() :]}"
-    raise ConfigError(f"{name} refers to itself through {shown(value)}: give a value")
+    raise ConfigError(f"{name} refers to itself through {shown(value)}: use a value")
 
 
 def _target(name: str, match: re.Match[str], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -127,5 +127,5 @@ def _target(name: str, match: re.Match[str], given: Mapping[str, Any], defaults:
     if found is None and otherwise is not None:
         return None if otherwise in ("null", "") else otherwise.strip("'\"")
     if found is None and kind != "oc.select:":
-        raise ConfigError(f"{name} is {shown(match.group())}, but {target} has no value: give one of them")
+        raise ConfigError(f"{name} is {shown(match.group())}, but {target} has no value: set one of them")
     return found

@@ -16,36 +16,36 @@ class GRPO(VERL[TaskT]):
     others less. Run it with `Trainer(algorithm=GRPO(model)).fit(agent, train_tasks, val_tasks)`.
 
     Args:
-        model: A name on the hub, a folder, an adapter or a GGUF file. Required.
-        group_size: Rollouts of each task.
-        batch_size: Tasks of a step.
-        learning_rate: Of AdamW. LoRA needs about ten times as much as all weights.
-        steps: Steps of the run; None for `epochs` passes over the tasks.
-        epochs: Passes over the tasks, where `steps` is None.
-        lora_rank: Rank of the adapter to train; 0 trains the weights themselves.
+        model: A name on the Hugging Face hub, a folder, an adapter or a GGUF file. Required.
+        group_size: Number of rollouts of each task.
+        batch_size: Number of tasks in a step.
+        learning_rate: Learning rate of AdamW. LoRA needs about ten times the rate of full training.
+        steps: Number of steps. None runs `epochs` passes over the tasks.
+        epochs: Number of passes over the tasks if `steps` is None.
+        lora_rank: Rank of the LoRA adapter to train. 0 trains the weights themselves.
         lora_alpha: Scale of the adapter.
-        trainable: `all`, `lora` or `top:N` (the last N layers).
-        temperature: Of sampling in training.
-        max_prompt_length: Tokens; a call with a longer prompt is not trained.
-        max_response_length: Tokens of one answer. A step waits for its longest rollout.
-        clip: How far from 1 the ratio of new to old policy counts.
-        clip_high: The same above 1; None for `clip`.
-        kl_coef: Weight of the KL to the start of the run in the loss.
+        trainable: The weights to train: `all`, `lora` or `top:N` (the last N layers).
+        temperature: Sampling temperature in training.
+        max_prompt_length: Maximum number of prompt tokens. Calls with a longer prompt are excluded from training.
+        max_response_length: Maximum number of tokens in an answer. A step waits for its longest rollout.
+        clip: How far from 1 the ratio of the new to the old policy may be.
+        clip_high: The same above 1. None uses `clip`.
+        kl_coef: Weight in the loss of the KL divergence from the model at the start of the run.
         entropy_coef: Weight of the entropy in the loss.
-        mini_batch_size: Tasks of one update; None for `batch_size`.
-        ppo_epochs: Passes over the rollouts of a step.
-        scale_by_std: Divide advantages by the standard deviation of the group.
-        max_staleness: Steps by which the weights of a rollout may be behind; 0 for none.
-        validate_every: Steps between validations; -1 for only before the first and after the last step.
-        validate_by: A field of the tasks: validation also reports the mean of each of its values.
-        save_every: Steps between checkpoints that are kept; -1 for only the last.
-        output_dir: The folder of the checkpoints; None for the folder of the run.
-        seed: Of everything that has no seed of its own.
-        precision: `fp32` or `bf16`; None to choose by the device.
-        config: Further settings with verl's keys, which count more than the options.
+        mini_batch_size: Number of tasks in an update. None uses `batch_size`.
+        ppo_epochs: Number of passes over the rollouts of a step.
+        scale_by_std: Whether to divide advantages by the standard deviation of the group.
+        max_staleness: By how many steps the weights of a rollout may be out of date. 0 trains in lockstep.
+        validate_every: Number of steps between validations. -1 validates only before the first and after the last step.
+        validate_by: A field of the tasks. Validation also reports the mean reward for each of its values.
+        save_every: Number of steps between saved checkpoints. -1 saves only the last.
+        output_dir: The folder of the checkpoints. None uses the run folder.
+        seed: Seed of everything that has no separate seed.
+        precision: `fp32` or `bf16`. None depends on the device.
+        config: Further settings with verl's keys, which override the options above.
 
     Raises:
-        ConfigError: An option is unknown or has a value that cannot be; the message names the nearest option.
+        ConfigError: An option is unknown or has a value that is not allowed. The message names the nearest option.
     """
 
     def __init__(

@@ -68,23 +68,23 @@ def refuse_unknown(names: Iterable[str], unnamed: Sequence[Any] = ()) -> None:
     """Raise a ConfigError that says what each of these options is called here, and that options need their names."""
     if unnamed:
         raise ConfigError(
-            f"GRPO takes only the model by position, but was also given {', '.join(map(shown, unnamed))}: write the "
-            "names of the options, such as GRPO(model, group_size=8)"
+            f"GRPO takes only the model as a positional argument, but got {', '.join(map(shown, unnamed))}: pass "
+            "options by name, such as GRPO(model, group_size=8)"
         )
     told = [f"{name} ({_hint(name)})" for name in names]
     if told:
-        raise ConfigError(f"GRPO does not take {', '.join(told)}")
+        raise ConfigError(f"GRPO does not accept {', '.join(told)}")
 
 
 def _hint(name: str) -> str:
     if name in SYNONYMS:
         return f"use {SYNONYMS[name]}="
     if (key := next((each for each in KEYS if each.rpartition(".")[2] == name), None)) is not None:
-        return f"it is a key of the config: config={{{key!r}: ...}}"
+        return f"this is a key of the config: use config={{{key!r}: ...}}"
     known = {**{option: option for option in (*OPTIONS, "config")}, **SYNONYMS}
     if near := get_close_matches(name, known, 1, cutoff=0.7):
         return f"did you mean {known[near[0]]}=?"
-    return f"the options are {', '.join(OPTIONS)} and config, whose keys docs/reference/verl-keys.md lists"
+    return f"the options are {', '.join(OPTIONS)} and config, whose keys are in docs/reference/verl-keys.md"
 
 
 def grpo_config(
@@ -93,7 +93,9 @@ def grpo_config(
     """The config of the options of `GRPO`, in verl's shape. Keys of `config` count more than the options."""
     given = dict(options)
     if given["model"] is None:
-        raise ConfigError("GRPO needs the model to train: write GRPO('Qwen/Qwen2.5-0.5B-Instruct'), or give a folder")
+        raise ConfigError(
+            "GRPO needs the model to train: pass its name, as in GRPO('Qwen/Qwen2.5-0.5B-Instruct'), or a folder"
+        )
     if given["mini_batch_size"] is None:
         given["mini_batch_size"] = given["batch_size"]
     # Read here too, so that a message names the option and not the key behind it.

@@ -50,7 +50,7 @@ _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout
 _KL = choice(*get_args(KLKind), others={"kl": "k1", "mse": "k2", "low_var_kl": "k3"})
 _ENGINE = choice("auto", "sharpen", "vllm", "openai", others={"hf": "sharpen"})
 _KEPT = whole(-1, note="-1 or 0: all")
-_LOGGERS = one_or_more("names of loggers, such as ['console', 'wandb']", keeps_one=False)
+_LOGGERS = one_or_more("logger names, such as ['console', 'wandb']", keeps_one=False)
 
 
 def _section(prefix: str, *keys: Key) -> list[Key]:
@@ -59,100 +59,117 @@ def _section(prefix: str, *keys: Key) -> list[Key]:
 
 _ALGORITHM_KEYS = _section(
     "algorithm",
-    Key("adv_estimator", "grpo", choice("grpo", "gae", "rloo", "reinforce_plus_plus"), "how rewards become credit"),
-    Key("use_kl_in_reward", False, TRUTH, "take the KL to the start of the run off the reward of each token"),
-    Key("gamma", 1.0, number(least=0, most=1), "discount of later rewards"),
+    Key(
+        "adv_estimator",
+        "grpo",
+        choice("grpo", "gae", "rloo", "reinforce_plus_plus"),
+        "how advantages are computed from rewards",
+    ),
+    Key(
+        "use_kl_in_reward",
+        False,
+        TRUTH,
+        "subtract the KL from the model at the start of the run from the reward of each token",
+    ),
+    Key("gamma", 1.0, number(least=0, most=1), "discount factor of later rewards"),
     Key("lam", 1.0, number(least=0, most=1), "lambda of `gae`"),
     Key("kl_ctrl.kl_coef", 0.001, number(least=0), "weight of the KL in the reward"),
     Key("kl_penalty", "k3", _KL, "how the KL in the reward is estimated"),
-    Key("norm_adv_by_std_in_grpo", True, TRUTH, "divide by the standard deviation of the group"),
-    Key("max_staleness", 0, whole(0), "steps by which the weights of a rollout may be behind; 0: none, in step"),
-    Key("importance_correction", "auto", truth_or("auto"), "weigh tokens that another policy sampled; auto: if so"),
-    Key("importance_cap", 2.0, number(least=1), "greatest weight of that correction"),
+    Key("norm_adv_by_std_in_grpo", True, TRUTH, "divide advantages by the standard deviation of the group"),
+    Key("max_staleness", 0, whole(0), "steps by which the weights of a rollout may be out of date; 0: lockstep"),
+    Key(
+        "importance_correction",
+        "auto",
+        truth_or("auto"),
+        "reweight tokens that another policy sampled; auto: if there are any",
+    ),
+    Key("importance_cap", 2.0, number(least=1), "maximum weight of that correction"),
     Key("importance_mode", "token", choice(*get_args(ImportanceMode)), "per token, or per whole sequence"),
 )
 _DATA_KEYS = _section(
     "data",
-    Key("train_batch_size", 32, whole(1), "tasks of a step; each is tried `rollout.n` times"),
-    Key("max_prompt_length", 4096, whole(1), "tokens of a prompt; a longer one is not trained on, and counted"),
-    Key("max_response_length", 2048, whole(1), "tokens of one answer"),
-    Key("shuffle", True, TRUTH, "a new order of the tasks in every epoch"),
+    Key("train_batch_size", 32, whole(1), "tasks in a step; each is run `rollout.n` times"),
+    Key("max_prompt_length", 4096, whole(1), "maximum tokens of a prompt; longer ones are counted, not trained on"),
+    Key("max_response_length", 2048, whole(1), "maximum tokens of one answer"),
+    Key("shuffle", True, TRUTH, "shuffle the tasks in every epoch"),
     Key("seed", None, SEED, "seed of that order", same_as="trainer.seed"),
     Key("apply_chat_template_kwargs", {}, MAPPING, "arguments for the chat template, such as `enable_thinking`"),
 )
 _ROLLOUT_KEYS = _section(
     _ROLLOUT,
-    Key("name", "auto", _ENGINE, "the engine; auto, and vllm where it is not installed: our own"),
+    Key("name", "auto", _ENGINE, "the engine; auto, or vllm if it is not installed: the built-in one"),
     Key("base_url", None, TEXT, "address of the server, for the engine `openai`", is_optional=True),
-    Key("n", 4, whole(1), "rollouts of each task, which are one group"),
-    Key("temperature", 1.0, number(above=0), "of sampling"),
-    Key("top_p", 1.0, number(above=0, most=1), "of sampling"),
-    Key("top_k", -1, whole(-1, note="-1 or 0: all tokens"), "of sampling"),
+    Key("n", 4, whole(1), "rollouts of each task, which form a group"),
+    Key("temperature", 1.0, number(above=0), "sampling temperature"),
+    Key("top_p", 1.0, number(above=0, most=1), "sampling top-p"),
+    Key("top_k", -1, whole(-1, note="-1 or 0: all tokens"), "sampling top-k"),
     Key("seed", None, SEED, "seed of sampling", same_as="trainer.seed"),
     Key("tensor_model_parallel_size", 1, whole(1), "GPUs that vLLM spreads one model over"),
-    Key("max_num_seqs", None, whole(1), "sequences that the engine runs at once; None: its choice", is_optional=True),
+    Key("max_num_seqs", None, whole(1), "sequences that run at once; None: the engine decides", is_optional=True),
     Key("val_kwargs.n", 1, whole(1), "rollouts of each task in validation"),
-    Key("val_kwargs.temperature", 0.0, number(least=0), "in validation; 0: always the likeliest token"),
+    Key("val_kwargs.temperature", 0.0, number(least=0), "in validation; 0: always the most likely token"),
     Key("val_kwargs.top_p", 1.0, number(above=0, most=1), "in validation"),
     Key("val_kwargs.top_k", -1, whole(-1, note="-1 or 0: all tokens"), "in validation"),
-    Key("val_kwargs.do_sample", None, TRUTH, "False: temperature 0 in validation. By default as the temperature says"),
+    Key("val_kwargs.do_sample", None, TRUTH, "False: temperature 0 in validation; default: by temperature"),
 )
 _OPTIM_KEYS = _section(
     "optim",
     Key("lr", 1e-6, number(above=0), "learning rate of AdamW"),
     Key("weight_decay", 0.01, number(least=0), "of AdamW"),
     Key("betas", [0.9, 0.999], BETAS, "of AdamW"),
-    Key("lr_warmup_steps", -1, whole(-1, note="-1: by the ratio"), "updates until the learning rate is reached"),
-    Key("lr_warmup_steps_ratio", 0.0, number(least=0, below=1), "the same as a share of the run"),
-    Key("lr_scheduler", "constant", choice("constant", "linear", "cosine"), "course of the learning rate"),
+    Key("lr_warmup_steps", -1, whole(-1, note="-1: by the ratio"), "updates until the full learning rate is reached"),
+    Key("lr_warmup_steps_ratio", 0.0, number(least=0, below=1), "the same as a fraction of the run"),
+    Key("lr_scheduler", "constant", choice("constant", "linear", "cosine"), "learning rate schedule"),
 )
 _UPDATE_KEYS = [
-    Key("ppo_mini_batch_size", 32, whole(1), "tasks whose rollouts make one update; at most the batch"),
+    Key("ppo_mini_batch_size", 32, whole(1), "tasks in one update; at most the batch"),
     Key("ppo_micro_batch_size_per_gpu", 4, whole(1), "sequences computed at once"),
-    Key("use_dynamic_bsz", None, TRUTH, "by tokens instead; so unless `ppo_micro_batch_size_per_gpu` is given"),
+    Key("use_dynamic_bsz", None, TRUTH, "size batches by tokens; default unless `ppo_micro_batch_size_per_gpu` is set"),
     Key(
         "ppo_max_token_len_per_gpu",
         16384,
         whole(1),
-        "tokens computed at once, with `use_dynamic_bsz`; where it is not given, the device decides",
+        "tokens computed at once, with `use_dynamic_bsz`; depends on the device unless it is set",
     ),
     Key("ppo_epochs", 1, whole(1), "passes over the rollouts of a step"),
-    Key("grad_clip", 1.0, number(above=0), "greatest norm of the gradient; None: no bound", is_optional=True),
-    Key("loss_agg_mode", "token-mean", choice(*get_args(Aggregation)), "how losses of tokens become one"),
+    Key("grad_clip", 1.0, number(above=0), "maximum norm of the gradient; None: no limit", is_optional=True),
+    Key("loss_agg_mode", "token-mean", choice(*get_args(Aggregation)), "how the losses of tokens are combined"),
     *_OPTIM_KEYS,
 ]
 _SHARDED = {"fsdp2": "fsdp", "megatron": "fsdp", "veomni": "fsdp"}
 _ACTOR_KEYS = _section(
     _ACTOR,
     *_UPDATE_KEYS,
-    Key("strategy", "copies", choice("copies", "fsdp", others=_SHARDED), "what each of several GPUs has: all, a part"),
-    Key("fsdp_config.param_offload", False, TRUTH, "with `fsdp`: the parts in the memory of the CPU"),
-    Key("fsdp_config.reshard_after_forward", True, TRUTH, "with `fsdp`: gather each layer again for its gradient"),
-    Key("clip_ratio", 0.2, number(least=0, most=1), "how far from 1 the ratio of new to old policy counts"),
+    Key(
+        "strategy", "copies", choice("copies", "fsdp", others=_SHARDED), "what each GPU holds: all weights, or a shard"
+    ),
+    Key("fsdp_config.param_offload", False, TRUTH, "with `fsdp`: keep the shards in CPU memory"),
+    Key("fsdp_config.reshard_after_forward", True, TRUTH, "with `fsdp`: gather each layer again for its backward pass"),
+    Key("clip_ratio", 0.2, number(least=0, most=1), "how far from 1 the ratio of new to old policy may be"),
     Key("clip_ratio_low", None, number(least=0, most=1), "the same below 1", same_as=f"{_ACTOR}.clip_ratio"),
     Key("clip_ratio_high", None, number(least=0), "the same above 1", same_as=f"{_ACTOR}.clip_ratio"),
-    Key("clip_ratio_c", 3.0, number(above=1), "bound where the advantage is negative; None: none", is_optional=True),
-    Key("use_kl_loss", False, TRUTH, "add the KL to the start of the run to the loss"),
+    Key("clip_ratio_c", 3.0, number(above=1), "limit if the advantage is negative; None: no limit", is_optional=True),
+    Key("use_kl_loss", False, TRUTH, "add the KL from the model at the start of the run to the loss"),
     Key("kl_loss_coef", 0.001, number(least=0), "its weight"),
     Key("kl_loss_type", "k3", _KL, "how it is estimated"),
     Key("entropy_coeff", 0.0, number(least=0), "weight of the entropy bonus in the loss"),
 )
 _WEIGHT_KEYS = [
     Key("use_remove_padding", True, TRUTH, "pack sequences without padding"),
-    Key("enable_gradient_checkpointing", True, TRUTH, "compute twice what would take much memory"),
-    Key("lora_rank", 0, whole(0, note="0: no adapter"), "rank of the LoRA adapter that is trained"),
+    Key("enable_gradient_checkpointing", True, TRUTH, "recompute activations to save memory"),
+    Key("lora_rank", 0, whole(0, note="0: no adapter"), "rank of the LoRA adapter to train"),
     Key("lora_alpha", 16.0, number(above=0), "scale of the adapter"),
-    Key("target_modules", "all-linear", MODULES, "layers that the adapter stands on"),
-    Key("trainable", None, TRAINABLE, "the weights to train; by default lora with a rank or an adapter, else all"),
-    Key("trust_remote_code", False, TRUTH, "run code that comes with the model"),
+    Key("target_modules", "all-linear", MODULES, "layers that the adapter is applied to"),
+    Key("trainable", None, TRAINABLE, "the weights to train; default: lora if a rank or an adapter is set, else all"),
+    Key("trust_remote_code", False, TRUTH, "run code from the model repository"),
 ]
 _MODEL_KEYS = _section(
     _MODEL,
     Key("path", "Qwen/Qwen2.5-1.5B-Instruct", MODEL, "the model: a name on the hub, a folder, or a .gguf file"),
-    Key("lora_adapter_path", None, PATH, "an adapter to start from; it names its model itself", is_optional=True),
+    Key("lora_adapter_path", None, PATH, "an adapter to start from, which names its own base model", is_optional=True),
     *_WEIGHT_KEYS,
-    Key("precision", "auto", choice("auto", "fp32", "bf16"), "numbers to compute in; auto: by the device"),
-    Key("attn_implementation", None, TEXT, "attention of transformers; None: its choice", is_optional=True),
+    Key("precision", "auto", choice("auto", "fp32", "bf16"), "number format; auto: depends on the device"),
+    Key("attn_implementation", None, TEXT, "attention in transformers; None: its default", is_optional=True),
 )
 
 
@@ -164,25 +181,28 @@ def _as_the_actor(keys: Iterable[Key], source: str, prefix: str) -> list[Key]:
 _CRITIC_KEYS = [
     *_as_the_actor(_UPDATE_KEYS, _ACTOR, "critic"),
     *_section(
-        "critic", Key("cliprange_value", 0.5, number(above=0), "bound of its change; None: none", is_optional=True)
+        "critic",
+        Key("cliprange_value", 0.5, number(above=0), "clip range of its values; None: no clipping", is_optional=True),
     ),
     *_section("critic.model", Key("path", None, MODEL, "the model under the critic", same_as=f"{_MODEL}.path")),
     *_as_the_actor(_WEIGHT_KEYS, _MODEL, "critic.model"),
 ]
 _REWARD_MODEL_KEYS = _section(
     "reward_model",
-    Key("enable", False, TRUTH, "score finished rollouts that emitted no reward"),
+    Key("enable", False, TRUTH, "score finished rollouts without a reward"),
     Key("path", None, MODEL, "the model that scores them", is_optional=True),
 )
 _TRAINER_KEYS = _section(
     "trainer",
     Key("total_epochs", 1, whole(1), "passes over the tasks"),
-    Key("total_training_steps", None, whole(1), "steps of the run, however many epochs that is", is_optional=True),
-    Key("test_freq", -1, FREQUENCY, "steps between validations; there is one at the end, too"),
-    Key("save_freq", -1, FREQUENCY, "steps between checkpoints that are kept; there is one at the end, too"),
+    Key("total_training_steps", None, whole(1), "steps of the run, independent of epochs", is_optional=True),
+    Key("test_freq", -1, FREQUENCY, "steps between validations; there is always one at the end"),
+    Key("save_freq", -1, FREQUENCY, "steps between saved checkpoints; there is always one at the end"),
     Key("val_before_train", True, TRUTH, "validate before the first step"),
-    Key("val_group_key", None, TEXT, "field of a task by whose values validation is reported, too", is_optional=True),
-    Key("val_only", False, TRUTH, "validate and train nothing"),
+    Key(
+        "val_group_key", None, TEXT, "task field; validation is also reported for each of its values", is_optional=True
+    ),
+    Key("val_only", False, TRUTH, "validate without training"),
     Key("n_gpus_per_node", None, whole(1), "GPUs that sample and train together; None: one", is_optional=True),
     Key("default_local_dir", "checkpoints/", PATH, "the folder of the checkpoints"),
     Key(
@@ -206,9 +226,9 @@ _TRAINER_KEYS = _section(
         is_optional=True,
     ),
     Key("logger", ["console"], _LOGGERS, "where metrics go"),
-    Key("preflight", True, truth_or("strict"), "check the run before the first step; strict: every doubt is an error"),
-    Key("stop_when_diverged", True, TRUTH, "end a run whose policy falls apart"),
-    Key("seed", 0, SEED, "seed of everything that has none of its own"),
+    Key("preflight", True, truth_or("strict"), "check the run before the first step; strict: warnings are errors"),
+    Key("stop_when_diverged", True, TRUTH, "stop a run whose policy diverges"),
+    Key("seed", 0, SEED, "seed of everything that has no separate seed"),
 )
 
 KEYS: Mapping[str, Key] = {

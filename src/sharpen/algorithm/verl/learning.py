@@ -105,7 +105,7 @@ class Learner:
         """Agents may cut the distribution by themselves (`top_p`, `top_k`): then the sampler is another policy."""
         is_auto = self._config.algorithm.importance_correction == "auto"
         if is_auto and not self.corrects and any(rollout.is_cut for rollout in rollouts):
-            log.info("agents sample with top_p or top_k of their own: from now on the loss corrects for it")
+            log.info("agents set their own top_p or top_k; from now on the loss corrects for it")
             self.corrects = True
 
     # -- what is learned -----------------------------------------------------------------------------

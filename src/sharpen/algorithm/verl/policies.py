@@ -47,10 +47,10 @@ def gpus(wanted: int | None) -> list[str]:
         return []
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        log.info("trainer.n_gpus_per_node is %d, but this machine has no GPUs: one process does the work", wanted)
+        log.info("trainer.n_gpus_per_node is %d, but this machine has no GPU; using one process", wanted)
         return []
     if wanted > count:
-        log.warning("trainer.n_gpus_per_node is %d, but this machine has %d: they do the work", wanted, count)
+        log.warning("trainer.n_gpus_per_node is %d, but this machine has %d; using those", wanted, count)
     return [f"cuda:{number}" for number in range(min(wanted, count))] if count > 1 else []
 
 

@@ -67,7 +67,7 @@ def conclude(checks: Sequence[Check], *, is_strict: bool) -> None:
     failed = [check for check in checks if check.level == "error" or (is_strict and check.level == "warning")]
     if failed:
         listed = "; ".join(map(str, failed))
-        raise TrainingError(f"the preflight failed, nothing was trained: {listed}")
+        raise TrainingError(f"the preflight check failed and nothing was trained: {listed}")
     num_warnings = sum(check.level == "warning" for check in checks)
     told = f"{num_warnings} warnings" if num_warnings else "all passed"
     log.info("preflight: %d checks, %s", len(checks), told)
@@ -84,7 +84,7 @@ def check_template(tokenizer: Any, template_kwargs: Mapping[str, Any] | None = N
     """A second turn must begin with exactly the tokens of the first, the answer that was sampled included."""
     name = "chat template"
     if getattr(tokenizer, "chat_template", None) is None:
-        return Check(name, "warning", "the tokenizer has none: agents can use /v1/completions only")
+        return Check(name, "warning", "the tokenizer has no chat template: agents can only use /v1/completions")
     try:
         prompt = _prompt(tokenizer, template_kwargs, [_QUESTION])
         # Some templates open the thought in the prompt.
@@ -97,21 +97,21 @@ def check_template(tokenizer: Any, template_kwargs: Mapping[str, Any] | None = N
             for answer in (_ANSWER, thinking)
         )
     except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
-        return Check(name, "error", f"it cannot write two turns: {error}. Use a model with a template for chats")
+        return Check(name, "error", f"it cannot render two turns: {error}. Use a model with a chat template")
     if keeps_answers and keeps_thoughts:
-        return Check(name, "passed", "a second turn begins with the tokens of the first")
+        return Check(name, "passed", "a second turn starts with the tokens of the first")
     told = (
         "it removes the reasoning (<think>...</think>) of earlier answers"
         if keeps_answers
-        else "it writes earlier turns with other tokens than they had"
+        else "it renders earlier turns with different tokens"
     )
     return Check(
         name,
         "warning",
-        f"it does not extend prefixes: {told}. The turns of a conversation are then trained apart, each after the "
+        f"it does not extend prefixes: {told}. The turns of a conversation are then trained separately, each after the "
         "prompt that the model read: the credit is the same, but every turn computes its history again, and the model "
-        "acts without its earlier reasoning in training as in use. Some templates have a switch that keeps it, which "
-        "data.apply_chat_template_kwargs sets. Agents of one turn are not affected",
+        "does not see its earlier reasoning, in training as in use. Some templates have a switch that keeps it; set it "
+        "with data.apply_chat_template_kwargs. Agents with a single turn are not affected",
     )
 
 
@@ -136,10 +136,8 @@ def check_outcomes(rollouts: Sequence[CollectedRollout]) -> Check:
     if rollouts and failed + lost == len(rollouts):
         return Check(name, "error", f"all {len(rollouts)} failed: run the agent with Trainer.dev to see why")
     if failed + lost > len(rollouts) / 2:
-        return Check(
-            name, "warning", f"{failed + lost} of {len(rollouts)} failed: run.log in the folder of the run says why"
-        )
-    return Check(name, "passed", f"{len(rollouts) - failed - lost} of {len(rollouts)} ended well")
+        return Check(name, "warning", f"{failed + lost} of {len(rollouts)} failed: see run.log in the run folder")
+    return Check(name, "passed", f"{len(rollouts) - failed - lost} of {len(rollouts)} succeeded")
 
 
 def check_tokens(rollouts: Sequence[CollectedRollout]) -> Check:
@@ -150,19 +148,19 @@ def check_tokens(rollouts: Sequence[CollectedRollout]) -> Check:
         return Check(
             name,
             "error",
-            "no rollout has called the model through the gateway: let the agent use the endpoint and the model of the "
-            "LLM that it is given, and no address of its own",
+            "no rollout called the model through the gateway: the agent must use the endpoint and the model name of "
+            "the LLM resource it is given, not its own address",
         )
     if calls and without == calls:
         return Check(
             name,
             "error",
-            "no call has token ids with log-probabilities: is there another proxy on the way that drops them?",
+            "no call has token ids with log-probabilities: check whether another proxy in between drops them",
         )
     if without:
-        told = f"{without} of {calls} calls have no token ids, or are of a further prompt in one request"
-        return Check(name, "warning", f"{told}: they are not trained")
-    return Check(name, "passed", f"{calls} calls came with token ids and log-probabilities")
+        told = f"{without} of {calls} calls have no token ids, or are for a second prompt in the same request"
+        return Check(name, "warning", f"{told}: they are excluded from training")
+    return Check(name, "passed", f"{calls} calls have token ids and log-probabilities")
 
 
 def check_temperature(rollouts: Sequence[CollectedRollout]) -> Check:
@@ -172,12 +170,14 @@ def check_temperature(rollouts: Sequence[CollectedRollout]) -> Check:
         return Check(
             name,
             "error",
-            "the agent asks for temperature 0, so all rollouts of a group are the same: leave the temperature out, or "
+            "the agent sets temperature 0, so all rollouts of a group are the same: do not set the temperature, or "
             "use llm.sampling_parameters",
         )
     if greedy:
         return Check(
-            name, "warning", f"{greedy} of {len(rollouts)} rollouts sampled at temperature 0 and teach nothing"
+            name,
+            "warning",
+            f"{greedy} of {len(rollouts)} rollouts were sampled at temperature 0, so nothing can be learned from them",
         )
     return Check(name, "passed", "calls are sampled")
 
@@ -191,10 +191,10 @@ def check_answers(rollouts: Sequence[CollectedRollout]) -> Check:
         return Check(
             name,
             "warning",
-            "all rollouts of a group sampled exactly the same tokens, though their temperature is above 0: the agent "
-            "probably sends a seed with its calls, or its answers come from a cache. Leave the seed out (or make it "
-            "another one in every rollout) and switch the cache off; if there is neither, the model is too sure of its "
-            "answer: use harder tasks or a higher temperature",
+            "all rollouts of a group sampled exactly the same tokens, although the temperature is above 0: the agent "
+            "probably sends a seed with its calls, or its answers come from a cache. Remove the seed (or use a "
+            "different one in every rollout) and turn the cache off; if there is neither, the model is too certain of "
+            "its answer: use harder tasks or a higher temperature",
         )
     return Check(name, "passed", f"answers differ in {sum(each > 1 for each in distinct)} of {len(distinct)} groups")
 
@@ -206,18 +206,18 @@ def _sampled(rollout: CollectedRollout) -> tuple[tuple[int, ...], ...]:
 def check_agreement(nats: float | None, *, corrects: bool = False) -> Check:
     name = "log-probabilities"
     if nats is None:
-        return Check(name, "warning", "no sampled token to compare sampler and trainer by")
+        return Check(name, "warning", "there are no sampled tokens to compare sampler and trainer on")
     if nats <= AGREES_NATS:
-        return Check(name, "passed", f"sampler and trainer agree to {nats:.2g} nats a token")
+        return Check(name, "passed", f"sampler and trainer agree within {nats:.2g} nats per token")
     if corrects:
-        told = f"sampler and trainer differ by {nats:.2g} nats a token, for which importance_correction makes up"
+        told = f"sampler and trainer differ by {nats:.2g} nats per token, which importance_correction compensates"
         return Check(name, "passed" if nats <= DISAGREES_NATS else "warning", told)
     way_out = (
-        "is a top_p below 1 or a top_k asked for? Leave it out, set algorithm.importance_correction=True, or "
+        "if a top_p below 1 or a top_k is set, remove it; otherwise set algorithm.importance_correction=True or "
         "actor_rollout_ref.model.precision=fp32"
     )
     level: Level = "warning" if nats <= DISAGREES_NATS else "error"
-    return Check(name, level, f"sampler and trainer differ by {nats:.2g} nats a token: {way_out}")
+    return Check(name, level, f"sampler and trainer differ by {nats:.2g} nats per token: {way_out}")
 
 
 def check_rewards(rollouts: Sequence[CollectedRollout]) -> Check:
@@ -225,10 +225,10 @@ def check_rewards(rollouts: Sequence[CollectedRollout]) -> Check:
     running = [each for each in rollouts if not each.is_lost and not each.is_failed]
     without = sum(each.reward is None for each in running)
     if running and without == len(running):
-        return Check(name, "error", "no rollout has one: return a number from the agent, or call emit_reward")
+        return Check(name, "error", "no rollout has a reward: return a number from the agent, or call emit_reward")
     if without:
-        return Check(name, "warning", f"{without} of {len(running)} rollouts have none and are left out")
-    return Check(name, "passed", f"{len(running)} rollouts have one")
+        return Check(name, "warning", f"{without} of {len(running)} rollouts have no reward and are excluded")
+    return Check(name, "passed", f"{len(running)} rollouts have a reward")
 
 
 def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool = False, spell: Spelling = str) -> Check:
@@ -247,23 +247,23 @@ def check_spread(rollouts: Sequence[CollectedRollout], *, compares_batch: bool =
             name,
             "warning",
             f"all rollouts of {whole} have the same reward (seen: {', '.join(f'{v:g}' for v in values[:4])}), so there "
-            f"is nothing to learn yet: {advice_for_flat(values[:1] + values[-1:], more=more)}",
+            f"is nothing to learn from yet: {advice_for_flat(values[:1] + values[-1:], more=more)}",
         )
     if whole == "the batch":
         return Check(name, "passed", "the rewards of the batch differ")
-    return Check(name, "passed", f"{len(groups) - flat} of {len(groups)} groups have rewards that differ")
+    return Check(name, "passed", f"{len(groups) - flat} of {len(groups)} groups have different rewards")
 
 
 def advice_for_flat(values: Sequence[float], *, more: str) -> str:
     """What to do where rewards do not differ within groups, by the least and the greatest of them. A reward for half an
     answer is not advised: what is learned from it tends to end there."""
     unseen = (
-        "if a right answer earns more, the model never gave one: show an example of a right answer in the prompt, or "
-        "fine-tune the model on a few (SFT) first"
+        "if a correct answer earns more, the model never gave one: show an example of a correct answer in the prompt, "
+        "or fine-tune the model on a few (SFT) first"
     )
     if len(set(values)) > 1:
-        return f"raise {more} or the temperature, or use tasks that the model solves now and then"
-    return unseen if not values or values[0] <= 0 else f"{unseen}; if none does, the tasks are too easy"
+        return f"raise {more} or the temperature, or use tasks that the model solves sometimes"
+    return unseen if not values or values[0] <= 0 else f"{unseen}; if no answer can earn more, the tasks are too easy"
 
 
 def _groups(rollouts: Sequence[CollectedRollout]) -> dict[str, list[CollectedRollout]]:
@@ -280,7 +280,7 @@ def check_length(rollouts: Sequence[CollectedRollout], *, spell: Spelling = str)
         return Check(
             name,
             "warning",
-            f"{cut} of {len(rollouts)} rollouts were cut: raise {spell('data.max_response_length')}, or the agent's "
-            "max_tokens",
+            f"{cut} of {len(rollouts)} rollouts were cut off: raise {spell('data.max_response_length')}, or max_tokens "
+            "of the agent",
         )
-    return Check(name, "passed", f"{cut} of {len(rollouts)} rollouts were cut")
+    return Check(name, "passed", f"{cut} of {len(rollouts)} rollouts were cut off")

@@ -42,8 +42,8 @@ def with_engine_here(config: VERLConfig) -> VERLConfig:
     if config.rollout.name != "vllm" or find_spec("vllm") is not None:
         return config
     log.warning(
-        "actor_rollout_ref.rollout.name is vllm, which is not installed: Sharpen's own engine samples instead. "
-        "pip install vllm to use it, or set rollout.name=sharpen"
+        "actor_rollout_ref.rollout.name is vllm, which is not installed; using the built-in engine instead. "
+        "Run pip install vllm to use it, or set rollout.name=sharpen"
     )
     return replace(config, rollout=replace(config.rollout, name="sharpen", tensor_model_parallel_size=1))
 
@@ -91,7 +91,7 @@ class VLLMSampler:
         self._is_lora = policy.trainable.kind == "lora"
         if config.algorithm.max_staleness and not self._is_lora:
             raise ConfigError(
-                "algorithm.max_staleness is above 0, but vLLM starts anew for all weights, and calls under way would "
+                "algorithm.max_staleness is above 0, but vLLM restarts for new full weights, and running calls would "
                 "be lost: train an adapter (actor_rollout_ref.model.lora_rank), or use rollout.name=sharpen"
             )
         ranks = [each.r for each in getattr(policy.model, "peft_config", {}).values()]
@@ -140,12 +140,12 @@ class ForeignSampler:
     def __init__(self, base_url: str | None, *, name: str) -> None:
         if base_url is None:
             raise ConfigError(
-                "rollout.name is openai: give actor_rollout_ref.rollout.base_url, the address of the server"
+                "rollout.name is openai: set actor_rollout_ref.rollout.base_url to the address of the server"
             )
         self._entry = {"model": name, "base_url": base_url, "weights_version": "0"}
 
     def start(self) -> object:
-        log.warning("%s keeps its own weights: the policy learns, but does not sample", self._entry["base_url"])
+        log.warning("%s keeps its own weights: the trained policy is not used for sampling", self._entry["base_url"])
         return self
 
     def stop(self) -> None:

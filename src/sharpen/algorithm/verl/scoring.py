@@ -90,12 +90,12 @@ class RewardModel:
                 conversation["messages"], tools=conversation.get("tools"), tokenize=False
             )
         except Exception as error:  # a template is a program of somebody else's
-            problem = f"the chat template cannot write the conversation: {text_of(error)}"
+            problem = f"the chat template cannot render the conversation: {text_of(error)}"
             raise RewardError.of(self.name, problem, row=number, unit="conversation") from error
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         window = getattr(self._model.config.get_text_config(), "max_position_embeddings", None) or len(ids)
         if len(ids) > window:
-            log.warning("a conversation of %d tokens is scored by its last %d, all that fit", len(ids), window)
+            log.warning("scoring a conversation of %d tokens by its last %d, the most that fit", len(ids), window)
         return ids[-window:]
 
     def _scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
@@ -141,7 +141,7 @@ def _folder(name: str, *, allow_download: bool, trust_remote_code: bool) -> Path
     if source.kind == "hub":
         return hub_folder(name, allow_download=allow_download, trust_remote_code=trust_remote_code)
     if source.kind != "folder" or source.path is None:
-        raise ModelError(f"the reward model {name!r} is a {source.kind}: give the folder or the name of a whole model")
+        raise ModelError(f"the reward model {name!r} is a {source.kind}: use the folder or the name of a full model")
     return source.path
 
 
@@ -168,11 +168,9 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Iterable[str]) -> Non
     if absent := sorted(missing):
         raise ModelError(
             f"the reward model {name!r} lacks {len(absent)} of its weights, such as {absent[0]!r}, which would be "
-            "random: give a model that was trained to score (sequence classification with one label)"
+            "random: use a model trained to score (sequence classification with one label)"
         )
     if model.config.num_labels != 1:
-        raise ModelError(
-            f"the reward model {name!r} has {model.config.num_labels} labels: give one with a single label"
-        )
+        raise ModelError(f"the reward model {name!r} has {model.config.num_labels} labels: use one with a single label")
     if tokenizer.chat_template is None:
-        raise ModelError(f"the reward model {name!r} has no chat template, so no conversation can be written for it")
+        raise ModelError(f"the reward model {name!r} has no chat template, so conversations cannot be rendered for it")

@@ -58,8 +58,8 @@ class StepFolders:
         except (OSError, TrainingError, ModelError) as error:
             shutil.rmtree(new, ignore_errors=True)
             raise TrainingError(
-                f"the checkpoint of step {step} cannot be written to {str(self.folder)!r}: {error}. The "
-                "earlier ones are as they were: make room there, and resume the run"
+                f"the checkpoint of step {step} cannot be written to {str(self.folder)!r}: {error}. Earlier "
+                "checkpoints are intact: free space there, then resume the run"
             ) from error
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
@@ -183,8 +183,8 @@ def resumable_state(folder: Path) -> dict[str, Any]:
     found = read_state(folder)
     if found.get("is_model_only"):
         raise ConfigError(
-            f"{str(folder)!r} holds the model alone, as only the last checkpoint is kept whole: start from "
-            f"{str(folder / MODEL)!r} as the model, or set trainer.max_actor_ckpt_to_keep to keep more"
+            f"{str(folder)!r} contains only the model, since only the last checkpoint is kept complete: use "
+            f"{str(folder / MODEL)!r} as the model of a new run, or set trainer.max_actor_ckpt_to_keep to keep more"
         )
     return found
 
@@ -194,7 +194,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     if not (folder / STATE).exists():
         beside = StepFolders(folder.parent).steps()
         raise ConfigError(
-            f"there is no checkpoint in {str(folder)!r}: beside it are those of the steps "
+            f"there is no checkpoint in {str(folder)!r}: the folder above it has those of the steps "
             f"{', '.join(map(str, beside)) or '(none)'}"
         )
     found: dict[str, Any] = read_json(folder / STATE)

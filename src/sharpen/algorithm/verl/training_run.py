@@ -91,7 +91,7 @@ class TrainingRun:
         """What the ids of rollouts begin with that can be taken from earlier lives of this run."""
         found = changes(saved.get("settings", {}), self._settings) if saved else []
         for change in found:
-            log.warning("the run goes on with another setting: %s", change)
+            log.warning("resuming the run with a changed setting: %s", change)
         is_same = self._is_resumed and not any(change.is_of_rollouts for change in found)
         keys = [saved["key"], *saved.get("earlier_keys", [])] if saved and is_same else []
         forgotten = set(self._folders.forgotten())
@@ -105,10 +105,10 @@ class TrainingRun:
         trainer = self._config.trainer
         if trainer.val_only:
             if not self._val_tasks:
-                raise ConfigError("trainer.val_only is set, but there is no val_dataset: give fit one")
+                raise ConfigError("trainer.val_only is set, but there is no val_dataset: pass one to fit")
             return 0
         if self._tasks is None:
-            raise ConfigError("VERL has no tasks to train on: give fit a train_dataset")
+            raise ConfigError("VERL has no tasks to train on: pass train_dataset to fit")
         if trainer.total_training_steps is not None:
             return trainer.total_training_steps
         return trainer.total_epochs * self._tasks.steps_per_epoch
@@ -125,7 +125,9 @@ class TrainingRun:
         if not steps:
             return None
         log.info(
-            "going on from step %d in %s (trainer.resume_mode=disable starts anew)", steps[-1], self._folders.folder
+            "resuming from step %d in %s (use trainer.resume_mode=disable to start over)",
+            steps[-1],
+            self._folders.folder,
         )
         return self._folders.read(steps[-1])
 
@@ -181,7 +183,7 @@ class TrainingRun:
         """Later steps in the folder are another run's, and would be taken for this one's."""
         aside = None if self._is_resumed else self._folders.set_aside(later_than=self.step)
         if aside is not None:
-            log.warning("checkpoints of an earlier run were moved to %s, as this run begins before them", aside)
+            log.warning("moved checkpoints of an earlier run to %s, since this run starts before them", aside)
 
     def _load(self) -> tuple[LocalPolicy, LocalCritic | None]:
         with contextlib.ExitStack() as undo:
@@ -202,10 +204,10 @@ class TrainingRun:
                     critic.load(folder / "critic")
             except ModelError as error:
                 raise ConfigError(
-                    f"the run cannot go on from {str(folder)!r}: {error}. To begin anew, give another "
+                    f"the run cannot resume from {str(folder)!r}: {error}. To start over, use another "
                     "trainer.default_local_dir, or trainer.resume_mode=disable"
                 ) from error
-            log.info("step %d is loaded from %s", self._saved["step"], folder)
+            log.info("loaded step %d from %s", self._saved["step"], folder)
         if self._config.reward_model.enable and self._config.reward_model.path is not None:
             self._scorer = RewardModel(self._config.reward_model.path)
         return critic
@@ -219,8 +221,8 @@ class TrainingRun:
             return
         if self.step >= self._total > 0:
             log.warning(
-                "all %d steps are done already: give more with trainer.total_training_steps or total_epochs, or begin "
-                "anew with trainer.resume_mode=disable",
+                "all %d steps are already done: raise trainer.total_training_steps or total_epochs, or start over with "
+                "trainer.resume_mode=disable",
                 self._total,
             )
         while self.step < self._total and not self._verl.should_stop:
@@ -292,10 +294,10 @@ class TrainingRun:
         told = f"all {len(rollouts)} rollouts of step {step + 1} failed or were lost"
         if self._num_barren == MOST_BARREN:
             raise TrainingError(
-                f"{told}, as in the {MOST_BARREN - 1} steps before: run.log in the folder of the run says why. Mend "
-                "that, and resume the run"
+                f"{told}, as in the {MOST_BARREN - 1} steps before: see run.log in the run folder. Fix the "
+                "cause, then resume the run"
             )
-        log.warning("%s: nothing is learned in it", told)
+        log.warning("%s; it does not train the model", told)
 
     async def _rollouts_of(self, step: int) -> list[CollectedRollout]:
         """Those of this step when all are finished; those of later ones are asked for as far as staleness allows."""
@@ -467,7 +469,7 @@ class TrainingRun:
         if self._critic is not None:
             self._critic.load(folder / "critic")
         self._has_gone_back = True
-        log.info("the weights are those after step %d again", state["step"])
+        log.info("restored the weights after step %d", state["step"])
 
     def _checkpoint(self) -> None:
         """After callbacks and loggers have heard of the step, so that their state is of the same moment."""

@@ -22,7 +22,7 @@ def step_warnings(steps: Steps, *, spell: Spelling = str) -> dict[str, str]:
     if nats > LARGE_NATS:
         found["update"] = (
             f"the update of step {steps[-1]['step']:.0f} moved the log-probability of sampled tokens by {nats:.2g} "
-            f"nats on average, where up to 0.3 is usual: lower {rate} if the reward falls or train/update_nats stays "
+            f"nats on average, up to 0.3 is usual: lower {rate} if the reward falls or train/update_nats stays "
             "above 0.5"
         )
     if len(steps) >= 2 * WINDOW and _rises(steps):
@@ -38,13 +38,15 @@ def limit_warning(rollouts: Sequence[CollectedRollout], *, limit: int, spell: Sp
     option = spell("data.max_response_length")
     longest = max((length for each in cut for length in each.response_lengths), default=0)
     ended = [length for each in rollouts if not each.truncated for length in each.response_lengths]
-    told = f"{len(cut)} of {len(rollouts)} rollouts ran to the limit of tokens"
+    told = f"{len(cut)} of {len(rollouts)} rollouts reached the token limit"
     if longest < limit:
-        return f"{told}, the agent's own max_tokens ({longest}): raise it if right answers are cut off"
+        return f"{told}, the agent's max_tokens ({longest}): raise it if correct answers are cut off"
     if len(cut) > len(rollouts) / 2:
-        return f"{told}, {option} ({limit}): raise it, or ask for shorter answers"
-    others = f"; answers that ended by themselves have at most {max(ended)}" if ended else ""
-    advice = "A step waits for the longest: lower it if right answers are shorter, raise it if they are cut off"
+        return f"{told}, {option} ({limit}): raise it, or prompt for shorter answers"
+    others = f"; the longest complete answer has {max(ended)}" if ended else ""
+    advice = (
+        "A step waits for its longest answer: lower it if correct answers are shorter, raise it if they are cut off"
+    )
     return f"{told}, {option} ({limit}){others}. {advice}"
 
 
@@ -52,14 +54,14 @@ def final_warning(steps: Steps, *, spell: Spelling = str) -> str | None:
     """Why no weight of the model has changed, where that is so."""
     if not steps or any(step.get("updates", 1.0) > 0 for step in steps):
         return None
-    told = f"no weight of the model was changed in {len(steps)} steps: "
+    told = f"no weight of the model changed in {len(steps)} steps: "
     rewarded = [step for step in steps if "reward_min" in step and "reward_max" in step]
     if not rewarded:
-        return f"{told}no rollout that counts had a reward; run.log in the folder of the run says what became of them"
+        return f"{told}no rollout had a usable reward; see run.log in the run folder"
     low, high = min(step["reward_min"] for step in rewarded), max(step["reward_max"] for step in rewarded)
     seen = f"always {low:g}" if low == high else f"between {low:g} and {high:g}"
     advice = advice_for_flat([low, high], more=spell("actor_rollout_ref.rollout.n"))
-    return f"{told}all rollouts of a group had the same reward ({seen}), so there was nothing to learn: {advice}"
+    return f"{told}all rollouts of a group had the same reward ({seen}), so there was nothing to learn from: {advice}"
 
 
 def _rises(steps: Steps) -> bool:
@@ -69,7 +71,7 @@ def _rises(steps: Steps) -> bool:
 
 def _runaways(steps: Steps, spell: Spelling) -> dict[str, str]:
     found = {}
-    read = "The reward may favour it: read some answers (sharpen rollouts show), and limit it in the reward"
+    read = "The reward may favour this: read some answers (sharpen rollouts show), and penalise it in the reward"
     limit, rate = spell("data.max_response_length"), spell("actor_rollout_ref.actor.optim.lr")
     length, now = _ends(steps, "response_length_mean")
     if length and now and now > 2 * length and now > length + 16:
@@ -78,13 +80,13 @@ def _runaways(steps: Steps, spell: Spelling) -> dict[str, str]:
     cut, now = _ends(shares, "share")
     if cut is not None and now is not None and now > cut + 0.2:
         found["truncated"] = (
-            f"{now:.0%} of the rollouts run into the limit of tokens, {cut:.0%} at the beginning, while the reward "
+            f"{now:.0%} of the rollouts reach the token limit, up from {cut:.0%} at the start, while the reward "
             f"rose. {read}, or raise {limit}"
         )
     entropy, now = _ends(steps, "entropy")
     if entropy is not None and now is not None and now > 2 * entropy and now > entropy + 0.5:
         found["entropy"] = (
-            f"the entropy grew from {entropy:.2g} to {now:.2g} nats a token while the reward rose: answers become "
+            f"the entropy grew from {entropy:.2g} to {now:.2g} nats per token while the reward rose: answers become "
             f"random. Lower {rate} or {spell('actor_rollout_ref.actor.entropy_coeff')}"
         )
     return found

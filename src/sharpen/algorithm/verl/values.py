@@ -47,7 +47,7 @@ def shown(value: Any) -> str:
 
 
 def whole(least: int, most: int | None = None, *, note: str = "") -> Kind:
-    words = f"a whole number from {least} {'on' if most is None else f'to {most}'}"
+    words = f"a whole number, {least} or more" if most is None else f"a whole number from {least} to {most}"
 
     def read(value: Any) -> int:
         found = _as_whole(value)
@@ -76,7 +76,7 @@ def number(
 
 def _as_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real | str):
-        raise TypeError("no number")
+        raise TypeError("not a number")
     found = float(value)
     if not math.isfinite(found):
         raise ValueError("not finite")
@@ -99,16 +99,16 @@ def _as_whole(value: Any) -> int:
 
 def _as_betas(value: Any) -> list[float]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError("no pair")
+        raise TypeError("not a pair")
     found = [_as_number(each) for each in value]
     if len(found) != 2 or not all(0 <= each < 1 for each in found):
-        raise ValueError("not two shares")
+        raise ValueError("not two fractions")
     return found
 
 
-BETAS = Kind("two numbers from 0 on and below 1, such as [0.9, 0.999]", _as_betas)
+BETAS = Kind("two numbers, 0 or more and below 1, such as [0.9, 0.999]", _as_betas)
 SEED = whole(0, 2**32 - 1)
-FREQUENCY = Kind("a number of steps, or -1 for only at the end", lambda value: whole(-1).read(value) or -1)
+FREQUENCY = Kind("a number of steps, or -1 for the end only", lambda value: whole(-1).read(value) or -1)
 
 
 # -- words -------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _as_truth(value: Any) -> bool:
 
 def _as_text(value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise TypeError("no text")
+        raise TypeError("not a str")
     found = os.fspath(value)
     if not isinstance(found, str) or not found.strip() or "\0" in found:
         raise ValueError("empty")
@@ -138,7 +138,7 @@ def _as_path(value: Any) -> str:
 
 def _as_texts(value: Any) -> list[str]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError("no list")
+        raise TypeError("not a list")
     return [_as_text(each) for each in value]
 
 
@@ -197,9 +197,9 @@ def _as_json(value: Any) -> dict[str, Any]:
 
 
 TRUTH = Kind("True or False", _as_truth)
-TEXT = Kind("a text", _as_text)
+TEXT = Kind("a str", _as_text)
 PATH = Kind("a path", _as_path)
-MODEL = Kind("a name on the hub, a folder, or a .gguf file", _as_path)
-MODULES = one_or_more("all-linear, or names of modules such as ['q_proj', 'v_proj']", keeps_one=True)
+MODEL = Kind("a name on the Hugging Face hub, a folder, or a .gguf file", _as_path)
+MODULES = one_or_more("all-linear, or module names such as ['q_proj', 'v_proj']", keeps_one=True)
 TRAINABLE = Kind("all, lora, or top:N for the last N layers", _as_trainable)
 MAPPING = Kind("a mapping of JSON values", _as_json)

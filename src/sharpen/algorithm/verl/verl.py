@@ -27,10 +27,17 @@ log = logging.getLogger(__name__)
 
 
 class VERL(Algorithm[TaskT]):
-    """Trains the weights, or a LoRA adapter, of the model that agents talk to.
+    """Trains the weights, or a LoRA adapter, of the model behind an agent, configured like verl.
 
-    `config` has verl's shape: a mapping, nested or with dotted keys, or the path of a YAML file; see
-    `docs/reference/verl-keys.md`. Run it with `Trainer(algorithm=VERL(config)).fit(agent, train, val)`.
+    Run it with `Trainer(algorithm=VERL(config)).fit(agent, train_tasks, val_tasks)`. `GRPO` is the same training with
+    named options.
+
+    Args:
+        config: Settings with verl's keys: a mapping, nested or with dotted keys, or the path of a YAML file. The keys
+            are listed in `docs/reference/verl-keys.md`.
+
+    Raises:
+        ConfigError: A key is unknown, or has a value that is not allowed.
     """
 
     enqueues_tasks = True
@@ -41,8 +48,8 @@ class VERL(Algorithm[TaskT]):
     def __init__(self, config: Mapping[str, Any] | str | os.PathLike[str] | None = None, **unknown: Never) -> None:
         if unknown:
             raise ConfigError(
-                f"VERL does not take {', '.join(unknown)}: put verl's keys into one config, such as "
-                "VERL({'actor_rollout_ref.model.path': model}), or use GRPO(model), which has options"
+                f"VERL does not accept {', '.join(unknown)}: put the keys of verl into one config, such as "
+                "VERL({'actor_rollout_ref.model.path': model}), or use GRPO(model), which has named options"
             )
         self.settings: VERLConfig = read_config(config)
         self._loaded: State | None = None
@@ -51,16 +58,16 @@ class VERL(Algorithm[TaskT]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Everything that is set, defaults included, in verl's shape."""
+        """The whole config with its defaults, nested like verl's."""
         return self.settings.as_dict()
 
     def spelled(self, key: str) -> str:
-        """A key as the user writes it, for messages that say what to change."""
+        """Return a key as the user writes it, for messages that say what to change."""
         return key
 
     @property
     def default_loggers(self) -> tuple[str, ...]:
-        """What the trainer logs to where it was given no loggers. To the console goes one line a step anyway."""
+        """The loggers of a trainer that was given none. The console gets one line per step in any case."""
         return tuple(name for name in self.settings.trainer.logger if name != "console")
 
     async def run(self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None) -> None:
@@ -94,7 +101,7 @@ class VERL(Algorithm[TaskT]):
         is_open = steps is None and trainer.test_freq > 0 and val_size != 0
         validated = None if is_open else product(validations, val_size, sampled.val_kwargs.n)
         told = (
-            f"{name}: {counted(steps, 'step')} over {counted(tasks, 'task')} in all, {sampled.n} rollouts of each "
+            f"{name}: {counted(steps, 'step')} over {counted(tasks, 'task')} in total, {sampled.n} rollouts of each "
             "(group_size)",
             f"{name}: {counted(None if is_open else validations, 'validation')} on {counted(val_size, 'task')}, "
             f"{counted(sampled.val_kwargs.n, 'rollout')} of each",
@@ -114,7 +121,7 @@ class VERL(Algorithm[TaskT]):
         return steps, epochs * train_size + min(rest * batch_size, train_size)
 
     def step_folders(self) -> StepFolders:
-        """Where its checkpoints are: in the folder of the run, unless the settings name another."""
+        """Return where its checkpoints are: in the run folder, unless the config sets another folder."""
         trainer = self.settings.trainer
         is_given = self.settings.origin("trainer.default_local_dir") == "given"
         folder = Path(trainer.default_local_dir).expanduser().absolute()
@@ -123,18 +130,29 @@ class VERL(Algorithm[TaskT]):
         return StepFolders(folder, keep=trainer.max_actor_ckpt_to_keep)
 
     def model_folder(self) -> Path | None:
-        """The newest model that was kept."""
+        """Return the folder of the newest saved model, or None if there is none."""
         is_given = self.settings.origin("trainer.default_local_dir") == "given"
         if self._folders is None and self.run_dir is None and not is_given:
             return None  # it has not run
         return (self._folders or self.step_folders()).latest_model()
 
     def save_model(self, path: str | os.PathLike[str], *, merge: bool = False) -> Path:
-        """Write the newest model that was kept as a Hugging Face folder; `merge` makes an adapter part of its base."""
+        """Write the newest saved model as a Hugging Face folder.
+
+        Args:
+            path: A new or empty folder.
+            merge: Whether to merge an adapter into its base model.
+
+        Returns:
+            The absolute path of the folder.
+
+        Raises:
+            ConfigError: There is no trained model yet, or `path` is a file or a folder with files in it.
+        """
         latest = self.model_folder()
         if latest is None:
             raise ConfigError(
-                "there is no trained model yet: its first one is kept at trainer.save_freq, or at the end"
+                "there is no trained model yet: the first one is saved at trainer.save_freq, or at the end"
             )
         target = Path(path).expanduser().absolute()
         if merge and (latest / "adapter_config.json").exists():
@@ -142,22 +160,22 @@ class VERL(Algorithm[TaskT]):
 
             return merge_adapter(latest, target)
         if target.is_file():
-            raise ConfigError(f"{str(target)!r} is a file: give the path of a new folder")
+            raise ConfigError(f"{str(target)!r} is a file: use the path of a new folder")
         if target.exists() and any(target.iterdir()):
-            raise ConfigError(f"{str(target)!r} holds files already: give the path of a new folder")
+            raise ConfigError(f"{str(target)!r} already contains files: use the path of a new folder")
         shutil.copytree(latest, target, dirs_exist_ok=True)
         return target
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Where the run is. What is too large for JSON lies in a folder of its own, which is written if it must."""
+        """Return the state of the run. What is too large for JSON is written to a separate folder, if needed."""
         if self._run is not None:
             return self._run.keep_state()
         return self._loaded or {}
 
     def load_state_dict(self, state: State) -> None:
-        """What the next run goes on from; within a run, the weights to go back to."""
+        """Set the state that the next run resumes from; during a run, restore those weights."""
         if self._run is not None:
             self._run.go_back_to(state)
         else:
