@@ -1,6 +1,6 @@
-"""`python -m sharpen.dashboard [PATH]`: the dashboard over a folder of runs, a run folder or a store file, for trying.
+"""`python -m sharpen.dashboard [PATH]`: the dashboard over a folder of runs, a run folder or a store file, for testing.
 
-`sharpen dashboard` is the command for people; this one is open to every program of this machine.
+Use `sharpen dashboard` instead: without a token this one is open to every program on this machine.
 """
 
 import argparse

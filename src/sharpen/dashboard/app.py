@@ -43,10 +43,10 @@ def make_app(
     hosts: frozenset[str] | None = None,
     stopping: "asyncio.Event | None" = None,
 ) -> App:
-    """The pages of a source, under any `root_path`.
+    """Return the dashboard of a source, under any `root_path`.
 
-    Looking needs one of the tokens, changing the `edit_token`; with neither everybody may look and nobody change.
-    `hosts` are the names it answers to (None: any), and long answers end when `stopping` is set.
+    Viewing needs one of the tokens, changes need the `edit_token`; without tokens everybody may view and nobody may
+    change anything. `hosts` are the accepted host names (None: any), and long responses end when `stopping` is set.
     """
     app = Starlette(routes=_routes(), exception_handlers=_handlers())
     app.router.redirect_slashes = False
@@ -63,7 +63,7 @@ def _routes() -> list[BaseRoute]:
 
 
 class _Static(StaticFiles):
-    """Files of the package. A browser asks whether they changed, so that an upgrade is seen at once."""
+    """The static files of the package. Browsers revalidate them, so that an upgrade is seen at once."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         answer = super().file_response(*arguments, **named)

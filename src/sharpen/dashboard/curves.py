@@ -1,4 +1,4 @@
-"""The curves of a run for its page: from its metrics or, where it wrote none, from its newest finished rollouts."""
+"""The curves of a run for its page: from its metrics or, if it has none, from its newest finished rollouts."""
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
@@ -17,20 +17,20 @@ FEW = 6
 
 
 class Curves(msgspec.Struct, frozen=True):
-    """What a page draws."""
+    """The curves that a page draws."""
 
     run: str
     names: list[str]
-    """All metrics there are."""
+    """The names of all metrics."""
     main: list[str]
-    """Those that are shown unless others are asked for."""
+    """Those that are shown unless others are requested."""
     start: float | None
-    """The moment that seconds are counted from."""
+    """The time from which seconds are counted."""
     series: dict[str, Series]
 
 
 def curves_of_file(run: str, path: Path, wanted: Sequence[str]) -> Curves:
-    """The wanted metrics, or the main ones."""
+    """Return the requested metrics, or the main ones."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def curves_of_file(run: str, path: Path, wanted: Sequence[str]) -> Curves:
 
 
 def first_metrics(names: Collection[str]) -> list[str]:
-    """The main metrics and, where they are few, others beside them."""
+    """Return the main metrics and, if they are few, others after them."""
     main = main_metrics(names)
     others = sorted(name for name in names if name not in main)
     return main + others[: max(FEW - len(main), 0)]
@@ -51,12 +51,12 @@ def first_metrics(names: Collection[str]) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, mtime_ns: int, size: int) -> dict[str, Series]:
-    """Read again when its time or its size tells that it has changed."""
+    """Read the file again only if its time or size has changed."""
     return read_curves(path, max_points=MAX_POINTS)
 
 
 class Newest(msgspec.Struct, frozen=True):
-    """The rollouts that finished last, in two numbers."""
+    """The mean reward and rate of the rollouts that finished last."""
 
     count: int
     reward: float | None
@@ -64,7 +64,7 @@ class Newest(msgspec.Struct, frozen=True):
 
 
 async def newest_of_store(store: LightningStore, count: int = 200) -> Newest:
-    """How good and how fast it was lately; for a store without metrics."""
+    """Return the recent reward and rate, for a store without metrics."""
     page = await store.search_rollouts(status_in=["succeeded", "failed"], order="finished", limit=count)
     rewards = [each.reward for each in page.items if each.reward is not None]
     ends = [each.end_time for each in page.items if each.end_time is not None]
@@ -77,7 +77,7 @@ async def newest_of_store(store: LightningStore, count: int = 200) -> Newest:
 
 
 async def curves_of_store(run: str, store: LightningStore, wanted: Sequence[str]) -> Curves:
-    """Rewards of the newest finished rollouts in the order they finished, and how many finish a second."""
+    """Return the rewards of the newest finished rollouts in the order they finished, and their rate."""
     items: list[Rollout] = []
     cursor = None
     while len(items) < NEWEST:
@@ -95,7 +95,7 @@ async def curves_of_store(run: str, store: LightningStore, wanted: Sequence[str]
 
 
 def series_of_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Series]:
-    """`reward` and `rollouts_per_second` of finished rollouts, the first to finish first."""
+    """Return `reward` and `rollouts_per_second` of finished rollouts, the first to finish first."""
     ended = [(each.end_time, each.reward) for each in rollouts if each.end_time is not None]
     if not ended:
         return {}
@@ -110,12 +110,12 @@ def series_of_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Series]:
 
 
 def _rate(ends: Sequence[float], start: float) -> Series:
-    """How many finish a second, in stretches of equal length."""
+    """Return the number of rollouts finished per second, in intervals of equal length."""
     width = max((max(ends) - start) / RATE_POINTS, 0.1)
     counts = [0] * (int((max(ends) - start) / width) + 1)
     for end in ends:
         counts[int((end - start) / width)] += 1
     if len(counts) > 1:
-        counts.pop()  # the last stretch is not over
+        counts.pop()  # the last interval is not over
     steps = [(place + 0.5) * width for place in range(len(counts))]
     return Series("seconds", steps, [start + step for step in steps], [count / width for count in counts])

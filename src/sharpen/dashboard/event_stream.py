@@ -1,4 +1,4 @@
-"""An answer that goes on: server-sent events, until the viewer leaves or the server stops."""
+"""A response of server-sent events, until the viewer leaves or the server stops."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,7 +16,7 @@ LOOK_SECONDS = 5.0
 
 
 class EventStream(Response):
-    """Sends events as they come, and a comment now and then, so that nobody in between thinks it is dead."""
+    """Sends events as they arrive, and a comment now and then, so that proxies keep the connection open."""
 
     def __init__(self, viewer: Viewer) -> None:
         self._viewer = viewer
@@ -28,7 +28,7 @@ class EventStream(Response):
         stopping: asyncio.Event = scope.get(STOPPING) or asyncio.Event()
         try:
             if is_followed:
-                # A page asks for everything once more when it is answered; what comes later is told.
+                # A page fetches everything again when the stream opens; later changes are sent.
                 await _first_of(self._viewer.has_looked.wait(), stopping.wait(), seconds=LOOK_SECONDS)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if is_followed:
@@ -57,7 +57,7 @@ class EventStream(Response):
 
 
 async def _first_of(*works: Coroutine[Any, Any, object], seconds: float | None = None) -> None:
-    """Until one of them is over, or the time; the others are ended."""
+    """Wait until one of them ends, or the time is over, and cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

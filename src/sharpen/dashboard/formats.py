@@ -1,4 +1,4 @@
-"""How numbers, times and words look on every page."""
+"""How numbers, times and texts look on every page."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ DASH = "\N{EN DASH}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number in the fewest signs that tell it: 1,234 · 0.125 · 3.2e-05."""
+    """Return a number in short form: 1,234 · 0.125 · 3.2e-05."""
     if value is None:
         return DASH
     if not math.isfinite(value):
@@ -29,7 +29,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """A price, however small, without an exponent: $12.50 · $0.0032 · $0.000025."""
+    """Return a price, however small, without an exponent: $12.50 · $0.0032 · $0.000025."""
     if value is None or not math.isfinite(value):
         return DASH
     digits = 2 if value >= 1 or value <= 0 else min(1 - math.floor(math.log10(value)), 12)
@@ -66,12 +66,12 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: float | None, now: float | None = None) -> str:
-    """How long ago."""
+    """Return how long ago a time was."""
     return DASH if moment is None else duration(max((time.time() if now is None else now) - moment, 0))
 
 
 def moment(seconds: float | None) -> str:
-    """2026-11-15 23:10:05, by the clock of this machine; the page shows it by the viewer's."""
+    """2026-11-15 23:10:05, in the time zone of this machine; the page converts it to the viewer's."""
     return DASH if seconds is None or not _has_date(seconds) else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
 
 
@@ -83,7 +83,7 @@ def iso(seconds: float | None) -> str:
 
 
 def _has_date(seconds: float) -> bool:
-    """Whether a moment lies in the years that a calendar knows; what agents write may lie anywhere."""
+    """Return whether a time can be written as a date; agents may write any number."""
     return abs(seconds) < _MOST_SECONDS
 
 
@@ -102,13 +102,13 @@ def pretty_json(value: Any) -> str:
 
 
 def short(text: object, length: int = 80) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def key(name: object) -> str:
-    """An `id` for an element that stands for something: names may hold signs that selectors, as of htmx, trip over."""
+    """Return an element `id` for a name, which may contain characters that selectors, such as htmx's, cannot handle."""
     return f"k{hashlib.sha256(str(name).encode()).hexdigest()[:12]}"
 
 

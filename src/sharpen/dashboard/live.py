@@ -1,17 +1,17 @@
-"""What changes while somebody looks, as server-sent events.
+"""Live updates of pages, as server-sent events.
 
-One watcher a run serves all its viewers, and only while there are any: it asks the store for its counts and reads what
-is new in the metrics once a second. Events are small: numbers, or a word that something changed and is worth asking
-for again.
+One watcher per run serves all its viewers, and only while there are any: once a second it reads the counts of the store
+and the new lines of the metrics. Events are small: numbers, or a notice that something changed and should be fetched
+again.
 
-    stats      counts by status, the queue, rollouts a second over the last ten seconds
+    stats      counts by status, the queue, rollouts per second over the last ten seconds
     metrics    new points: {"lines": [{"step": …, "time": …, "values": {…}}]}
     rollouts   the counts of rollouts changed
     workers    a worker came, went, or changed what it does
-    state      {"state": …, "seconds": …} of the run, where it changed
+    state      {"state": …, "seconds": …} of the run, if it changed
     runs       the list of runs changed (at `/events`)
     log        the log has grown
-    resync     too much happened to tell: ask again
+    resync     too many changes to send: fetch everything again
 """
 
 import asyncio
@@ -43,7 +43,7 @@ Event = tuple[str, Any]
 
 
 class Live:
-    """The watchers of a source, one for each run that somebody looks at; the name None is the list of runs."""
+    """The watchers of a source, one for each run with viewers; the name None is the list of runs."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -58,7 +58,7 @@ class Live:
         return sum(len(watcher.viewers) for watcher in self._watchers.values()) >= MAX_VIEWERS
 
     def follow(self, name: str | None) -> "Viewer":
-        """Events from now on, until the viewer is closed; it counts from this moment."""
+        """Return a viewer of events from now on, until it is closed."""
         watcher = self._watchers.get(name)
         if watcher is None:
             look = _ListLook(self._source) if name is None else _RunLook(self._source, name)
@@ -72,12 +72,12 @@ class Live:
 
 
 class Viewer:
-    """The events that one viewer has not been sent yet. One that cannot keep up is told to ask again."""
+    """The events that one viewer has not been sent yet. One that cannot keep up is told to fetch everything again."""
 
     def __init__(self, leave: "Callable[[Viewer], None]", has_looked: asyncio.Event) -> None:
         self._leave = leave
         self.has_looked = has_looked
-        """Set once the first look is over: only what happens after it is told."""
+        """Set after the first poll: only later changes are sent."""
         self._events: deque[Event] = deque()
         self._has_some = asyncio.Event()
 
@@ -100,7 +100,7 @@ class Viewer:
 
 
 class _Watcher:
-    """Looks again and again, and tells all viewers what is new."""
+    """Polls for changes and sends them to all viewers."""
 
     def __init__(self, look: "_Look") -> None:
         self._look = look
@@ -126,24 +126,24 @@ class _Watcher:
             try:
                 events = await self._look.news()
             except (SharpenError, OSError) as error:
-                log.debug("cannot watch for changes: %s", error)  # a store that is away comes back
+                log.debug("cannot watch for changes: %s", error)  # a store that cannot be reached may come back
                 events = []
             except Exception:
                 log.exception("cannot watch for changes")
                 events = []
             for viewer in self.viewers:
                 viewer.put(events)
-            self._has_looked.set()  # after an error too: nobody waits for a store that is away
+            self._has_looked.set()  # after an error, too: viewers do not wait for a store that cannot be reached
             await asyncio.sleep(self._look.pause)
 
 
 class _Look:
-    """What is known of one thing, and what is new in it."""
+    """The known state of a run or of the list of runs, and its changes."""
 
     pause: float = QUICK_SECONDS
 
     def known(self) -> list[Event]:
-        """What a viewer that comes later has to be told first."""
+        """Return the events that a later viewer needs first."""
         return []
 
     async def news(self) -> list[Event]:
@@ -160,7 +160,7 @@ class _ListLook(_Look):
     async def news(self) -> list[Event]:
         began = time.monotonic()
         runs = await asyncio.to_thread(self._source.runs)
-        # Thousands of runs take a while to read: then they are looked at less often.
+        # Thousands of runs take a while to read: they are polled less often.
         self.pause = max(LIST_SECONDS, 10 * (time.monotonic() - began))
         seen = [(run.name, run.state, run.rollouts, run.reward) for run in runs]
         before, self._seen = self._seen, seen
@@ -168,7 +168,7 @@ class _ListLook(_Look):
 
 
 class _RunLook(_Look):
-    """One run: its state, its metrics, its log and, where it has a store, what goes on in it."""
+    """One run: its state, its metrics, its log and, if it has one, its store."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
@@ -194,7 +194,7 @@ class _RunLook(_Look):
         try:
             return await self._store.news(await self._source.store(self._name))
         except (SharpenError, OSError) as error:
-            # What the files tell is read already, and would be lost.
+            # What was read from the files would be lost otherwise.
             log.debug("cannot read statistics from the store of run %r: %s", self._name, error)
             return []
 
@@ -210,7 +210,7 @@ class _RunLook(_Look):
         if path is None:
             return []
         if self._tail is None:
-            # What was there before the first look is asked for by the page.
+            # The page fetches everything from before the first poll.
             self._tail = MetricsTail(path, at_end=not self._has_looked)
         lines = [_point(line) for line in self._tail.new_lines()]
         if self._tail.restarts != self._restarts:
@@ -265,7 +265,7 @@ class _StoreLook:
 
 
 def statistics_for_page(statistics: LightningStoreStatistics) -> dict[str, Any]:
-    """The counts of a store as pages show them."""
+    """Return the counts of a store as pages show them."""
     by_status = statistics["rollouts_by_status"]
     return {
         "total": statistics["total_rollouts"],
@@ -284,7 +284,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # it went since it was found
+        return 0  # removed since it was found
 
 
 def _state(entry: RunEntry) -> Event:
@@ -297,5 +297,5 @@ def _point(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def encoded(event: Event) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (event[0].encode(), msgspec.json.encode(event[1]))

@@ -10,7 +10,7 @@ Level = Literal["debug", "info", "warning", "error", "critical"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 PIECE_BYTES = 256 * 1024
 MOST = 400
-MOST_PIECES = 16  # for a search: 4 MB at once, and a link to go on
+MOST_PIECES = 16  # for a search: 4 MB at once, and a link to continue
 _HEAD = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?) (?P<level>[A-Z]+)\s+(?:\[(?P<who>[^\]]{1,80})\] )?"
     r"(?P<room>[\w.]+): (?P<words>.*)"
@@ -26,11 +26,11 @@ class LogEntry(msgspec.Struct):
     room: str = ""
     words: str = ""
     place: int = 0
-    """Where it begins in the file, in bytes."""
+    """Its offset in the file, in bytes."""
 
 
 class LogPiece(msgspec.Struct, frozen=True):
-    """Entries in their order, and how far back the file was looked through: what is older ends there."""
+    """Entries in order, and the offset from which the file was read: older entries end there."""
 
     entries: list[LogEntry]
     start: int
@@ -38,8 +38,10 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 
 def read_log(path: Path, *, before: int | None = None, level: Level = "debug", text: str = "") -> LogPiece:
-    """The last entries before a place in the file, of at least a level, that contain a text. Where few do, more than
-    one piece is read for them."""
+    """Return the last entries before an offset, of at least a level, that contain a text.
+
+    If few do, more than one piece of the file is read.
+    """
     least, wanted = LEVELS.index(level), text.lower()
     found: list[LogEntry] = []
     with open(path, "rb") as file:
@@ -52,7 +54,7 @@ def read_log(path: Path, *, before: int | None = None, level: Level = "debug", t
                 break
     if len(found) > MOST:
         found = found[-MOST:]
-        start = found[0].place  # what is older than the first that is shown
+        start = found[0].place  # older than the first one shown
     return LogPiece(found, start, size)
 
 
@@ -61,18 +63,18 @@ def _matches(entry: LogEntry, least: int, wanted: str) -> bool:
 
 
 def _entries_before(file: BinaryIO, end: int) -> tuple[list[LogEntry], int]:
-    """The entries of the piece that ends at a place, and where it begins."""
+    """Return the entries of the piece that ends at an offset, and the offset at which it begins."""
     start = max(end - PIECE_BYTES, 0)
     file.seek(start)
     data = file.read(end - start)
     if start > 0:
-        first = data.find(b"\n", 0, len(data) - 1) + 1  # a line that was cut belongs to the piece before
+        first = data.find(b"\n", 0, len(data) - 1) + 1  # a partial line belongs to the piece before
         start, data = start + first, data[first:]
     return parse(data, start), start
 
 
 def parse(data: bytes, start: int = 0) -> list[LogEntry]:
-    """Lines without a head, such as those of a traceback, belong to the entry before them."""
+    """Return the entries of some lines; a line without a head, as in a traceback, belongs to the entry before it."""
     entries: list[LogEntry] = []
     place = start
     for raw in data.splitlines(keepends=True):

@@ -1,7 +1,7 @@
-"""The dashboard beside a store that is served anyway: an application for the mounts of a store server.
+"""The dashboard beside a served store: an application that a store server mounts.
 
-Its heavy parts are imported at the first request, so that a run nobody looks at pays nothing for it. A thread imports
-them, as the loop of the store has others to answer.
+Its heavy parts are imported at the first request, so that a run without viewers pays nothing for it. They are imported
+in a thread, as the event loop of the store has other requests to serve.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def dashboard_app(
     store: LightningStore, *, name: str, run_path: str | Path | None = None, edit_token: str | None = None
 ) -> "App":
-    """Pages over an open store, and over the files of its run where `run_path` names them.
+    """Return the dashboard of an open store, and of the files of its run if `run_path` is given.
 
-    `edit_token` opens them and allows changes; without one they are open and nothing can be changed.
+    `edit_token` is required to view it and allows changes; without one, everybody may view and nobody may change it.
     """
     path = None if run_path is None else Path(run_path)
     return _Mounted(store, name=name, run_path=path, edit_token=edit_token)

@@ -2,9 +2,9 @@
 
 In every template:
 
-    link("runs", run.name, "rollouts", id, status="failed")   the address of a page, quoted, under any root path
-    static("app.css")                                         the address of a shipped file
-    run, tab                                                  the RunEntry of the page and its tab, where there is one
+    link("runs", run.name, "rollouts", id, status="failed")   the URL of a page, quoted, under any root path
+    static("app.css")                                         the URL of a static file
+    run, tab                                                  the RunEntry of the page and its tab, if there is one
     can_edit                                                  whether changes are allowed
 """
 
@@ -40,14 +40,14 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(formats.FILTERS)
-    made.filters["exact"] = escape  # for values that are sent back, where no character may change
+    made.filters["exact"] = escape  # for values that are sent back unchanged
     made.globals["version"] = __version__
     return made
 
 
 def _shown(value: Any) -> Any:
-    """What a template writes: in texts of any origin, characters that hide or turn text around are spelt out. What is
-    markup already, such as the output of a macro or of the filter `exact`, stays as it is."""
+    """Escape the characters of a text that hide or reverse text. Markup, such as the output of a macro or of the filter
+    `exact`, stays as it is."""
     if hasattr(value, "__html__") or isinstance(value, int | float):
         return value
     text = str(value)
@@ -55,24 +55,24 @@ def _shown(value: Any) -> Any:
 
 
 def page(request: Request, name: str, *, status_code: int = 200, **context: Any) -> Response:
-    """A whole page, from a template that extends `base.html`."""
+    """Return a page, from a template that extends `base.html`."""
     return _answer(request, name, status_code, context)
 
 
 def fragment(request: Request, name: str, *, status_code: int = 200, **context: Any) -> Response:
-    """A piece of a page, for an answer to htmx. Its template does not extend `base.html`."""
+    """Return a part of a page for htmx. Its template does not extend `base.html`."""
     return _answer(request, name, status_code, context)
 
 
 def is_htmx(request: Request) -> bool:
-    """Whether a piece is asked for, not a page."""
+    """Return whether a part is requested, not a page."""
     return request.headers.get("hx-request") == "true" and "hx-history-restore-request" not in request.headers
 
 
 def error_page(
     request: Request, status: int, message: str, *, headers: Mapping[str, str] | None = None, **context: Any
 ) -> Response:
-    """What went wrong, in the form the caller can use: a page, one line for htmx, JSON for a program."""
+    """Return an error in the form the client can use: a page, one line for htmx, JSON for a program."""
     if request.url.path.endswith(".json") or "application/json" in request.headers.get("accept", ""):
         body = msgspec.json.encode({"error": {"status": status, "message": message}})
         answer = Response(body, status, media_type="application/json")
@@ -85,7 +85,7 @@ def error_page(
 
 
 def link_from(request: Request) -> "Linker":
-    """Makes addresses of pages under the root path of a request."""
+    """Return a function that makes URLs of pages under the root path of a request."""
     return Linker(request.scope.get("root_path", ""))
 
 
@@ -94,7 +94,7 @@ class Linker:
         self._root = quote(root.rstrip("/"))
 
     def __call__(self, *parts: object, **query: object) -> str:
-        """`link("runs", name, x=1)`: each part is one segment. A value of None is left out, a list repeats its name."""
+        """`link("runs", name, x=1)`: each part is one segment. None is left out, a list repeats its name."""
         path = "/".join(quote(str(part), safe="") for part in parts)
         given = {name: value for name, value in query.items() if value is not None and value != ""}
         return f"{self._root}/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
@@ -119,8 +119,7 @@ def _answer(request: Request, name: str, status: int, context: dict[str, Any]) -
 
 
 class _Page(HTMLResponse):
-    """Its text is made when it is sent, beside the loop: where a store is served by the same process, whoever claims
-    need not wait for it."""
+    """Rendered when it is sent, in the background: a store in the same process can still serve claims."""
 
     def __init__(self, render: Callable[[], str], status_code: int) -> None:
         super().__init__(None, status_code)

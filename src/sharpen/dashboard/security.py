@@ -1,12 +1,12 @@
-"""Who may look and who may change, and what a browser is told to refuse.
+"""Access to the dashboard, and its content security policy.
 
-Every answer, errors included, forbids scripts, styles and frames from anywhere but the dashboard's own files: what
-agents print can then do nothing, even where escaping failed. A token in an address is exchanged at once for a cookie
-that scripts cannot read and other sites cannot send. The cookie is made from the token, and is not the token: a
+Every response, errors included, forbids scripts, styles and frames other than the dashboard's own files: output of
+agents is harmless even if escaping failed. A token in a URL is exchanged at once for a cookie that scripts cannot read
+and other sites cannot send. The cookie is made from the token, and is not the token: a
 browser sends cookies to every port of a host, and the token would open the store as well.
 
-A redirect is part of the navigation that led to it. Where that began on another site, such as a link in a notebook or
-the file of `sharpen dashboard --open`, the new cookie would not be sent with it: there a page of our own leads on.
+A redirect is part of the navigation that led to it. If that began on another site, such as a link in a notebook or
+the file of `sharpen dashboard --open`, the new cookie would not be sent with it: a page of ours forwards instead.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ HEADERS = [
     (b"content-security-policy", CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Not `no-referrer`: with it a browser hides the origin of our own forms as well, which is what they are checked by.
+    # Not `no-referrer`: with it a browser hides the origin of our own forms as well, by which they are checked.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -43,7 +43,7 @@ STOPPING = "sharpen.stopping"
 
 
 class Guard:
-    """Stands before the pages: checks each request and marks it with what its sender may do."""
+    """Checks each request before it reaches the pages, and marks it with what its sender may do."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Guard:
             return await serve_other(scope, receive, send)
         if self._stopping is not None:
             scope[STOPPING] = self._stopping
-        scope["app"] = self._app  # an error page is rendered before the application is reached
+        scope["app"] = self._app  # an error page is rendered without the application
         sender = _WithHeaders(send)
         try:
             await self._serve(scope, receive, sender)
         except Exception:
-            # The application has answered; what it could not handle belongs into the log, once.
+            # The application has responded; what it could not handle is logged once.
             log.exception("%s %s failed", scope["method"], quote(scope["path"]))
             if not sender.has_started:
                 raise
@@ -94,7 +94,7 @@ class Guard:
     # -- where a request comes from ------------------------------------------------------------------
 
     def _refusal(self, request: Request) -> str | None:
-        """Why a request is not served at all: it names a foreign host, or comes from a foreign page."""
+        """Return why a request is refused: it names another host, or comes from a page of another site."""
         host = request.headers.get("host", "")
         if self._hosts is not None and _name_of(host).lower() not in self._hosts:
             return f"The host {host!r} is not served here."
@@ -109,13 +109,13 @@ class Guard:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        # A browser names the origin of what it sends. A program has no cookie that others could make it send.
+        # A browser sends its origin. A program has no cookie that others could make it send.
         return "origin" in request.headers or "authorization" in request.headers
 
     # -- tokens --------------------------------------------------------------------------------------
 
     def _rights(self, request: Request) -> str | None:
-        """`edit`, `view`, or None for a stranger."""
+        """Return `edit`, `view`, or None without a valid token."""
         if self._view_token is None and self._edit_token is None:
             return "view"
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -131,12 +131,12 @@ class Guard:
 
     @staticmethod
     def _matching(given: str, known: list[str | None]) -> str | None:
-        """Which it is; both are always compared, so that time tells nothing."""
+        """Return which token it is; both are always compared, so that the duration reveals nothing."""
         same = [each is not None and hmac.compare_digest(given.encode(), each.encode()) for each in known]
         return "edit" if same[0] else "view" if same[1] else None
 
     async def _exchange(self, request: Request, receive: Receive, send: Send) -> None:
-        """A token in the address becomes a cookie, and the address loses it."""
+        """Exchange a token in the URL for a cookie, and remove it from the URL."""
         query = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         token = next(value for name, value in query if name == "token")
         rest = urlencode([(name, value) for name, value in query if name != "token"])
@@ -144,7 +144,7 @@ class Guard:
         await self._let_in(request, token, _own(request, target), receive, send)
 
     async def _log_in(self, request: Request, receive: Receive, send: Send) -> None:
-        """The form of the page that asks for a token."""
+        """Handle the form of the page that asks for a token."""
         body = await _short_body(request)
         fields = dict(parse_qsl(body.decode("utf-8", "replace")))
         target = _own(request, fields.get("next", ""))
@@ -164,7 +164,7 @@ class Guard:
     async def _ask_for_token(
         self, request: Request, receive: Receive, send: Send, *, here: str | None = None, is_wrong: bool = False
     ) -> None:
-        """The page with the form; it leads to `here`, which is the address that was asked for unless given."""
+        """Return the page with the form; it leads to `here`, by default the requested URL."""
         message = "The token is not correct." if is_wrong else "This dashboard requires a token."
         if here is None:
             query = urlencode(request.query_params.multi_items())
@@ -176,7 +176,7 @@ class Guard:
 
 
 class _WithHeaders:
-    """Adds the headers of every answer to those that the answer has not set itself."""
+    """Add the headers of every response, unless the response has set them itself."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -193,16 +193,16 @@ class _WithHeaders:
 
 
 def _own(request: Request, target: str) -> str:
-    """The address of one of our own pages; the first of them in place of any other site's."""
+    """Return the URL of one of our own pages; the first page instead of another site's."""
     root = quote(request.scope.get("root_path", ""))
-    # Browsers leave out a tab or a line end, and take a backslash for a slash: what follows would be a host.
+    # Browsers drop tabs and newlines, and treat a backslash as a slash: what follows would be a host.
     is_plain = target.isascii() and target.isprintable() and "\\" not in target
     is_ours = is_plain and target.startswith(f"{root}/") and not target.startswith("//")
     return target if is_ours else f"{root}/"
 
 
 def _leading_to(request: Request, target: str) -> Response:
-    """A redirect where the navigation is our own or was begun by hand, else a page that goes on by itself."""
+    """Return a redirect if the navigation began on our site or was typed, otherwise a page that forwards."""
     if request.headers.get("sec-fetch-site") in ("same-origin", "none"):
         return Response(status_code=303, headers={"location": target})
     return rendering.page(request, "entered.html", target=target)
@@ -219,18 +219,18 @@ async def _short_body(request: Request) -> bytes:
 
 
 def _sealed(token: str | None) -> str | None:
-    """What the cookie holds in place of a token."""
+    """Return the value of the cookie for a token."""
     return None if token is None else hmac.new(token.encode(), b"sharpen dashboard", hashlib.sha256).hexdigest()
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies do not know ports, so that two dashboards of one machine need two names."""
+    """Return a name for this host and port: cookies ignore ports, so two dashboards on one machine need two names."""
     place = f"{request.headers.get('host', '')}{request.scope.get('root_path', '')}"
     return f"sharpen-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
 
 def _cookie(request: Request, name: str) -> str | None:
-    # Other programs on this host have their cookies sent to us as well. No sign in those may hide ours.
+    # Cookies of other programs on this host are sent to us as well. No character in them may hide ours.
     return request.cookies.get(name)
 
 
@@ -241,6 +241,6 @@ def _set_cookie(request: Request, value: str) -> str:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     name, _, port = host.rpartition(":")
     return name if name and port.isdigit() else host

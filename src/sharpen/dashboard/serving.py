@@ -1,4 +1,4 @@
-"""Serving the dashboard in a process of its own, until it is told to stop."""
+"""Serve the dashboard in a separate process until it is stopped."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from .sources import RunSource, RunsSource, Source
 
 
 def source_of(path: Path | None = None) -> Source:
-    """The source for a path: a store file, the folder of a run, or a folder of runs (by default that of all runs)."""
+    """Return the source for a path: a store file, the folder of a run, or a folder of runs (the default)."""
     if path is None:
         return RunsSource()
     if path.is_dir():

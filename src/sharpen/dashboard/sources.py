@@ -1,7 +1,7 @@
-"""Where the runs on the pages come from: a folder of runs, one run or store file, or a store that is open already.
+"""Sources of runs: a folder of runs, one run or store file, or a store that is already open.
 
-Files are opened for reading only. A store stays open between requests, and is closed when it has not been asked for
-a while and others are, or at the end.
+Files are opened read-only. A store stays open between requests; it is closed when it has not been used for a while and
+others are, or at the end.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ class Source(Protocol):
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one run only, so that no list of runs is needed."""
+        """Whether there is only one run, so that no list of runs is needed."""
 
     @property
     def label(self) -> str:
-        """What is looked at, for people."""
+        """The name of the source on the pages."""
 
     def runs(self) -> list[RunEntry]:
-        """All runs, the newest first."""
+        """Return all runs, the newest first."""
 
     def entry(self, name: str) -> RunEntry:
-        """One run; an unknown name is an `UnknownIdError`."""
+        """Return one run; raise `UnknownIdError` if there is none of this name."""
 
     async def store(self, name: str) -> LightningStore:
-        """The store of a run, opened; a run without one is an `UnknownIdError`."""
+        """Return the opened store of a run; raise `UnknownIdError` if it has none."""
 
     def in_use(self, store: LightningStore) -> AbstractAsyncContextManager[None]:
-        """Inside the block a store stays open, however long it takes."""
+        """Keep a store open inside the block, however long it takes."""
 
     def metrics_path(self, name: str) -> Path | None:
-        """The file of the run's metrics over time, where it has one."""
+        """Return the metrics file of a run, if it has one."""
 
     async def close(self) -> None:
-        """Close what was opened here."""
+        """Close the stores that were opened here."""
 
 
 class _FileSource:
@@ -124,13 +124,13 @@ class RunSource(_FileSource):
 
 
 class StoreSource:
-    """A store that somebody else opened and closes, and the folder of its run where there is one."""
+    """A store that others open and close, and the folder of its run if there is one."""
 
     is_single = True
 
     def __init__(self, store: LightningStore, name: str, run_path: Path | None = None) -> None:
         self._store, self._run_path = store, run_path
-        self._name = name.replace("/", "-") or "store"  # it becomes one segment of an address
+        self._name = name.replace("/", "-") or "store"  # it becomes one segment of a URL
 
     @property
     def label(self) -> str:
@@ -144,9 +144,9 @@ class StoreSource:
         try:
             found = None if self._run_path is None else RunEntry.of(self._run_path)
         except UnknownIdError:
-            found = None  # a run that has just begun has written nothing yet
+            found = None  # a run that has just started has written nothing yet
         if found is None:
-            # Without a folder there are no files to show, least of all those of the working folder: see `has_files`.
+            # Without a folder there are no files; those of the working directory must not be shown: see `has_files`.
             return RunEntry(self._name, self._run_path or Path(), "store", "running", has_store=True)
         return msgspec.structs.replace(found, name=self._name, has_store=True)
 
@@ -161,7 +161,7 @@ class StoreSource:
         return self.entry(name).metrics_path
 
     async def close(self) -> None:
-        """The store is not ours to close."""
+        """The store is closed by its owner."""
 
 
 def _check_name(name: str, known: str) -> None:
@@ -170,7 +170,7 @@ def _check_name(name: str, known: str) -> None:
 
 
 class _Opened(msgspec.Struct):
-    """A store that is open, and which file it is: one that was made anew under the same name is another."""
+    """An open store and the identity of its file: one that was created again under the same name is another."""
 
     store: LightningStore
     file: tuple[int, int]
@@ -179,7 +179,7 @@ class _Opened(msgspec.Struct):
     is_given_up: bool = False
 
     async def give_up(self) -> None:
-        """Close it now, or when the last use of it ends."""
+        """Close it now, or when its last use ends."""
         self.is_given_up = True
         if not self.uses:
             await self.store.close()
@@ -216,7 +216,7 @@ class _OpenStores:
     async def in_use(self, store: LightningStore) -> AsyncIterator[None]:
         found = next((each for each in self._open.values() if each.store is store), None)
         if found is None:
-            yield  # given up already
+            yield  # dropped already
             return
         found.uses += 1
         try:

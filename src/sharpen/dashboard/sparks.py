@@ -1,4 +1,4 @@
-"""The small curve of a run in the list: its reward, else its loss, over its whole course."""
+"""The small curve of a run in the list: the trend of its reward, or else of its loss."""
 
 import threading
 from collections import OrderedDict
@@ -12,12 +12,12 @@ from ..archive.curves import main_metrics, read_curves
 
 WIDTH, HEIGHT, MARGIN = 100.0, 24.0, 2.0
 POINTS = 60
-MAX_BYTES = 32_000_000  # a file that is larger is read by the page of its run only
+MAX_BYTES = 32_000_000  # a larger file is read only by the page of its run
 _KEPT = 4000
 
 
 class Spark(msgspec.Struct, frozen=True):
-    """`points` of an SVG polyline, and what it shows in words."""
+    """`points` of an SVG polyline, and a description of it."""
 
     points: str
     words: str
@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 def spark_of(entry: RunEntry) -> Spark | None:
-    """None where there are no two points. A file is read again only when it has changed."""
+    """Return None if there are fewer than two points. A file is read again only when it has changed."""
     path = entry.metrics_path
     try:
         found = None if path is None else path.stat()
@@ -61,7 +61,7 @@ def _made(entry: RunEntry, path: Path) -> Spark | None:
 
 
 def polyline(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Points within the small picture; a curve that does not change lies in the middle."""
+    """Return the points within the picture; a constant curve is in the middle."""
     left, right, low, high = xs[0], xs[-1], min(ys), max(ys)
     across = (WIDTH - 2 * MARGIN) / ((right - left) or 1.0)
     up = (HEIGHT - 2 * MARGIN) / ((high - low) or 1.0)

@@ -1,4 +1,4 @@
-"""The pages, one file each. A page module has `ROUTES`; routes of a module that stands earlier win."""
+"""The pages, one file each. A page module has `ROUTES`; the routes of an earlier module take precedence."""
 
 MODULES = (
     "runs",

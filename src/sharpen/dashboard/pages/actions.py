@@ -1,7 +1,7 @@
-"""Cancel and retry. Nothing else on these pages changes anything.
+"""Cancel and retry rollouts, the only changes that the dashboard can make.
 
-A form sends the ids; the first answer asks back what exactly shall happen, the second does it and leads to where the
-viewer was, with the counts. The guard of the dashboard has checked by then where the request comes from.
+A form sends the ids; the first response asks for confirmation, the second acts and redirects to the previous page with
+the counts. The guard of the dashboard has already checked where the request comes from.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _MOST_ID = 150
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """What a form asks for. `key` makes a retry that is sent twice one retry."""
+    """The request of a form. A retry that is sent twice with the same `key` is done once."""
 
     action: Action
     ids: list[str]
@@ -59,7 +59,7 @@ async def _act(request: Request, action: Action) -> Response:
 
 
 def _ask(request: Request, opened: RunStore, order: _Order, rollouts: Sequence[Rollout]) -> Response:
-    """The page that says what will happen, with the button that does it."""
+    """Return the confirmation page."""
     affected = [each for each in rollouts if order.action == "retry" or not each.is_finished]
     return page(
         request,
@@ -77,7 +77,7 @@ def _ask(request: Request, opened: RunStore, order: _Order, rollouts: Sequence[R
 
 
 async def _cancel(store: LightningStore, rollouts: Sequence[Rollout]) -> int:
-    """How many were cancelled by this call; one that finished meanwhile keeps its end."""
+    """Return how many rollouts this call cancelled; one that finished meanwhile is not changed."""
     wanted = [each.rollout_id for each in rollouts if not each.is_finished]
     if not wanted:
         return 0
@@ -85,7 +85,7 @@ async def _cancel(store: LightningStore, rollouts: Sequence[Rollout]) -> int:
 
 
 async def _retry(store: LightningStore, rollouts: Sequence[Rollout], key: str) -> int:
-    """The same tasks anew, bound to the newest version of the same resources."""
+    """Enqueue the same tasks again with the latest version of the same resources."""
     if not rollouts:
         return 0
     return len(await store.enqueue_many_rollouts([_again(each, key) for each in rollouts]))
@@ -103,7 +103,7 @@ def _again(rollout: Rollout, key: str) -> EnqueueRolloutRequest:
 
 
 def _short_id(rollout_id: str) -> str:
-    """Of a long id its beginning, and a sum by which it differs from others that begin alike."""
+    """Shorten a long id to its beginning and a hash, which distinguishes it from others that begin alike."""
     if len(rollout_id) <= _MOST_ID:
         return rollout_id
     return f"{rollout_id[: _MOST_ID - 17]}-{hashlib.sha256(rollout_id.encode()).hexdigest()[:16]}"
@@ -151,7 +151,7 @@ def _address(request: Request, opened: RunStore, order: _Order, done: int, left:
 
 
 def _way_back(request: Request, opened: RunStore, order: _Order, *report: tuple[str, str]) -> str:
-    """Where the viewer was, if that is a list or a rollout of this run; else the list."""
+    """Return the previous page if it is a list or a rollout of this run, otherwise the list."""
     own = link_from(request)("runs", opened.entry.name, "rollouts")
     path, _, query = order.back.partition("?")
     is_ours = path == own or path.startswith(f"{own}/")

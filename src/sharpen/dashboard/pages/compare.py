@@ -1,4 +1,4 @@
-"""Several runs side by side: their curves overlaid, their last values with intervals, what was set otherwise."""
+"""Compare runs: their curves, final values with intervals, and changed settings."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ async def show_comparison(request: Request) -> Response:
 
 
 async def comparison_table(request: Request) -> Response:
-    """The numbers, apart from the page: all rewards of every store are read for them."""
+    """Return the tables, separately from the page, as all rewards of every store are read for them."""
     entries = await _entries(request)
     source = request.app.state.source
 

@@ -1,4 +1,4 @@
-"""The episodes of a simulator run: how rewards spread over the iterations, and a table."""
+"""The episodes of a simulator run: the distribution of rewards per iteration, and a table."""
 
 import asyncio
 from typing import cast, get_args

@@ -1,6 +1,6 @@
-"""What can be taken away: one rollout as JSON or Markdown, a list as lines of JSON, metrics as CSV.
+"""Exports: one rollout as JSON or Markdown, a list as JSON Lines, metrics as CSV.
 
-Long ones are sent as they are read, so that an export needs no more memory for a million rollouts than for one page.
+Long ones are streamed, so that an export of a million rollouts needs no more memory than one page.
 """
 
 import re
@@ -27,7 +27,7 @@ _AT_ONCE = 64 * 1024
 
 
 async def rollouts_jsonl(request: Request) -> Response:
-    """The rollouts of a filter, one on each line; with `spans=1` each with its spans."""
+    """Return the rollouts that match a filter, one per line; with `spans=1` each with its spans."""
     opened = await RunStore.of(request)
     filters = cast(RolloutFilters, RolloutFilter.of(request.query_params.multi_items()).arguments())
     found = exported_rollouts(opened.store, filters, with_spans=request.query_params.get("spans") == "1")
@@ -35,7 +35,7 @@ async def rollouts_jsonl(request: Request) -> Response:
     lines = _batched(each.line() async for each in found)
     source: Source = request.app.state.source
     async with source.in_use(opened.store):
-        first = await anext(lines)  # what is wrong with the filter is said before the answer begins
+        first = await anext(lines)  # an error in the filter is reported before the response begins
     return StreamingResponse(
         _from_open_store(request, opened, _with_first(first, lines)), headers=_download(name, "application/x-ndjson")
     )
@@ -48,7 +48,7 @@ async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator
 
 
 async def rollout_json(request: Request) -> Response:
-    """One rollout with its attempts and spans. In a browser it is shown; `download=1` saves it."""
+    """Return one rollout with its attempts and spans; `download=1` makes a browser save it."""
     opened = await RunStore.of(request)
     if await _is_in_id(request, opened, ".json"):
         return await show_rollout(request)
@@ -61,7 +61,7 @@ async def rollout_json(request: Request) -> Response:
 
 
 async def rollout_markdown(request: Request) -> Response:
-    """The transcript of an attempt, the latest unless the address names one."""
+    """Return the transcript of an attempt, the latest unless the URL names one."""
     opened = await RunStore.of(request)
     if await _is_in_id(request, opened, ".md"):
         return await show_rollout(request)
@@ -72,7 +72,7 @@ async def rollout_markdown(request: Request) -> Response:
 
 
 async def _is_in_id(request: Request, opened: RunStore, ending: str) -> bool:
-    """Whether the ending belongs to the id of a rollout; then the page of that one is meant."""
+    """Return whether the suffix belongs to the id of a rollout; then the page of that rollout is meant."""
     whole = request.path_params["id"] + ending
     if await opened.store.get_rollout_by_id(whole) is None:
         return False
@@ -90,7 +90,7 @@ async def metrics_table(request: Request) -> Response:
 
 
 async def _from_open_store(request: Request, opened: RunStore, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A long export keeps its store from being closed under it."""
+    """Keep the store open during a long export."""
     source: Source = request.app.state.source
     async with source.in_use(opened.store):
         async for piece in pieces:
@@ -98,7 +98,7 @@ async def _from_open_store(request: Request, opened: RunStore, pieces: AsyncIter
 
 
 async def _batched(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines in larger pieces: a piece for each would cost more than the line."""
+    """Join lines to larger chunks: a chunk per line would cost more than the line."""
     waiting, size = list[bytes](), 0
     async for line in lines:
         waiting.append(line)

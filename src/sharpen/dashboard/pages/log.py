@@ -1,4 +1,4 @@
-"""The log of a run: its end, from a level on, live."""
+"""The log of a run: its newest entries of at least a level, live."""
 
 import asyncio
 

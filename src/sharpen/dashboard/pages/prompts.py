@@ -1,6 +1,6 @@
-"""The candidates of a search over prompts: a tree, and each with its score, cost, critique and diffs.
+"""The candidates of a prompt search: a tree, and each with its score, cost, critique and diffs.
 
-A run that is a sequence of stages has a folder for each, with prompts of its own.
+A sequence has a folder for each stage, with separate prompts.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _MOST_BYTES = 64 * 2**20
 
 
 class _Search(msgspec.Struct, frozen=True):
-    """One search of a run: its stage (empty where the run has only one), and its book."""
+    """One prompt search of a run: its stage (empty if the run has only one), and its candidates."""
 
     stage: str
     book: CandidateBook
 
 
 async def show_prompts(request: Request) -> Response:
-    """The tree, and beside it one candidate: the best, unless the address names another."""
+    """Return the tree and one candidate: the best, unless the URL names another."""
     entry = await run_entry(request)
     searches = await asyncio.to_thread(stages_with_prompts, entry.path) if entry.has_files else {}
     stage = request.query_params.get("stage") or next(iter(searches), "")
@@ -61,7 +61,7 @@ async def show_prompts(request: Request) -> Response:
 
 
 def stages_with_prompts(folder: Path) -> dict[str, Path]:
-    """The folders with candidates, by stage; the run's own search has no name."""
+    """Return the folders with candidates by stage; a search of the run itself has no name."""
     places = {"": folder / FOLDER}
     places |= {path.parent.parent.name: path.parent for path in sorted(folder.glob(f"*/{FOLDER}/{_FILE}"))}
     return {stage: path for stage, path in places.items() if (path / _FILE).is_file()}
@@ -78,7 +78,7 @@ def _read(folder: Path) -> CandidateBook:
 
 
 def _order(book: CandidateBook) -> list[Candidate]:
-    """The best first, then by score; those without one last."""
+    """Return the best candidate first, then the others by score, those without one last."""
     return sorted(book, key=lambda each: (each.version != book.best_version, -each.score.mean if each.score else 9e99))
 
 

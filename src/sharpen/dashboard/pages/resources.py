@@ -1,4 +1,4 @@
-"""Versions of resources: what each changed, one of them whole, and two of them compared."""
+"""Versions of resources: the changes of each, a single one, and two of them compared."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +16,7 @@ _PAGE_SIZE = 50
 
 
 async def list_resources(request: Request) -> Response:
-    """All versions, the newest first, each with what it changed."""
+    """Return all versions, the newest first, each with its changes."""
     opened = await RunStore.of(request)
     offset = _number("offset", request.query_params.get("offset") or "0")
     found = await opened.store.query_resources(
@@ -36,7 +36,7 @@ async def list_resources(request: Request) -> Response:
 
 
 async def show_resources(request: Request) -> Response:
-    """One version; with `against` the difference to another version of it (`2`), or of others (`id@2`)."""
+    """Return one version; with `against`, its changes from another version (`2`) or from other resources (`id@2`)."""
     opened = await RunStore.of(request)
     resources_id = request.path_params["rid"]
     update = await _version(opened.store, resources_id, _number("version", request.path_params["version"]))
@@ -57,8 +57,8 @@ async def show_resources(request: Request) -> Response:
 
 
 async def _with_changes(store: LightningStore, updates: list[ResourcesUpdate]) -> list[VersionChanges]:
-    """Against the version before; of a new set against what was published before it, since algorithms publish each
-    candidate as a set of its own."""
+    """Compare with the previous version; new resources with those published before them, since algorithms publish each
+    candidate as separate resources."""
     known = {(each.resources_id, each.version): each for each in updates}
     changes = []
     for place, each in enumerate(updates):

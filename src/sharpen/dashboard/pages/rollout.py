@@ -1,7 +1,7 @@
 """One rollout: a waterfall of its spans beside its conversation, and each part of it on demand.
 
-What is long is shown in pieces, and the pieces are asked for by the page: entries beyond the first, a text that was
-cut, the tokens of a call, the attributes of a span.
+Long content is fetched by the page in parts: entries beyond the first, a text that was cut, the tokens of a call, the
+attributes of a span.
 """
 
 import msgspec
@@ -56,7 +56,7 @@ async def show_rollout(request: Request) -> Response:
 
 
 async def show_state(request: Request) -> Response:
-    """How far a rollout is, in a few bytes: pages of one that is not finished ask for it again and again."""
+    """Return the progress of a rollout in a few bytes; the page of an unfinished one polls it."""
     opened = await RunStore.of(request)
     rollout = await _rollout(request, opened)
     mark = await _mark(opened, rollout, request.query_params.get("attempt") or None)
@@ -64,14 +64,14 @@ async def show_state(request: Request) -> Response:
 
 
 async def _unfinished_mark(request: Request, opened: RunStore) -> str | None:
-    """None for one that has finished. It is taken before what is shown is read: what comes between is announced."""
+    """Return None for a finished rollout. It is read before the content, so that changes in between are announced."""
     rollout = await _rollout(request, opened)
     attempt_id = request.query_params.get("attempt") or None
     return None if rollout.is_finished else await _mark(opened, rollout, attempt_id)
 
 
 async def _mark(opened: RunStore, rollout: Rollout, attempt_id: str | None) -> str:
-    """Another one where there is something new to show."""
+    """Return a mark that changes when there is something new to show."""
     attempts = (await opened.store.query_attempts(rollout.rollout_id, limit=1)).total
     try:
         spans = (await opened.store.query_spans(rollout.rollout_id, attempt_id or "latest", limit=1)).total
@@ -81,7 +81,7 @@ async def _mark(opened: RunStore, rollout: Rollout, attempt_id: str | None) -> s
 
 
 async def show_span(request: Request) -> Response:
-    """The attributes, events and links of one span."""
+    """Return the attributes, events and links of one span."""
     opened = await RunStore.of(request)
     details = span_details(await _spans_of(request, opened), request.query_params.get("span", ""))
     return fragment(
@@ -90,20 +90,20 @@ async def show_span(request: Request) -> Response:
 
 
 async def show_value(request: Request) -> Response:
-    """One attribute of a span, whole."""
+    """Return the full value of one attribute of a span."""
     spans = await _spans_of(request, await RunStore.of(request))
     text = attribute_text(spans, request.query_params.get("key", ""))
     return fragment(request, "rollout/whole.html", text=visible(text))
 
 
 async def show_task(request: Request) -> Response:
-    """The task of a rollout, whole."""
+    """Return the full task of a rollout."""
     rollout = await _rollout(request, await RunStore.of(request))
     return fragment(request, "rollout/whole.html", text=visible(as_text(rollout.input)))
 
 
 async def show_tokens(request: Request) -> Response:
-    """The tokens of one call, from a number on."""
+    """Return the tokens of one call, starting with the one of a number."""
     opened = await RunStore.of(request)
     read = await _transcript(request, opened)
     span_id, first = request.query_params.get("span", ""), _number(request, "first")
@@ -118,7 +118,7 @@ async def show_tokens(request: Request) -> Response:
 
 
 async def show_entries(request: Request) -> Response:
-    """More of the conversation: from a number on, or the entries of one span with nothing cut."""
+    """Return more entries of the conversation from a number on, or the full entries of one span."""
     opened = await RunStore.of(request)
     read = await _transcript(request, opened)
     listed = _wanted_entries(request, read)

@@ -1,6 +1,6 @@
-"""The list of a run's rollouts: filters, search, pages, and what to do with those that are selected.
+"""The list of a run's rollouts: filters, search, pages, and actions on the selected ones.
 
-Every state of the list is an address. One call of `search_rollouts` is one page, whatever the size of the store.
+Every state of the list has a URL. One call of `search_rollouts` is one page, whatever the size of the store.
 """
 
 import msgspec
@@ -23,7 +23,7 @@ _MOST_LIVE_ROWS = 200
 
 
 async def show_rollouts(request: Request) -> Response:
-    """The page; for htmx only the list, which the form exchanges."""
+    """Return the page; for htmx only the list, which the form replaces."""
     opened = await RunStore.of(request)
     pairs = request.query_params.multi_items()
     try:
@@ -50,7 +50,7 @@ async def show_rollouts(request: Request) -> Response:
     }
     status = 400 if problem else 200
     if is_htmx(request) and request.headers.get("hx-target") == "rollout-list":
-        # A refusal is shown in place of the list, and htmx shows only answers that went well.
+        # An error is shown in place of the list, and htmx shows only successful responses.
         return fragment(request, "rollouts/list.html", **context)
     return page(request, "rollouts/page.html", status_code=status, **context)
 
@@ -69,7 +69,7 @@ async def _found(
 
 
 async def _with_named(store: LightningStore, asked: RolloutFilter, found: RolloutPage) -> RolloutPage:
-    """Who pastes an id is shown its rollout at once, however far a search for the text would have to go."""
+    """Return the rollout with a pasted id at once, however long a search for the text would take."""
     if asked.q is None or found.is_complete or {name for name, _ in asked.pairs} - {"q", "order"}:
         return found
     named = await store.get_rollout_by_id(asked.q)
@@ -83,7 +83,7 @@ def _trail(request: Request) -> list[str]:
 
 
 async def show_rows(request: Request) -> Response:
-    """The rows of some rollouts as they are now, for a page that is open."""
+    """Return the current rows of some rollouts, for a page that is open."""
     opened = await RunStore.of(request)
     ids = request.query_params.getlist("id")[:_MOST_LIVE_ROWS]
     rows = rollout_rows(await opened.store.query_rollouts(rollout_id_in=ids, limit=len(ids))) if ids else []

@@ -1,4 +1,4 @@
-"""One run: its curves, its counts, what finished last, and what it was made of."""
+"""One run: its curves, counts, recent rollouts and configuration."""
 
 import asyncio
 from typing import Any
@@ -18,14 +18,14 @@ from ..sources import Source
 
 NEWEST = 8
 MOST_SETTINGS = 16
-# Metrics that are shown as numbers: always, and only where there were any.
+# Metrics that are shown as numbers: always, and only if not 0.
 _ALWAYS = {"llm/calls": "LLM calls", "llm/input_tokens": "Input tokens", "llm/output_tokens": "Output tokens"}
 _IF_ANY = {"llm/cost": "Cost ($)", "llm/errors": "Failed calls", "llm/refused": "Refused calls", "lost": "Lost"}
 _WORDS = {"llm_proxy": "gateway", "n_runners": "runners"}
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """A number under its name; `key` is what live events call it."""
+    """A number under its name; `key` is its name in live events."""
 
     words: str
     value: float
@@ -55,7 +55,7 @@ async def show_run(request: Request) -> Response:
 
 
 async def newest_finished(request: Request) -> Response:
-    """The rollouts that finished last, asked for again as others finish."""
+    """Return the rollouts that finished last; the page fetches it again as others finish."""
     source = request.app.state.source
     entry = await asyncio.to_thread(source.entry, request.path_params["run"])
     store: LightningStore = await source.store(entry.name)
@@ -64,7 +64,7 @@ async def newest_finished(request: Request) -> Response:
 
 
 async def _of_store(source: Source, entry: RunEntry) -> tuple[dict[str, Any] | None, Newest | None, str | None]:
-    """The counts of its store, or why there are none; the rest of the page is shown all the same."""
+    """Return the counts of its store, or why there are none; the rest of the page is shown in any case."""
     if not entry.has_store:
         return None, None, None
     try:
@@ -88,7 +88,7 @@ def _numbers(entry: RunEntry) -> list[Fact]:
 
 
 def _settings(config: dict[str, Any]) -> list[tuple[str, str]]:
-    """The settings that people look for first; the rest is in the configuration itself."""
+    """Return the main settings; the configuration below has all of them."""
     parts = config.get("components")
     found: list[tuple[str, str]] = []
     for name, part in _named(parts):
@@ -108,7 +108,7 @@ def _settings(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _is_plain(name: str, value: object) -> bool:
-    """Whether a setting of a flat configuration, as fine-tuning has it, is worth a line."""
+    """Return whether to show a setting of a flat configuration, such as that of fine-tuning."""
     return isinstance(value, str | int | float) and value not in (False, "") and name not in ("started", "resumed")
 
 

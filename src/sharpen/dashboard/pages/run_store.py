@@ -17,7 +17,7 @@ _NO_TOKEN = "Changes need the edit token: open the dashboard with it."
 
 
 class RunStore(msgspec.Struct, frozen=True):
-    """What a page about a run's rollouts works with. `why_not_changed` is None where changes are possible."""
+    """The run and its store. `why_not_changed` is None if changes are possible."""
 
     entry: RunEntry
     store: LightningStore
@@ -31,13 +31,13 @@ class RunStore(msgspec.Struct, frozen=True):
 
 
 async def run_entry(request: Request) -> RunEntry:
-    """The run that the address names. Its files are read in a thread."""
+    """Return the run that the URL names. Its files are read in a thread."""
     source: Source = request.app.state.source
     return await asyncio.to_thread(source.entry, request.path_params["run"])
 
 
 def _why_not(request: Request, source: Source) -> str | None:
-    # A file may belong to a store server at work, which would not hear of a change that is written beside it.
+    # A file may belong to a running store server, which would not notice a change.
     if not isinstance(source, StoreSource):
         return _FILE
     return None if getattr(request.state, "can_edit", False) else _NO_TOKEN

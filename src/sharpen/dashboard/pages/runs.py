@@ -1,4 +1,4 @@
-"""The list of runs: found by name and state, selected for a comparison, live."""
+"""The list of runs: search by name and state, selection for a comparison, live updates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ async def show_runs(request: Request) -> Response:
 
 
 def _rows(source: Source, query: str, state: str, number: int) -> tuple[list[Row], int, int, int]:
-    """The rows of one page, or of the last where there are not so many; its number, how many runs match, and how many
-    there are."""
+    """Return the rows of one page, or of the last one if there are fewer; its number, the number of matching runs, and
+    the number of all runs."""
     entries = source.runs()
     matching = [entry for entry in entries if _matches(entry, query.lower().split(), state)]
     number = min(number, max(-(-len(matching) // PAGE), 1))

@@ -1,4 +1,4 @@
-"""The workers of a run: what they do, when they were last heard of, and which of them are late."""
+"""The workers of a run: what they do, when they were last seen, and which of them are late."""
 
 import asyncio
 import time
@@ -53,13 +53,13 @@ async def show_workers(request: Request) -> Response:
 
 
 def rows_of(workers: Sequence[Worker], now: float, *, is_running: bool) -> list[WorkerRow]:
-    """Those that need a look first."""
+    """Return the workers, those that need attention first."""
     rows = [_row(worker, now, is_running=is_running) for worker in workers]
     return sorted(rows, key=lambda row: (_ORDER.index(row.health), row.worker.worker_id))
 
 
 def health_of(worker: Worker, now: float, *, is_running: bool) -> Health:
-    """A run that is over has no late workers: they are gone, as they should be."""
+    """Return the health of a worker; those of a run that has ended are gone, not late."""
     if not is_running:
         return "gone"
     heard = worker.last_heartbeat_time or worker.last_dequeue_time

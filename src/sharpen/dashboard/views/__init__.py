@@ -1,1 +1,1 @@
-"""What the pages show, worked out as plain values: the templates only place them."""
+"""The content of pages as plain values, which the templates place."""

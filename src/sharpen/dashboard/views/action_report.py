@@ -1,5 +1,5 @@
-"""What an action did, carried in the address that a browser is sent to after it: only counts, so that nobody can put
-words on the page by a link."""
+"""The result of an action, read from the URL that a browser is redirected to: only counts, so that a link cannot put
+text on the page."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ _WORDS = {"cancel": ("cancelled", "had already finished"), "retry": ("enqueued a
 
 
 def action_report(query: Mapping[str, str]) -> str | None:
-    """`3 rollouts cancelled; 1 had already finished.`"""
+    """Return a text such as `3 rollouts cancelled; 1 had already finished.`"""
     words = _WORDS.get(query.get("did", ""))
     done, left = _count(query.get("done")), _count(query.get("left"))
     if words is None or not done + left:

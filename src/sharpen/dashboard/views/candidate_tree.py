@@ -1,7 +1,7 @@
-"""The candidates of a search over prompts as a drawing whose nodes are links, and one candidate with its diffs.
+"""The candidates of a prompt search as a drawing whose nodes are links, and one candidate with its diffs.
 
-The picture that a run writes (`candidates.svg`) brings styles of its own, which a strict page refuses; here the page's
-style sheet colours it.
+The picture that a run writes (`candidates.svg`) contains styles, which the content security policy refuses; here the
+style sheet of the page colours it.
 """
 
 import math
@@ -58,7 +58,7 @@ class PromptDiff(msgspec.Struct, frozen=True):
 
 
 def candidate_tree(book: CandidateBook) -> CandidateTree:
-    """The drawing. Columns are rounds."""
+    """Return the drawing. Columns are rounds."""
     layout, line = lay_out(book), line_of_best(book)
     places = {
         each.version: (

@@ -1,4 +1,4 @@
-"""The conversation of an attempt, piece by piece: so many entries at a time, and long texts cut."""
+"""The conversation of an attempt in pages of entries, with long texts cut."""
 
 import math
 
@@ -10,13 +10,13 @@ from .heat_strip import HeatStrip, heat_strip
 from .shown_text import MOST_CHARACTERS
 
 PAGE_SIZE = 80
-# Tokens that are drawn at once; beyond them a call's strip is drawn when it is opened.
+# The number of tokens to draw at once; the tokens of further calls are drawn when they are opened.
 _MOST_CELLS = 1_000
 _WHOLE = 10**9
 
 
 class ShownEntry(msgspec.Struct, frozen=True):
-    """An entry, with its tokens where they are drawn at once. `after` is its time since the first."""
+    """An entry, with its tokens if they are drawn at once. `after` is its time since the first."""
 
     entry: Entry
     strip: HeatStrip | None
@@ -40,7 +40,7 @@ class EntryList(msgspec.Struct, frozen=True):
 
 
 def entry_list(read: Transcript, *, first: int = 0, span_id: str | None = None) -> EntryList:
-    """A page of entries; of one span with nothing cut."""
+    """Return a page of entries, or the full entries of one span."""
     start = _start(read)
     if span_id is not None:
         entries = [entry for entry in read.entries if entry.span_id == span_id]

@@ -1,5 +1,8 @@
-"""The episodes of a simulator run, from `episodes.jsonl`: one JSON object a line with `iteration`, `stage`, `episode`,
-`reward`, `length`, and what else was logged. Of a big file only the end is read, and that is said."""
+"""The episodes of a simulator run, from `episodes.jsonl`.
+
+Each line is a JSON object with `iteration`, `stage`, `episode`, `reward`, `length`, and other logged values. Only the
+end of a large file is read, and the page says so.
+"""
 
 import math
 from collections.abc import Callable
@@ -22,7 +25,7 @@ ORDERS: dict[EpisodeOrder, str] = {
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """One episode. What a line does not tell is None."""
+    """One episode. Missing values are None."""
 
     iteration: int | None = None
     stage: str = ""
@@ -33,7 +36,7 @@ class Episode(msgspec.Struct, frozen=True):
 
 
 class EpisodeFile(msgspec.Struct, frozen=True):
-    """What was read. `skipped_bytes` stand before it, `num_damaged` lines within it could not be read."""
+    """The episodes that were read, after `skipped_bytes`; `num_damaged` lines could not be read."""
 
     episodes: list[Episode]
     skipped_bytes: int = 0
@@ -49,7 +52,7 @@ class EpisodeFile(msgspec.Struct, frozen=True):
 
 
 def read_episodes(path: Path, *, most_bytes: int = MOST_BYTES) -> EpisodeFile:
-    """The end of the file, from the first whole line within it."""
+    """Return the end of the file, from the first complete line on."""
     if not path.is_file():
         return EpisodeFile([])
     with open(path, "rb") as file:
@@ -59,7 +62,7 @@ def read_episodes(path: Path, *, most_bytes: int = MOST_BYTES) -> EpisodeFile:
     if skipped:
         first_line, _, data = data.partition(b"\n")
         skipped += len(first_line) + 1
-    whole, _, _ = data.rpartition(b"\n")  # what stands behind the last line end is still being written
+    whole, _, _ = data.rpartition(b"\n")  # text after the last newline is still being written
     found = [_episode(line) for line in whole.split(b"\n") if line.strip()]
     episodes = [each for each in found if each is not None]
     return EpisodeFile(episodes, skipped, len(found) - len(episodes))
@@ -69,7 +72,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _episode(line: bytes) -> Episode | None:
-    """What a line tells; a value of the wrong type counts as not told."""
+    """Return the episode in a line; a value of the wrong type counts as missing."""
     try:
         found = _decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -94,7 +97,7 @@ def _number(value: Any) -> float | None:
 
 
 def ordered(episodes: list[Episode], order: EpisodeOrder) -> list[Episode]:
-    """Those without the number that is asked for stand last."""
+    """Return the sorted episodes; those without the value to sort by come last."""
     if order in ("newest", "oldest"):
         return episodes[::-1] if order == "newest" else episodes
     keys: dict[str, Callable[[Episode], float]] = {

@@ -1,4 +1,4 @@
-"""Rollouts of one task side by side: how each did against the mean of all, and what each answered."""
+"""Rollouts of one task side by side: the reward of each compared with the mean, and its answer."""
 
 import asyncio
 import math
@@ -13,13 +13,13 @@ from ...store import LightningStore
 from ...types import Rollout
 from .shown_text import Clipped, clipped
 
-# Transcripts that are read; of further rollouts only the reward is shown.
+# The number of transcripts to read; further rollouts show only their reward.
 MOST_READ = 24
 _MOST_ANSWER = 1_200
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One rollout. `advantage` is its reward less the mean; lengths are of what was read of its latest attempt."""
+    """One rollout. `advantage` is its reward minus the mean; lengths are those of its latest attempt."""
 
     rollout: Rollout
     advantage: float | None
@@ -45,7 +45,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 async def read_group(store: LightningStore, rollouts: Sequence[Rollout]) -> Group:
-    """The columns in the order of the rollouts."""
+    """Return the columns in the order of the rollouts."""
     rewards = [each.reward for each in rollouts if each.reward is not None and math.isfinite(each.reward)]
     mean = math.fsum(reward / len(rewards) for reward in rewards) if rewards else None
     reads = [await _read(store, each) for each in rollouts[:MOST_READ]]
@@ -70,11 +70,11 @@ def _spread(rewards: Sequence[float]) -> float | None:
 
 
 async def _read(store: LightningStore, rollout: Rollout) -> Transcript | None:
-    await asyncio.sleep(0)  # others get their turn between two transcripts
+    await asyncio.sleep(0)  # other tasks run between two transcripts
     try:
         return await read_transcript(store, rollout.rollout_id)
     except (UnknownIdError, SpansEvictedError):
-        return None  # pruned while we looked
+        return None  # pruned meanwhile
 
 
 def _column(rollout: Rollout, mean: float | None, read: Transcript | None) -> Column:
@@ -98,7 +98,7 @@ def _column(rollout: Rollout, mean: float | None, read: Transcript | None) -> Co
 
 
 def _answer(read: Transcript) -> str | None:
-    """What was said last."""
+    """Return the last answer."""
     for entry in reversed(read.entries):
         if entry.kind == "call" and entry.answer is not None:
             return entry.answer.text or "; ".join(f"{call.name}({call.arguments})" for call in entry.answer.tool_calls)

@@ -1,4 +1,4 @@
-"""The tokens of a call as cells: the likelier the model held a token, the paler its cell."""
+"""The tokens of a call as cells: the likelier a token, the paler its cell."""
 
 import math
 
@@ -9,13 +9,13 @@ from .shown_text import visible
 
 NUM_SHADES = 8
 MOST_CELLS = 2_000
-# Shades by probability: near 1 is the palest. Steps in log-probability, as that is what training sees.
+# Shades by probability: near 1 is the palest. Steps are in log-probability, which training uses.
 _STEPS = (-0.01, -0.1, -0.3, -0.7, -1.5, -3.0, -6.0)
 _PICTURED = {"\n": "↵", "\t": "⇥", " ": "␣", "": "∅"}
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One token. `shade` is 0 (certain) to 7 (very unlikely), None where no log-probability is known."""
+    """One token. `shade` is 0 (certain) to 7 (very unlikely), None without a log-probability."""
 
     token: int | None
     text: str | None
@@ -26,14 +26,14 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """For the screen reader and the tooltip."""
+        """The text for screen readers and the tooltip."""
         parts = [f"token {self.token}" if self.token is not None else "token", self.text and f"“{self.text}”"]
         parts += [self.logprob and f"log-probability {self.logprob}", self.probability]
         return ", ".join(part for part in parts if part)
 
 
 class HeatStrip(msgspec.Struct, frozen=True):
-    """The cells from `first` on, and how many there are in all."""
+    """The cells from `first` on, and the total number."""
 
     cells: list[Cell]
     first: int
@@ -53,7 +53,7 @@ class HeatStrip(msgspec.Struct, frozen=True):
 
 
 def heat_strip(tokens: TokenStrip, *, first: int = 0, most: int = MOST_CELLS) -> HeatStrip:
-    """At most `most` cells, from the one numbered `first`."""
+    """Return at most `most` cells, from the one numbered `first`."""
     total = max(len(tokens.response_ids), len(tokens.logprobs))
     known = [value for value in tokens.logprobs if value is not None and math.isfinite(value)]
     mean = math.fsum(known) / len(known) if known else None

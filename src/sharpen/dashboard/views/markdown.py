@@ -1,4 +1,4 @@
-"""A transcript as Markdown, for an issue or a notebook. What agents wrote stands in fences that it cannot leave."""
+"""A transcript as Markdown, for an issue or a notebook. Output of agents is in code fences that it cannot close."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from .shown_text import as_text, visible
 
 
 def transcript_markdown(read: Transcript, *, run_name: str) -> str:
-    """The whole transcript of one attempt."""
+    """Return the transcript of one attempt."""
     return "\n".join([*_head(read, run_name), *(line for entry in read.entries for line in _entry(entry))]) + "\n"
 
 
@@ -78,7 +78,7 @@ def _tool(call: ToolCall) -> Iterator[str]:
 
 
 def _fence(text: str) -> Iterator[str]:
-    """A fence longer than any row of backticks within."""
+    """Return a fence longer than any sequence of backticks within."""
     longest, run = 0, 0
     for char in text:
         run = run + 1 if char == "`" else 0
@@ -92,6 +92,6 @@ def _fence(text: str) -> Iterator[str]:
 
 
 def _inline(text: str) -> str:
-    """One line in which nothing is markup."""
+    """Return one line without markup."""
     plain = " ".join(visible(text).split())
     return "".join(f"\\{char}" if char in "\\`*_[]<>#|!&~" else char for char in plain)

@@ -1,4 +1,4 @@
-"""The metrics of a run as lines of CSV, read from its file twice: for the columns, and for the rows."""
+"""The metrics of a run as CSV, read from its file twice: for the columns, and for the rows."""
 
 import csv
 import io
@@ -10,12 +10,12 @@ import msgspec
 
 _MOST_COLUMNS = 1_000
 _MOST_LINE = 1_000_000
-# A cell that begins so is a formula to a spreadsheet.
+# A spreadsheet takes a cell that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def metrics_csv(path: Path) -> Iterator[str]:
-    """The header, then a line for each line of the file that is whole."""
+    """Yield the header, then a line for each complete line of the file."""
     columns = _columns(path)
     yield _line([_cell(name) for name in columns])
     for row in _rows(path):

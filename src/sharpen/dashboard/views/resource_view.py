@@ -1,4 +1,4 @@
-"""Resources as a page may show them: keys never, addresses without what may be secret in them, and what changed."""
+"""Resources as pages show them: without keys, with URLs stripped of possible secrets, and with their changes."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -27,7 +27,7 @@ class ShownResource(msgspec.Struct, frozen=True):
 
 
 class VersionChanges(msgspec.Struct, frozen=True):
-    """What a version changed in the one before it."""
+    """The changes of a version from the one before it."""
 
     update: ResourcesUpdate
     before: ResourcesUpdate | None
@@ -35,12 +35,12 @@ class VersionChanges(msgspec.Struct, frozen=True):
 
     @property
     def against(self) -> str | None:
-        """As the page of a version takes it."""
+        """The value of the parameter `against`."""
         return None if self.before is None else f"{self.before.resources_id}@{self.before.version}"
 
 
 def shown_resources(resources: NamedResources, before: NamedResources | None = None) -> list[ShownResource]:
-    """All resources by name; against others with what changed, those that are gone included."""
+    """Return all resources by name; compared with others, with their changes, including removed ones."""
     if before is None:
         return [shown_resource(name, resource) for name, resource in resources.items()]
     return [_compared(name, before.get(name), resources.get(name)) for name in {**resources, **before}]
@@ -55,7 +55,7 @@ def shown_resource(name: str, resource: Resource) -> ShownResource:
 
 
 def changes_of(update: ResourcesUpdate, before: ResourcesUpdate | None) -> VersionChanges:
-    """Which names were added, removed or changed."""
+    """Return which names were added, removed or changed."""
     old = {} if before is None else before.resources
     names = {**update.resources, **old}
     changes = [(visible(name), _change(old.get(name), update.resources.get(name))) for name in names]
@@ -78,7 +78,7 @@ def _change(old: Resource | None, new: Resource | None) -> Change:
 
 
 def _text(resource: Resource | None) -> str:
-    """What is compared: the template, or the facts line by line."""
+    """Return the text to compare: the template, or the facts line by line."""
     if resource is None:
         return ""
     if isinstance(resource, PromptTemplate):
@@ -103,7 +103,7 @@ def _key_words(key: str | None) -> str:
 
 
 def safe_address(address: str) -> str:
-    """Scheme, host and path: a user, a password or a query may be secret."""
+    """Return scheme, host and path: a user, a password or a query may be secret."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
@@ -117,7 +117,7 @@ def safe_address(address: str) -> str:
 
 
 def without_secrets(value: Any, depth: int = 0) -> Any:
-    """The value with everything hidden whose name sounds like a secret."""
+    """Return the value without fields whose names sound like secrets."""
     if depth > 30:
         return HIDDEN
     if isinstance(value, Mapping):

@@ -1,5 +1,4 @@
-"""How the rewards of episodes spread, iteration by iteration, as a drawing of boxes: lowest, quarter, median, three
-quarters, highest."""
+"""The distribution of rewards per iteration as a box plot: minimum, first quartile, median, third quartile, maximum."""
 
 import math
 import statistics
@@ -16,7 +15,7 @@ WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 960, 220, 56, 8, 10, 24
 
 
 class Box(msgspec.Struct, frozen=True):
-    """The places of one box, and its numbers in words."""
+    """The coordinates of one box, and a description of it."""
 
     x: float
     width: float
@@ -30,7 +29,7 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A label at an axis."""
+    """A label of an axis."""
 
     at: float
     label: str
@@ -46,7 +45,7 @@ class RewardSpread(msgspec.Struct, frozen=True):
 
 
 def reward_spread(episodes: Sequence[Episode]) -> RewardSpread | None:
-    """None where no reward is known. Where there are many iterations, neighbours share a box."""
+    """Return the box plot; None without rewards. If there are many iterations, neighbours share a box."""
     by_iteration: dict[int, list[float]] = defaultdict(list)
     for each in episodes:
         if each.reward is not None and math.isfinite(each.reward) and each.iteration is not None:
@@ -75,7 +74,7 @@ def _grouped(by_iteration: dict[int, list[float]]) -> list[_Group]:
 
 
 class _Scale:
-    """From a reward to a height in the drawing."""
+    """Return a function from a reward to a height in the drawing."""
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
@@ -86,7 +85,7 @@ class _Scale:
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
     def marks(self) -> list[Mark]:
-        """Round numbers, about five of them; the ends where the range is too large for that."""
+        """Return about five round numbers, or the ends if the range is too large for that."""
         length = self.high - self.low
         if not math.isfinite(length) or length < 1e-300:
             return [Mark(self.y(value), number(value)) for value in (self.low, self.high)]

@@ -1,4 +1,4 @@
-"""Which rollouts a list shows: read from the address, asked of the store, and written to an address again."""
+"""The filter of a list of rollouts: read from a URL, passed to the store, and written to a URL again."""
 
 import math
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ ORDERS: dict[Order, str] = {
     "reward_low": "lowest reward first",
     "finished": "most recently finished first",
 }
-# Pages before this one that an address remembers; beyond them there is "from the beginning".
+# The number of previous pages that a URL remembers; before them there is only the first page.
 MOST_BACK = 12
 _MOST_TEXT = 500
 
 
 class RolloutFilter(msgspec.Struct, frozen=True):
-    """What is asked for. Empty fields ask for everything."""
+    """The filter. Empty fields match everything."""
 
     status: tuple[RolloutStatus, ...] = ()
     mode: RolloutMode | None = None
@@ -39,7 +39,7 @@ class RolloutFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> "RolloutFilter":
-        """The filter of an address; unknown names are left alone, wrong values are errors."""
+        """Return the filter in a URL; unknown names are ignored, invalid values are errors."""
         values = [(name, value.strip()) for name, value in pairs if value.strip()]
         last = dict(values)
         return cls(
@@ -55,7 +55,7 @@ class RolloutFilter(msgspec.Struct, frozen=True):
         )
 
     def arguments(self) -> dict[str, Any]:
-        """As `store.search_rollouts` takes it."""
+        """Return the arguments of `store.search_rollouts`."""
         resources_id, version = split_resources(self.resources)
         found = {
             "status_in": list(self.status),
@@ -72,7 +72,7 @@ class RolloutFilter(msgspec.Struct, frozen=True):
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """As an address writes it, without what is not asked for."""
+        """Return the parameters of a URL, without empty ones."""
         found: list[tuple[str, str]] = [("status", status) for status in self.status]
         rest = msgspec.structs.asdict(self)
         found += [(name, _written(rest[name])) for name in rest if name not in ("status", "order")]
@@ -80,7 +80,7 @@ class RolloutFilter(msgspec.Struct, frozen=True):
         return [(name, value) for name, value in found if value]
 
     def query(self, *more: tuple[str, str]) -> str:
-        """`?status=failed&…`, or nothing."""
+        """Return `?status=failed&…`, or an empty string."""
         text = urlencode([*self.pairs, *more])
         return f"?{text}" if text else ""
 
@@ -92,14 +92,14 @@ class RolloutFilter(msgspec.Struct, frozen=True):
 def split_resources(text: str) -> tuple[str | None, int | None]:
     """`prompt@3` is version 3 of `prompt`."""
     name, mark, version = text.rpartition("@")
-    # Nobody counts to a version of twenty digits, and Python refuses to read thousands of them.
+    # No version has twenty digits, and Python refuses to parse thousands of them.
     if mark and name and version.isascii() and version.isdigit() and len(version) < 19 and int(version) > 0:
         return name, int(version)
     return text or None, None
 
 
 def resources_of(rollout: Rollout) -> str:
-    """What `split_resources` reads."""
+    """Return the text that `split_resources` reads."""
     if rollout.resources_id is None:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""A page of rollouts as rows, and the ways to the pages before and after it."""
+"""A page of rollouts as rows, and the links to the previous and the next page."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from .rollout_filter import MOST_BACK, RolloutFilter, resources_of
 from .shown_text import as_words
 
 PAGE_SIZE = 50
-# The cursor of the first page in the trail of an address, which an empty value cannot stand for.
+# Stands for the cursor of the first page in the trail of a URL, as an empty value cannot.
 _FIRST = "-"
 
 
@@ -26,7 +26,7 @@ class RolloutRow(msgspec.Struct, frozen=True):
 
 
 class Paging(msgspec.Struct, frozen=True):
-    """Queries of the neighbouring pages; None where there is none."""
+    """The queries of the neighbouring pages; None if there is none."""
 
     first: str | None
     back: str | None
@@ -35,7 +35,7 @@ class Paging(msgspec.Struct, frozen=True):
 
 
 class FoundPage(Protocol):
-    """What paging needs of the store's answer."""
+    """The part of a search result that paging needs."""
 
     @property
     def next_cursor(self) -> str | None: ...
@@ -58,7 +58,7 @@ def rollout_rows(rollouts: Iterable[Rollout]) -> list[RolloutRow]:
 
 
 def paging(asked: RolloutFilter, found: FoundPage, cursor: str | None, trail: Sequence[str]) -> Paging:
-    """The trail holds the cursors of the pages before this one, the nearest last."""
+    """Return the links; the trail holds the cursors of the previous pages, the nearest last."""
     kept = [*trail, cursor or _FIRST][-MOST_BACK:]
     words = ("Newer", "Older") if asked.order in ("newest", "finished") else ("Previous", "Next")
     return Paging(

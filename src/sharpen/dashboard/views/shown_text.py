@@ -1,6 +1,7 @@
-"""Text of agents and models as it may stand on a page: nothing in it hides, turns a line around or fills the screen.
+"""Texts of agents and models for a page: nothing in them hides or reverses text, or fills the screen.
 
-Templates escape all of it; here only what HTML cannot mend is mended (control characters, sizes, values of any type).
+Templates escape all of it; this module handles what HTML escaping does not (control characters, sizes, values of any
+type).
 """
 
 import json
@@ -15,12 +16,12 @@ from ..formats import number
 MOST_CHARACTERS = 4_000
 _MOST_DEPTH = 60
 _LINE = 100
-# Marks that join letters or emoji; they change nothing beside them.
+# Marks that join letters or emoji; they are harmless.
 _HARMLESS = frozenset("\u200c\u200d\ufe0f\u00ad")
 
 
 class Clipped(msgspec.Struct, frozen=True):
-    """The beginning of a text, and how long the whole is."""
+    """The beginning of a text, and its full length."""
 
     text: str
     length: int
@@ -28,7 +29,7 @@ class Clipped(msgspec.Struct, frozen=True):
 
 
 def visible(text: str) -> str:
-    """The text with hidden characters spelt out: an escape as `\\x1b`, a mark that turns text around as `\\u202e`."""
+    """Return the text with hidden characters escaped: an escape as `\\x1b`, a mark that reverses text as `\\u202e`."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(char if char in "\n\t" or char.isprintable() else _spelt(char) for char in text)
@@ -46,28 +47,28 @@ def _spelt(char: str) -> str:
 
 
 def clipped(text: str, most: int = MOST_CHARACTERS) -> Clipped:
-    """What a page shows at first. A little more than `most` is shown whole, since cutting it would save nothing."""
+    """Return what a page shows first. A text slightly longer than `most` is not cut, since that would save nothing."""
     if len(text) <= most * 1.25:
         return Clipped(visible(text), len(text), False)
     return Clipped(visible(text[:most]), len(text), True)
 
 
 def one_line(text: str, most: int = 160) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     short = " ".join(text[: most * 4].split())
     cut = len(short) > most or len(text) > most * 4
     return visible(short[:most].rstrip()) + ("…" if cut else "")
 
 
 def short_id(text: str, most: int = 20) -> str:
-    """The beginning and the end of an id: ids of one run begin alike and end differently."""
+    """Return the beginning and the end of an id: ids of one run begin alike."""
     if len(text) <= most:
         return visible(text)
     return f"{visible(text[:5])}…{visible(text[-(most - 6) :])}"
 
 
 def as_words(value: Any, most: int = 160) -> str:
-    """A task on one line: of a dict its names and values, without the signs of JSON."""
+    """Return a task on one line; for a dict its names and values, without JSON punctuation."""
     if not isinstance(value, dict) or not value:
         return one_line(as_text(value) if not isinstance(value, str) else value, most)
     pairs = [f"{one_line(str(name), 40)}: {one_line(as_text(item), most)}" for name, item in list(value.items())[:12]]
@@ -75,12 +76,12 @@ def as_words(value: Any, most: int = 160) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A task or an attribute of any type: a text as it is, anything else as JSON."""
+    """Return a task or an attribute as text: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: Any) -> str:
-    """Readable JSON of anything: lists of numbers stay on a line, unknown types are shown as Python writes them."""
+    """Return readable JSON of any value: lists of numbers on one line, unknown types by their `repr`."""
     return "".join(_pieces(value, "", 0))
 
 
@@ -117,12 +118,12 @@ def _compact(value: Any) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference: `+0.25`, `-0.5`, `0`."""
+    """Return a difference: `+0.25`, `-0.5`, `0`."""
     text = number(abs(value))
     return text if not value or math.isnan(value) else f"{'+' if value > 0 else '-'}{text}"
 
 
-# What the templates of these pages are given beside the filters of every page.
+# Functions for the templates of these pages, in addition to the filters of every page.
 TEXT_TOOLS: dict[str, Any] = {
     "visible": visible,
     "clipped": clipped,

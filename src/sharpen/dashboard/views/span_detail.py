@@ -1,4 +1,4 @@
-"""One span with all it says: attributes of any type, events, links."""
+"""The details of one span: attributes of any type, events, links."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _LAST_MOMENT = 253_402_300_000.0
 
 
 class ShownAttribute(msgspec.Struct, frozen=True):
-    """A name and the beginning of its value; `is_long` ones get a box of their own."""
+    """A name and the beginning of its value; `is_long` ones get a separate box."""
 
     name: str
     key: str
@@ -32,7 +32,7 @@ class ShownEvent(msgspec.Struct, frozen=True):
 
 
 class SpanDetail(msgspec.Struct, frozen=True):
-    """A span for the page; `start` and `seconds` are None where no sound time was recorded."""
+    """A span for the page; `start` and `seconds` are None without a valid time."""
 
     span: Span
     start: float | None
@@ -44,12 +44,12 @@ class SpanDetail(msgspec.Struct, frozen=True):
 
 
 def span_details(spans: Iterable[Span], span_id: str) -> list[SpanDetail]:
-    """The spans of this id: one, or several where traces share ids."""
+    """Return the spans of this id: one, or several if traces share ids."""
     return [_detail(span) for span in spans if span.span_id == span_id][:10]
 
 
 def attribute_text(spans: Sequence[Span], key: str) -> str:
-    """The whole value of one attribute."""
+    """Return the full value of one attribute."""
     for span in spans:
         if key in span.attributes:
             return _readable(span.attributes[key])
@@ -73,7 +73,7 @@ def _detail(span: Span) -> SpanDetail:
 
 
 def _moment(seconds: float | None) -> float | None:
-    """A time that a calendar has; agents may send any number."""
+    """Return a time if it can be written as a date; agents may send any number."""
     return seconds if seconds is not None and 0 < seconds < _LAST_MOMENT else None
 
 
@@ -90,7 +90,7 @@ def _attributes(values: Mapping[str, Any]) -> list[ShownAttribute]:
 
 
 def _readable(value: Any) -> str:
-    """A text that holds JSON is written as people read it."""
+    """Return JSON in a text in readable form."""
     if isinstance(value, str) and value[:1] in ("[", "{") and len(value) <= _MOST_PARSED:
         try:
             return as_json(msgspec.json.decode(value))

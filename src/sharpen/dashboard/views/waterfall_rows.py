@@ -1,4 +1,4 @@
-"""The bars of a waterfall as rows of a page: shares of the width, a tree that can be folded, and a scale of time."""
+"""The bars of a waterfall as rows of a page: shares of the width, a collapsible tree, and a time scale."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .shown_text import one_line
 MOST_ROWS = 3_000
 MOST_INDENT = 12
 _NUM_TICKS = 4
-# Narrower bars could not be seen; they are drawn as points.
+# Narrower bars would be invisible; they are drawn as points.
 _LEAST_SHARE = 0.004
 _SHAPES = {
     "reward": "diamond",
@@ -25,7 +25,7 @@ _SHAPES = {
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A mark of the scale: where, in per cent, and which time since the start."""
+    """A mark of the scale: its position in per cent, and the time since the start."""
 
     x: str
     label: str
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class WaterfallRows(msgspec.Struct, frozen=True):
-    """The rows that are drawn, and how many there are in all."""
+    """The rows to draw, and the total number."""
 
     rows: list[Row]
     ticks: list[Tick]
@@ -61,7 +61,7 @@ class WaterfallRows(msgspec.Struct, frozen=True):
 
 
 def waterfall_rows(waterfall: Waterfall, *, most: int = MOST_ROWS) -> WaterfallRows:
-    """The first `most` bars as rows."""
+    """Return the first `most` bars as rows."""
     length = max(waterfall.end - waterfall.start, 1e-9)
     below = _num_below(waterfall.bars)
     rows = [
@@ -90,7 +90,7 @@ def _row(bar: Bar, num_below: int, start: float, length: float) -> Row:
 
 
 def _num_below(bars: Sequence[Bar]) -> list[int]:
-    """How many bars stand below each: those that follow with a greater depth."""
+    """Return the number of descendants of each bar: those that follow with a greater depth."""
     counts, open_bars = [0] * len(bars), list[int]()
     for number, bar in enumerate(bars):
         while open_bars and bars[open_bars[-1]].depth >= bar.depth:
@@ -111,12 +111,12 @@ def _percent(share: float) -> str:
 
 
 def _ticks(length: float) -> list[Tick]:
-    """Round times, about five of them."""
+    """Return about five round times."""
     if not math.isfinite(length) or length <= 0:
         return [Tick("0%", "0")]
     rough = length / _NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.8)
-    # One at the very end would stand over the durations.
+    # One at the very end would overlap the durations.
     count = int(length * 0.94 / step) + 1
     return [Tick(_percent(place * step / length), _length(place * step) if place else "0") for place in range(count)]

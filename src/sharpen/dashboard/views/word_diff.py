@@ -1,4 +1,4 @@
-"""What changed between two texts, line by line and within a line word by word, as values for a template."""
+"""The diff of two texts, line by line and within a line word by word, as values for a template."""
 
 import difflib
 import re
@@ -12,21 +12,21 @@ from .shown_text import visible
 LineKind = Literal["same", "removed", "added", "skipped"]
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT = 3
-# Comparing takes time with the square of these.
+# The time of a comparison grows with the square of these.
 _MOST_LINES, _MOST_WORDS, _MOST_LENGTH = 4_000, 800, 400_000
-# Below this the lines are different altogether, and marks would cover all of them.
+# Below this similarity, marks would cover the whole line.
 _LEAST_ALIKE = 0.3
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A piece of a line; `is_changed` marks the words that the other side does not have."""
+    """A part of a line; `is_changed` marks the words that the other side does not have."""
 
     text: str
     is_changed: bool = False
 
 
 class DiffLine(msgspec.Struct, frozen=True):
-    """One line. `skipped` stands for lines that stayed, and says how many."""
+    """One line. `skipped` stands for unchanged lines, and gives their number."""
 
     kind: LineKind
     parts: list[Part]
@@ -35,7 +35,7 @@ class DiffLine(msgspec.Struct, frozen=True):
 
 
 class TextDiff(msgspec.Struct, frozen=True):
-    """All lines, and how many were added and removed. `problem` says why there are none."""
+    """All lines, and the number of added and removed ones. `problem` says why there are none."""
 
     lines: list[DiffLine]
     added: int = 0
@@ -48,7 +48,7 @@ class TextDiff(msgspec.Struct, frozen=True):
 
 
 def text_diff(old: str, new: str) -> TextDiff:
-    """The lines that changed, with three around them."""
+    """Return the changed lines, with three around them."""
     if old == new:
         return TextDiff([])
     before, after = old.split("\n"), new.split("\n")
@@ -79,7 +79,7 @@ def _skipped(count: int) -> Iterator[DiffLine]:
 
 
 def _changed(old: Sequence[str], new: Sequence[str], i0: int, j0: int) -> Iterator[DiffLine]:
-    """Removed lines, then added ones; as many of each are compared in pairs."""
+    """Return removed lines, then added ones; as many of each are compared in pairs."""
     pairs = [_marked(*pair) for pair in zip(old, new, strict=True)] if len(old) == len(new) else []
     for number, text in enumerate(old):
         yield _line("removed", pairs[number][0] if pairs else [Part(visible(text))], i0 + number, None)
