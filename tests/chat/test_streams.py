@@ -58,6 +58,13 @@ def test_versions_of_weights_that_change_on_the_way_are_told_of_each_token() -> 
     assert found.choices[0].weights_versions == ["1", "1", "2"]
 
 
+def test_the_version_of_the_weights_may_come_without_a_choice() -> None:
+    choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop", "token_ids": [5]}
+    events = [{"weights_version": "3", "choices": []}, {"choices": [choice]}]
+    found = parse_stream("chat", b"".join(event_bytes(event) for event in events))
+    assert (found.weights_version, found.choices[0].weights_versions) == ("3", [])
+
+
 @given(st.lists(st.integers(0, 10_000), max_size=6))
 def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
     reader = ResponseReader("chat", is_stream=True)

@@ -65,7 +65,7 @@ def chat_message(message: dict[str, Any]) -> Message:
     """Return one message of a chat request."""
     role, content, name = as_text(message.get("role")) or "user", message.get("content"), message.get("name") or None
     if role == "tool":
-        result = content if isinstance(content, str) else tool_result(_chat_contents(content))
+        result = content if isinstance(content, str) else tool_result(_contents(content))
         return Message(role, [ToolResult(message.get("tool_call_id"), result)], name)
     if isinstance(content, str) and len(message) == 2:
         # By far the most messages are no more than that.
@@ -73,32 +73,32 @@ def chat_message(message: dict[str, Any]) -> Message:
     parts: list[Part] = []
     if thoughts := as_text(message.get("reasoning_content") or message.get("reasoning")):
         parts.append(ReasoningPart(thoughts))
-    parts += _chat_contents(content)
+    parts += _contents(content)
     if refusal := as_text(message.get("refusal")):
         parts.append(RefusalPart(refusal))
-    parts += [_request_tool_call(call) for call in dicts(message.get("tool_calls"))]
+    parts += [_tool_call(call) for call in dicts(message.get("tool_calls"))]
     if function := as_dict(message.get("function_call")):
         parts.append(ToolCall(None, function.get("name"), function.get("arguments")))
     return Message(role, parts, name)
 
 
-def _request_tool_call(call: dict[str, Any]) -> ToolCall:
-    if custom := as_dict(call.get("custom")):
-        return ToolCall(call.get("id"), custom.get("name"), custom.get("input"), "custom")
-    function = as_dict(call.get("function"))
-    return ToolCall(call.get("id"), function.get("name"), function.get("arguments"))
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    inner = as_dict(call.get("function") or call.get("custom"))
+    kind = "custom" if call.get("type") == "custom" or "custom" in call else None
+    return ToolCall(call.get("id"), inner.get("name"), inner.get("arguments", inner.get("input")), kind)
 
 
-def _chat_contents(content: Any) -> list[Part]:
+def _contents(content: Any) -> list[Part]:
+    """Return content of the chat or the responses API: a text, or a list of typed entries."""
     if isinstance(content, str):
         return [TextPart(content)]
-    return [_chat_content(entry) for entry in dicts(content)]
+    return [_content(entry) for entry in dicts(content)]
 
 
-def _chat_content(entry: dict[str, Any]) -> Part:
+def _content(entry: dict[str, Any]) -> Part:
     kind = as_text(entry.get("type"))
     match kind:
-        case "text":
+        case "text" | "input_text" | "output_text":
             return TextPart(as_text(entry.get("text")))
         case "refusal":
             return RefusalPart(as_text(entry.get("refusal")))
@@ -106,18 +106,17 @@ def _chat_content(entry: dict[str, Any]) -> Part:
             inner = entry.get(kind)
             return media_part(kind.removesuffix("_url"), inner.get("url") if isinstance(inner, dict) else inner)
         case "input_audio":
-            return _sound(entry)
-        case "file":
-            file = as_dict(entry.get("file"))
+            sound = as_dict(entry.get("input_audio"))
+            return BlobPart("audio", f"audio/{sound.get('format') or 'wav'}", sound.get("data"))
+        case "file" | "input_file" | "input_image":
+            file = as_dict(entry.get("file")) if kind == "file" else entry
+            modality = "image" if kind == "input_image" else "document"
             if file.get("file_id"):
-                return FilePart("document", None, file["file_id"])
-            return media_part("document", file.get("file_data"), filename=as_text(file.get("filename")) or None)
+                return FilePart(modality, None, file["file_id"])
+            name = as_text(file.get("filename")) or None if kind == "file" else None
+            url = file.get("image_url") or file.get("file_data") or file.get("file_url")
+            return media_part(modality, url, filename=name)
     return {**entry, "type": kind}
-
-
-def _sound(entry: dict[str, Any]) -> BlobPart:
-    sound = as_dict(entry.get("input_audio"))
-    return BlobPart("audio", f"audio/{sound.get('format') or 'wav'}", sound.get("data"))
 
 
 def flat_tool(tool: dict[str, Any]) -> Tool:
@@ -263,7 +262,8 @@ def _answer_parts(message: dict[str, Any]) -> list[Part]:
     if isinstance(sound := message.get("audio"), dict):
         data, words = as_text(sound.get("data")), as_text(sound.get("transcript"))
         parts.append(BlobPart("audio", None, data, transcript=words))
-    parts += [_answer_tool_call(call) for call in dicts(message.get("tool_calls"))]
+    for call in map(_tool_call, dicts(message.get("tool_calls"))):
+        parts.append(ToolCall(call.id, call.name, arguments_text(call.arguments), call.kind))
     if isinstance(function := message.get("function_call"), dict):
         parts.append(ToolCall(None, function.get("name"), arguments_text(function.get("arguments"))))
     return parts
@@ -279,13 +279,6 @@ def split_content(content: Any) -> tuple[str, str]:
         else:
             words += as_text(entry.get("text"))
     return words, thoughts
-
-
-def _answer_tool_call(call: dict[str, Any]) -> ToolCall:
-    inner = as_dict(call.get("function") or call.get("custom"))
-    kind = "custom" if call.get("type") == "custom" or "custom" in call else None
-    arguments = arguments_text(inner.get("arguments", inner.get("input")))
-    return ToolCall(call.get("id"), inner.get("name"), arguments, kind)
 
 
 def arguments_text(value: Any) -> str:
@@ -321,7 +314,7 @@ def read_responses_request(request: dict[str, Any], parsed: ParsedRequest) -> No
         role = as_text(item.get("role"))
         if not role:
             role = "tool" if as_text(item.get("type")).endswith("_output") else "assistant"
-        parts = content_parts(item.get("content")) if role in _INPUT_ROLES else item_parts(item)
+        parts = _contents(item.get("content") or []) if role in _INPUT_ROLES else item_parts(item)
         if role == "assistant" and messages and messages[-1].role == role:
             messages[-1].parts.extend(parts)
         else:
@@ -375,7 +368,7 @@ def item_parts(item: dict[str, Any]) -> list[Part]:
     kind, get = as_text(item.get("type")) or "message", item.get
     match kind:
         case "message":
-            return content_parts(get("content"))
+            return _contents(get("content") or [])
         case "reasoning":
             entries = dicts(get("content")) or dicts(get("summary"))
             return [ReasoningPart(text) for entry in entries if (text := as_text(entry.get("text")))]
@@ -385,34 +378,11 @@ def item_parts(item: dict[str, Any]) -> list[Part]:
             return [ToolCall(get("call_id"), get("name"), as_text(get("input")), "custom")]
         case "function_call_output" | "custom_tool_call_output":
             output = get("output")
-            response = output if isinstance(output, str) else tool_result(content_parts(output))
+            response = output if isinstance(output, str) else tool_result(_contents(output))
             return [ToolResult(get("call_id"), response)]
         case "item_reference" | "compaction":
             return [{"type": kind, "id": get("id")}]
     return [ServerToolCall(get("id"), kind, item)]
-
-
-def content_parts(content: Any) -> list[Part]:
-    """Return the content of an item: a text, or a list of typed entries."""
-    if isinstance(content, str):
-        return [TextPart(content)] if content else []
-    return [_entry_part(entry) for entry in dicts(content)]
-
-
-def _entry_part(entry: dict[str, Any]) -> Part:
-    match entry.get("type"):
-        case "input_text" | "output_text" | "text":
-            return TextPart(as_text(entry.get("text")))
-        case "refusal":
-            return RefusalPart(as_text(entry.get("refusal")))
-        case "input_image" | "input_file" as kind:
-            modality = "image" if kind == "input_image" else "document"
-            if entry.get("file_id"):
-                return FilePart(modality, None, entry["file_id"])
-            return media_part(modality, entry.get("image_url") or entry.get("file_data") or entry.get("file_url"))
-        case "input_audio":
-            return _sound(entry)
-    return dict(entry) | {"type": as_text(entry.get("type"))}
 
 
 # -- embeddings: what they cost and how long a vector is; the vectors are left out ---------------------

@@ -298,7 +298,7 @@ class ChatJoiner:
 
     @property
     def is_over(self) -> bool:
-        """Not every server ends its stream with the mark; then the choices tell."""
+        """Not every server ends its stream with the mark; then the choices say it."""
         choices = self._choices.values()
         return self._is_done or (bool(choices) and all(choice.finish_reason for choice in choices))
 
@@ -317,15 +317,17 @@ class ChatJoiner:
         if "prompt_token_ids" in event and "prompt_token_ids" not in outer:
             outer["prompt_token_ids"] = token_ids_of(event["prompt_token_ids"]) or None
         version = weights_version_of(event, event.get("metadata"), event.get("meta_info"), event.get("sglext"))
+        if version is not None:
+            outer.setdefault("weights_version", version)
         for given in dicts(event.get("choices")):
-            told = version or weights_version_of(given.get("meta_info"))
-            outer["weights_version"] = outer.get("weights_version") or told
+            if "meta_info" in given and (found := weights_version_of(given["meta_info"])) is not None:
+                outer.setdefault("weights_version", found)
             index = int(given.get("index") or 0)
             choice = self._choices.get(index) or self._choices.setdefault(index, _JoinedChoice())
             choice.add(given)
             if not NUMBERS.isdisjoint(given):
-                # An event tells the version of its own tokens.
-                choice.add_numbers(given, version or outer["weights_version"])
+                # The version in an event is that of its own tokens.
+                choice.add_numbers(given, version or outer.get("weights_version"))
 
     def body(self) -> dict[str, Any]:
         version = self._outer.get("weights_version")
@@ -580,13 +582,13 @@ class ResponsesJoiner:
         gathered = self._gathered()
         output = dicts(self._response.get("output"))
         if output and not _has_logprobs(output) and _has_logprobs(gathered):
-            # Some servers tell them in the deltas alone.
-            told = gathered[: len(output)] + [{}] * (len(output) - len(gathered))
-            output = [_with_logprobs(item, each) for item, each in zip(output, told, strict=True)]
+            # Some servers send them only with the deltas.
+            missing: list[dict[str, Any]] = [{}] * (len(output) - len(gathered))
+            output = [_with_logprobs(*each) for each in zip(output, gathered + missing, strict=False)]
         return {**self._response, "output": output or gathered}
 
     def _gathered(self) -> list[dict[str, Any]]:
-        """The items of the output as far as events have told them."""
+        """The items of the output, as far as the events before the last one hold them."""
         items = {index: dict(item) for index, item in sorted(self._items.items())}
         for (index, name, _, entry), (texts, logprobs) in sorted(self._deltas.items(), key=lambda each: each[0]):
             item, text = items[index], "".join(texts)
@@ -603,8 +605,8 @@ def _has_logprobs(items: list[dict[str, Any]]) -> bool:
     return any(entry.get("logprobs") for item in items for entry in dicts(item.get("content")))
 
 
-def _with_logprobs(item: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    entries, given = dicts(item.get("content")), dicts(told.get("content"))
+def _with_logprobs(item: dict[str, Any], gathered: dict[str, Any]) -> dict[str, Any]:
+    entries, given = dicts(item.get("content")), dicts(gathered.get("content"))
     if not entries or len(given) < len(entries):
         return item
     pairs = zip(entries, given, strict=False)
