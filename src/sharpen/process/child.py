@@ -1,9 +1,9 @@
 """Child processes, as their parent sees them: `PythonProcess`, a fresh interpreter, and `CommandProcess`, any program.
 
-A child has a session of its own: Ctrl-C in the terminal reaches only the parent, and whatever a child has started is
+A child has a separate session: Ctrl-C in the terminal reaches only the parent, and whatever a child has started is
 killed with it. No child outlives this process, however that ends, unless it was started to do so: a Python process
 notices that its socket closes, and one that cannot notice it is ended by the watcher, one small process for all of
-them; a command runs under a watcher of its own. `exited` is settled exactly once, when the child and its group are
+them; each command runs under a separate watcher. `exited` is settled exactly once, when the child and its group are
 gone.
 """
 
@@ -90,7 +90,7 @@ class ExitReport:
 class OrphanRule:
     """What the watcher does to a child once this process was killed: the seconds until SIGTERM and until SIGKILL.
 
-    A later stage begins when nobody of the stages before it is left.
+    A later stage begins when no child of the stages before it is left.
     """
 
     term_seconds: float = 5.0
@@ -231,7 +231,7 @@ class ChildProcess(abc.ABC):
 
     @abc.abstractmethod
     def _wait(self) -> None:
-        """Wait for the end, make sure that nothing is left, and settle `exited`; on a thread of its own."""
+        """Wait for the end, make sure that nothing is left, and settle `exited`; on a separate thread."""
 
     def _settle(self, code: int, failure: Failure | None = None) -> None:
         self._reading.join(LAST_OUTPUT_SECONDS)  # somebody who has left the group may hold a pipe open
@@ -458,7 +458,7 @@ class PythonProcess(ChildProcess):
 class CommandProcess(ChildProcess):
     """A command, with everything that it starts; also what leaves its process group ends with it.
 
-    It runs under a watcher of its own, which ends all of it as soon as the link to this process is shut: on request, or
+    It runs under a separate watcher, which ends all of it as soon as the link to this process is shut: on request, or
     because this process has gone, however it ended. A command that cannot be started is a `ProcessError` of `exited`,
     and so of `wait`, `wait_until` and `end`.
 

@@ -1,8 +1,8 @@
 """The parent process, as its child sees it, and the channel of frames between the two.
 
 A child is a fresh interpreter that runs one of our modules, never the user's script. Its job comes over an inherited
-socket: secrets and pickled objects travel no other way. A child whose parent has gone, however it ended, is told once
-and ends within a bounded time; one that cannot notice it is ended by the parent's watcher.
+socket: secrets and pickled objects travel no other way. A child whose parent has gone, however it ended, is notified
+once and ends within a bounded time; one that cannot notice it is ended by the parent's watcher.
 
 A frame is a marker, a kind, a length and that many bytes. Frames arrive whole and in order, whichever thread sends.
 A side that waits to send keeps receiving, so two large frames that cross do not block each other. When the other side
@@ -332,9 +332,12 @@ class Channel:
             return False
         try:
             self._unsent = self._push(self._unsent, deadline)
-            if lossy and (self._unsent or not _poll(self._end, select.POLLOUT, 0)):
+            if lossy and self._unsent:
                 return False
-            self._unsent = self._push([*self._unsent, header, *body], deadline, files)
+            left = self._push([*self._unsent, header, *body], deadline, files)
+            if lossy and sum(map(len, left)) == len(header) + sum(map(len, body)):  # nothing of it was taken
+                return False
+            self._unsent = left
             return True
         finally:
             self._sending.release()

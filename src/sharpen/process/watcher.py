@@ -6,7 +6,7 @@ Children of the first stage then finish what they are doing; those that are left
 after KILL_SECONDS their process groups are killed: code that holds the interpreter lock keeps its process from
 noticing anything. Then it is the turn of the next stage, such as a server that the first ones report to.
 
-`watcher.py LINK GRACE FOLDER COMMAND…` runs one command in a process group of its own, and reports over the link:
+`watcher.py LINK GRACE FOLDER COMMAND…` runs one command in a separate process group, and reports over the link:
 `started PID`, then `ended CODE`, or `unstarted ERRNO`. A number that comes back is a signal for the group. When the
 other end of the link is shut, because the command is no longer wanted or because the process that wanted it has died,
 the command and everything that it has started get SIGTERM, and after GRACE seconds SIGKILL. Descendants that have left
@@ -115,12 +115,12 @@ class Command:
     def end_all(self, grace_seconds: float) -> None:
         """End everybody who is left: SIGTERM once, and SIGKILL after the grace."""
         for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, COMMAND_HUNG_SECONDS)):
-            told: set[int] = set()
+            signalled: set[int] = set()
             deadline = time.monotonic() + seconds
             while self._has_kin() and time.monotonic() < deadline:
-                self._signal_all(number, told)
+                self._signal_all(number, signalled)
                 if number == signal.SIGKILL:
-                    told.clear()
+                    signalled.clear()
                 if select.select([self._woken], [], [], COMMAND_LOOK_SECONDS)[0]:
                     os.read(self._woken, 4096)
 
@@ -137,14 +137,14 @@ class Command:
             if pid == self.pid:
                 self.code = os.waitstatus_to_exitcode(status)
 
-    def _signal_all(self, number: int, told: set[int]) -> None:
+    def _signal_all(self, number: int, signalled: set[int]) -> None:
         """Send a signal to everybody who has not had it: the group, and whoever has left it."""
-        if self.pid not in told:
-            told.add(self.pid)
+        if self.pid not in signalled:
+            signalled.add(self.pid)
             _send(os.killpg, self.pid, number)
         for pid in _own_children():
-            if pid not in told and _status(pid)[2:3] != [str(self.pid)]:
-                told.add(pid)
+            if pid not in signalled and _status(pid)[2:3] != [str(self.pid)]:
+                signalled.add(pid)
                 _send(os.kill, pid, number)
 
 
@@ -177,7 +177,7 @@ def _start(words: list[str], link: int) -> int:
 
 
 def _become(words: list[str], starting: int, failing: int) -> None:
-    """Turn into the command, in a group of its own; does not return. It dies with its parent, whatever that dies of."""
+    """Turn into the command, in a separate group; does not return. It dies with its parent, whatever that dies of."""
     try:
         os.setpgid(0, 0)
         _set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
