@@ -24,8 +24,9 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def snippets(page: Path) -> str:
-    """The snippets of a page, one after another, as a reader would type them."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+    """The snippets of a page, one after another, as a reader would type them; files are for the commands of the page."""
+    found = re.findall(r"^(<!-- file: .*\n+)?```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.DOTALL)
+    return "\n".join(text for is_file, text in found if not is_file)
 
 
 # Pages that train a language model name one on the hub: a tiny one of its kind stands in its place.
