@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def snippets(page: Path) -> str:
-    """The snippets of a page, one after another, as a reader would type them; files are for the commands of the page."""
+    """The snippets of a page, one after another, as a reader would type them; files belong to the page's commands."""
     found = re.findall(r"^(<!-- file: .*\n+)?```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.DOTALL)
     return "\n".join(text for is_file, text in found if not is_file)
 
