@@ -55,38 +55,41 @@ class IterationLoop(Protocol):
 
 
 class Algorithm(Generic[TaskT]):
-    """Override `run`, sync or async."""
+    """Base class of algorithms: they ask for rollouts, learn from their spans, and publish better resources.
+
+    Override `run`, sync or async.
+    """
 
     needs_gateway: bool = False
-    """Whether it publishes a model of its own behind a gateway; the trainer makes one where none was given."""
+    """Whether it serves its own model behind a gateway; the trainer creates a gateway if it was given none."""
     runs_side_by_side: bool = False
-    """Whether it asks for many rollouts at once, so that async agents run side by side in a runner."""
+    """Whether it asks for many rollouts at once, so that async agents run concurrently in a runner."""
     enqueues_tasks: bool = False
-    """Whether it enqueues the tasks of its data sets as they are: then the trainer checks before the run that the store
+    """Whether it enqueues the tasks of its data sets unchanged; the trainer then checks before the run that the store
     can keep them."""
     holds_calls: bool = False
-    """Whether calls of agents wait at a gateway that the run starts, until it lets them through itself."""
+    """Whether the gateway that the run starts holds the agents' calls until the algorithm lets them through."""
     run_dir: Path | None = None
-    """Where it keeps what it writes: the folder of the run, or one of its own below it in a sequence."""
+    """The folder it writes to: the run folder, or a folder below it for each stage of a sequence."""
     records_dir: Path | None = None
-    """The folder of the run, where the metrics are."""
+    """The run folder, which has the metrics."""
     agent_prompt: PromptTemplate | None = None
-    """The prompt that the agent has by itself, where no resource gives it one."""
+    """The agent's own prompt, which it uses if no resource contains one."""
     agent_takes_prompt: bool = True
-    """Whether the agent can see a prompt among its resources at all."""
+    """Whether the agent takes a prompt from its resources."""
     final_warnings: Sequence[str] = ()
-    """What people should know of a run that ended well, after `run`; it is logged already. The result has it, too."""
+    """Warnings about a run that succeeded, set after `run`. They are already logged, and are part of the result."""
     own_gateway_address: str | None = None
-    """Where the gateway is, if the run has started it: then nobody else calls it."""
+    """The address of the gateway if the run has started it, so that nobody else calls it."""
 
     @property
     def publishes_model(self) -> bool:
-        """Whether agents get the first model from it, and not from the trainer."""
+        """Whether agents get their first model from the algorithm instead of the trainer."""
         return self.needs_gateway
 
     @property
     def default_loggers(self) -> Sequence[Any]:
-        """Loggers, or their names, for a trainer that was given none."""
+        """Loggers, or their names, of a trainer that was given none."""
         return ()
 
     # Set on the class, so that a subclass need not call `super().__init__()`.
@@ -101,8 +104,8 @@ class Algorithm(Generic[TaskT]):
     def run(
         self, train_dataset: Dataset[TaskT] | None = None, val_dataset: Dataset[TaskT] | None = None
     ) -> None | Awaitable[None]:
-        """The whole training. It ends the run by returning."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it runs: override run()")
+        """Do the whole training. The run ends when it returns."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement run(): override it")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
@@ -111,15 +114,17 @@ class Algorithm(Generic[TaskT]):
         return inspect.iscoroutinefunction(self.run)
 
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
-        """The most that it may ask for with data sets of these sizes: 0 where there is none, None where nobody knows.
+        """Return the most rollouts and model calls that a run may take. Override it for `sharpen train --dry-run`.
 
-        Override it, so that `sharpen train --dry-run` can say what a run may cost.
+        Args:
+            train_size: Number of training tasks; 0 without a training set, None if the number is unknown.
+            val_size: The same for the validation set.
         """
         name = getattr(self, "__name__", type(self).__name__)
-        return UpperBound(None, None, (f"{name} does not say how many rollouts it asks for",))
+        return UpperBound(None, None, (f"{name} does not report how many rollouts it takes",))
 
     def model_folder(self) -> Path | None:
-        """The folder of the model that it has trained; None where there is none."""
+        """Return the folder of the trained model, or None if there is none."""
         return None
 
     # -- what it is given ----------------------------------------------------------------------------
@@ -130,7 +135,7 @@ class Algorithm(Generic[TaskT]):
     def get_trainer(self) -> Any:
         trainer = self._trainer() if self._trainer is not None else None
         if trainer is None:
-            raise self._unset("trainer", "it runs under Trainer.fit, in the process of the trainer")
+            raise self._unset("trainer", "it is available only in Trainer.fit, in the process of the trainer")
         return trainer
 
     def set_store(self, store: LightningStore) -> None:
@@ -138,7 +143,7 @@ class Algorithm(Generic[TaskT]):
 
     def get_store(self) -> LightningStore:
         if self._store is None:
-            raise self._unset("store", "Trainer.fit sets it, or set_store(store)")
+            raise self._unset("store", "run it with Trainer.fit, or call set_store(store)")
         return self._store
 
     def set_adapter(self, adapter: "TraceAdapter[Any]") -> None:
@@ -146,7 +151,7 @@ class Algorithm(Generic[TaskT]):
 
     def get_adapter(self) -> "TraceAdapter[Any]":
         if self._adapter is None:
-            raise self._unset("adapter", "give the Trainer an adapter, or set_adapter(adapter)")
+            raise self._unset("adapter", "pass adapter= to the Trainer, or call set_adapter(adapter)")
         return self._adapter
 
     def set_llm_proxy(self, llm_proxy: Gateway | None) -> None:
@@ -162,9 +167,9 @@ class Algorithm(Generic[TaskT]):
         return self._initial_resources
 
     def get_client(self) -> "AsyncOpenAI":
-        """An OpenAI client whose calls go through the gateway."""
+        """Return an OpenAI client whose calls go through the gateway."""
         if self._llm_proxy is None:
-            raise ConfigError(f"{type(self).__name__}.get_client() needs a gateway: give the Trainer an llm_proxy")
+            raise ConfigError(f"{type(self).__name__}.get_client() needs a gateway: pass llm_proxy= to the Trainer")
         try:
             from openai import AsyncOpenAI
         except ModuleNotFoundError as error:
@@ -181,47 +186,52 @@ class Algorithm(Generic[TaskT]):
         self._loop = loop
 
     def begin_iteration(self) -> None:
-        """Say that an iteration begins. `report_iteration` does so itself, but late: callbacks that take the time of
-        an iteration need this."""
+        """Report that an iteration starts. `report_iteration` also does this, but only at the end: callbacks that
+        measure the time of an iteration need this call."""
         if self._loop is not None:
             self._loop.begin_iteration()
 
     def report_iteration(self, metrics: Mapping[str, float], *, val_metrics: Mapping[str, float] | None = None) -> bool:
-        """Tell callbacks and loggers what came of an iteration; True when the algorithm should stop.
+        """Report the metrics of an iteration to callbacks and loggers, as `train/…` and `val/…`.
 
-        They see the metrics as `train/…` and `val/…`. Without `val_metrics`, the iteration had no validation.
+        Args:
+            metrics: The metrics of the training.
+            val_metrics: The metrics of the validation, if the iteration had one.
+
+        Returns:
+            True if the algorithm should stop.
         """
         return self._loop is not None and self._loop.report_iteration(metrics, val_metrics)
 
     def report_validation(self, metrics: Mapping[str, float]) -> None:
-        """Tell loggers what came of a validation between iterations, such as one before the first."""
+        """Report the metrics of a validation between iterations, for example one before the first, to the loggers."""
         if self._loop is not None:
             self._loop.report_validation(metrics)
 
     def go_on_after(self, iteration: int) -> None:
-        """Count on from this iteration, where the state was not the run's own but was read from elsewhere."""
+        """Continue counting after this iteration, if the state was loaded from elsewhere and not saved by this run."""
         if self._loop is not None:
             self._loop.current_iter = max(self._loop.current_iter, iteration)
 
     @property
     def should_stop(self) -> bool:
-        """Whether a callback has asked for the end; also of a run that is resumed after that."""
+        """Whether a callback has asked to stop, in this run or before it was resumed."""
         return self._loop is not None and self._loop.should_stop
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """What it needs to go on, as JSON. Override together with `load_state_dict`."""
+        """Return what it needs to resume, as JSON. Override it together with `load_state_dict`."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from what `state_dict` gave."""
+        """Resume from what `state_dict` returned."""
 
     def set_checkpointer(self, save: Callable[[State], None] | None) -> None:
         self._save = save
 
     def checkpoint(self) -> None:
-        """Keep the state of this moment: after an error, or when the run is resumed, it goes on from here."""
+        """Save the current state. After an error, or when the run is resumed, it continues from here."""
         if self._save is not None:
             self._save(self.state_dict())
 

@@ -33,8 +33,8 @@ class UpperBound(msgspec.Struct, frozen=True):
     def asked_again(self, times: int, who: str) -> "UpperBound":
         """The same where a rollout that is lost is asked for again, `times` times in all."""
         told = (
-            f"{who}: {counted(self.rollouts, 'rollout')} where none is lost; one whose model or worker is lost is "
-            f"asked for again, {times} times in all"
+            f"{who}: {counted(self.rollouts, 'rollout')} if none is lost; a rollout that is lost because its model or "
+            f"worker fails is run up to {times} times"
         )
         return msgspec.structs.replace(self, rollouts=product(self.rollouts, times), because=(*self.because, told))
 

@@ -70,7 +70,7 @@ async def run_in_thread(
     except asyncio.CancelledError:
         await _interrupt(thread, ended, interrupt, wake, patience_seconds)
         if thread.is_alive() and not ended.done():
-            log.warning("%s did not end within %g s; its thread is left behind", what, patience_seconds)
+            log.warning("%s did not stop within %g s; leaving its thread running", what, patience_seconds)
         raise
 
 
@@ -92,7 +92,7 @@ def _for_a_future(error: BaseException) -> Exception:
     """A future cannot hold StopIteration, and an interrupt inside one would stop its loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = ThreadInterrupted(f"it was ended by {error!r}")
+    wrapped = ThreadInterrupted(f"the thread was stopped by {error!r}")
     wrapped.__cause__ = error
     return wrapped
 

@@ -24,16 +24,16 @@ def size_of(dataset: Dataset[Any] | None) -> int | None:
 def batch_iter_over_dataset(
     dataset: Dataset[T], batch_size: int, *, rng: random.Random | None = None
 ) -> Iterator[Sequence[T]]:
-    """Batches without end: every pass over the data set is shuffled anew, and a batch may span two passes.
+    """Yield batches forever. Every pass over the data set is shuffled again, and a batch may span two passes.
 
-    A data set that is no larger than a batch is given whole each time. An iterable is read in its own order, pass
-    after pass; a generator, which can be read once, ends the batches.
+    A data set that is not larger than a batch is yielded whole each time. An iterable is read in its own order, pass
+    after pass; a generator can be read only once, so the batches end with it.
     """
     if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}: a batch needs at least 1 task")
+        raise ConfigError(f"batch_size is {batch_size}: use 1 or more")
     if isinstance(dataset, SizedDataset):
         if len(dataset) == 0:
-            raise ConfigError("the data set is empty: there is nothing to make batches of")
+            raise ConfigError("the data set is empty: it needs at least one task")
         return _shuffled_batches(dataset, min(batch_size, len(dataset)), rng or random.Random())
     return _batches_in_order(dataset, batch_size)
 

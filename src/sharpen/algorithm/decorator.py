@@ -18,8 +18,11 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def algo(function: Callable[..., Any]) -> "FunctionalAlgorithm":
-    """Make a function an algorithm. Its parameters are given by name, any of: `store`, `train_dataset`,
-    `val_dataset`, `llm_proxy`, `adapter`, `initial_resources`, `report_iteration`."""
+    """Turn a function into an algorithm.
+
+    Its parameters are passed by name: any of `store`, `train_dataset`, `val_dataset`, `llm_proxy`, `adapter`,
+    `initial_resources`, `report_iteration`.
+    """
     return FunctionalAlgorithm(function)
 
 
@@ -52,16 +55,16 @@ class FunctionalAlgorithm(Algorithm[Any]):
 def _wanted_parts(function: Callable[..., Any]) -> list[str]:
     """The parameters to fill; one that nobody could fill is refused here and not in the middle of a run."""
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(f"@algo makes a function an algorithm, but it was given {function!r}")
+        raise ConfigError(f"@algo turns a function into an algorithm, but got {function!r}")
     wanted = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in INJECTED and parameter.kind in _BY_NAME:
             wanted.append(name)
         elif parameter.default is parameter.empty and parameter.kind in (*_BY_NAME, parameter.POSITIONAL_ONLY):
-            place = "by position only" if name in INJECTED else "without a default"
+            problem = "is positional-only" if name in INJECTED else "has no default and is unknown"
             raise ConfigError(
-                f"@algo: {function.__name__} takes {name!r} {place}, which nobody can give; "
-                f"parameters are given by name: {', '.join(INJECTED)}"
+                f"@algo: the parameter {name!r} of {function.__name__} {problem}, so it cannot be filled in; "
+                f"the parameters passed by name are {', '.join(INJECTED)}"
             )
     return wanted
 
@@ -69,7 +72,7 @@ def _wanted_parts(function: Callable[..., Any]) -> list[str]:
 def with_store(
     method: Callable[Concatenate[A, LightningStore, P], Awaitable[R]],
 ) -> Callable[Concatenate[A, P], Awaitable[R]]:
-    """An async method of an algorithm that is handed the store as its first argument."""
+    """Decorate an async method of an algorithm so that it gets the store as its first argument."""
 
     @functools.wraps(method)
     async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,9 +84,11 @@ def with_store(
 def with_llm_proxy(
     required: bool = False, auto_start: bool = True
 ) -> Callable[[Callable[Concatenate[A, Gateway | None, P], Awaitable[R]]], Callable[Concatenate[A, P], Awaitable[R]]]:
-    """An async method of an algorithm that is handed the gateway (None where there is none) as its first argument.
+    """Decorate an async method of an algorithm so that it gets the gateway as its first argument.
 
-    With `auto_start` the gateway runs for the time of the call, unless it runs already.
+    Args:
+        required: Whether a missing gateway is a `ConfigError`. Otherwise the method gets None.
+        auto_start: Whether to start the gateway for the duration of the call if it is not running.
     """
 
     def decorate(
@@ -94,7 +99,7 @@ def with_llm_proxy(
             proxy = self.get_llm_proxy()
             if proxy is None and required:
                 name = f"{type(self).__name__}.{method.__name__}"
-                raise ConfigError(f"{name}() needs a gateway: give the Trainer an llm_proxy")
+                raise ConfigError(f"{name}() needs a gateway: pass llm_proxy= to the Trainer")
             if proxy is None or not auto_start or proxy.is_running():
                 return await method(self, proxy, *args, **kwargs)
             await proxy.start()

@@ -35,17 +35,20 @@ HARVESTS_AT_ONCE = 32
 
 
 class FastAlgorithm(Algorithm[TaskT]):
-    """An algorithm for trying things out: quick, and without anything to learn. `Trainer.dev` takes only these."""
+    """Base class of quick algorithms that learn nothing, for trying out agents. `Trainer.dev` accepts only these."""
 
 
 class Baseline(FastAlgorithm[TaskT]):
-    """Runs the data through the agent, shows what happened, and ends with a table of rewards.
+    """Runs the agent on all tasks without training, and prints a table of rewards at the end.
 
-    An epoch is an iteration for callbacks and loggers.
+    For callbacks and loggers, each epoch is an iteration. Failed rollouts are logged.
 
-    Without a validation set, `train_split` divides the training set. `polling_interval` only bounds a long poll.
-    The queue holds `max_queue_length` rollouts, or more where the workers take more. A rollout that failed is
-    logged; `span_verbosity` "keys" or "key_values" logs every rollout, with the keys, or keys and values, of its spans.
+    Args:
+        n_epochs: Number of passes over the tasks.
+        train_split: The fraction of the training set to use as training tasks if there is no validation set.
+        polling_interval: Maximum seconds of one long poll of the store.
+        max_queue_length: Number of rollouts to keep queued; more if the workers are faster.
+        span_verbosity: "keys" or "key_values" logs every rollout, with the keys, or the keys and values, of its spans.
     """
 
     enqueues_tasks = True
@@ -106,12 +109,12 @@ class Baseline(FastAlgorithm[TaskT]):
 
     def _check_datasets(self, train: Dataset[Any] | None, val: Dataset[Any] | None) -> None:
         if train is None and val is None:
-            raise ConfigError("Baseline has no tasks: give fit or dev a train_dataset, a val_dataset, or both")
+            raise ConfigError("Baseline has no tasks: pass train_dataset, val_dataset or both to fit or dev")
         for name, dataset in (("train_dataset", train), ("val_dataset", val)):
             if self.n_epochs > 1 and hasattr(dataset, "__next__"):
                 raise ConfigError(
-                    f"{name} is a {type(dataset).__name__}, which can be read once, but n_epochs is {self.n_epochs}: "
-                    "give a list, or an object whose __iter__ begins anew"
+                    f"{name} is a {type(dataset).__name__}, which can be read only once, but n_epochs is "
+                    f"{self.n_epochs}: use a list, or an object whose __iter__ starts from the beginning"
                 )
 
     def _begin(self) -> None:
@@ -268,7 +271,7 @@ class Baseline(FastAlgorithm[TaskT]):
         return f"{span.name} ({', '.join(f'{key}={value!r}' for key, value in span.attributes.items())})"
 
     async def _handle_rollout_finish(self, rollout: Rollout) -> None:
-        """Log what came of a rollout. Override to do more with it."""
+        """Log the result of a finished rollout. Override to do more with it."""
         seconds = (rollout.end_time or rollout.start_time) - rollout.start_time
         reason = why_failed(rollout)
         outcome = f"{rollout.status} ({reason})" if reason else rollout.status
@@ -332,9 +335,9 @@ def _check(
     if n_epochs < 1:
         raise ConfigError(f"n_epochs is {n_epochs}: use 1 or more")
     if not 0 <= train_split <= 1:
-        raise ConfigError(f"train_split is {train_split}: give the share of the tasks to train on, from 0 to 1")
+        raise ConfigError(f"train_split is {train_split}: use the fraction of the tasks to train on, from 0 to 1")
     if polling_interval <= 0:
-        raise ConfigError(f"polling_interval is {polling_interval}: give a number of seconds above 0")
+        raise ConfigError(f"polling_interval is {polling_interval}: use a number of seconds above 0")
     if max_queue_length < 1:
         raise ConfigError(f"max_queue_length is {max_queue_length}: use 1 or more")
     if span_verbosity not in get_args(SpanVerbosity):

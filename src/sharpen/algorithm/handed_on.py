@@ -29,9 +29,9 @@ class HandedOn(msgspec.Struct, frozen=True):
         found = await store.get_resources_by_id(self.resources_id, self.version)
         if found is None:
             raise RunError(
-                f"the store does not hold the resources {self.resources_id!r} (version {self.version}) that the "
-                "algorithm began with: a store in memory ends with its process. Resume runs that have a durable store, "
-                "as the default one is"
+                f"the store does not have the resources {self.resources_id!r} (version {self.version}) that the "
+                "algorithm started with: an in-memory store ends with its process. To be able to resume, use a "
+                "persistent store, such as the default one"
             )
         if self.gateway_address is None or gateway_address is None:
             return found.resources

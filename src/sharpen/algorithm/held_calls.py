@@ -61,7 +61,7 @@ class HeldCalls:
                 while (self._gateway is None or self._gateway.is_running()) and await are_at_work():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
         except (TimeoutError, SharpenError) as error:
-            log.debug("the model goes before the agents have ended: %r", error)
+            log.debug("stopping the model before the agents have ended: %r", error)
 
     async def _order(self, name: str, *arguments: Any) -> None:
         if self._gateway is None:

@@ -145,9 +145,9 @@ def why_failed(rollout: Rollout) -> str | None:
     if not isinstance(rollout, AttemptedRollout) or rollout.status != "failed":
         return None
     if rollout.attempt.status == "unresponsive":
-        return f"worker {rollout.attempt.worker_id} was not heard of any more"
+        return f"worker {rollout.attempt.worker_id} stopped responding"
     about = rollout.attempt.metadata or {}
     if "error" not in about:
-        return f"its last attempt ended as {rollout.attempt.status}"
+        return f"its last attempt ended with status {rollout.attempt.status}"
     lines = str(about["error"]).splitlines()
     return f"{about.get('error_type', 'error')}: {lines[0] if lines else ''}"

@@ -39,10 +39,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class AlgorithmSequence(Algorithm[Any]):
-    """Runs its stages in their order, each from the resources that the one before it published last.
+    """Runs several algorithms in order on the same agent.
 
-    Stages share the data sets, the callbacks and the loggers. Iterations count on from stage to stage, and a callback
-    that asks for the end ends the whole. What a stage writes lies in a folder of its own: `1-fewshot`, `2-grpo`.
+    Each stage starts from the resources that the previous one published last. Stages share the data sets, the callbacks
+    and the loggers. Iterations are counted across all stages, and a callback that asks to stop ends the whole sequence.
+    Each stage writes to a separate folder: `1-fewshot`, `2-grpo`.
     """
 
     def __init__(self, stages: Sequence[Spec]) -> None:
@@ -60,14 +61,14 @@ class AlgorithmSequence(Algorithm[Any]):
 
     @property
     def default_loggers(self) -> Sequence[Any]:
-        """Those of all stages, each once."""
+        """The default loggers of all stages, without duplicates."""
         found: list[Any] = []
         for stage in self.stages:
             found += [each for each in stage.default_loggers if each not in found]
         return found
 
     def upper_bound(self, train_size: int | None, val_size: int | None) -> UpperBound:
-        """Those of all stages together."""
+        """Return the sum of the bounds of all stages."""
         return sum((stage.upper_bound(train_size, val_size) for stage in self.stages), UpperBound(0))
 
     # -- the run -------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class AlgorithmSequence(Algorithm[Any]):
             self._warn_of_models_that_end(place)
         while place.stage < len(self.stages):
             if self.should_stop and place.state is None:
-                log.info("a callback has asked for the end: %s does not begin", self._title(place))
+                log.info("a callback asked to stop; skipping %s", self._title(place))
                 return
             await self._run_stage(place, datasets)
             place = await self._end_stage(place)
@@ -94,7 +95,7 @@ class AlgorithmSequence(Algorithm[Any]):
             stage.load_state_dict(place.state)
         if not stage.holds_calls:
             await HeldCalls(self._llm_proxy, is_ours=self.own_gateway_address is not None).let_go()
-        log.info("%s %s", self._title(place), "begins" if place.state is None else "goes on")
+        log.info("%s %s", self._title(place), "started" if place.state is None else "resumed")
         self._running = stage
         try:
             await run_to_end(stage, **datasets)
@@ -104,7 +105,7 @@ class AlgorithmSequence(Algorithm[Any]):
 
     async def _end_stage(self, place: Place) -> Place:
         """The place of the next stage."""
-        log.info("%s has ended", self._title(place))
+        log.info("%s finished", self._title(place))
         handed_on = await HandedOn.latest(self.get_store(), self.own_gateway_address)
         following = Place(place.stage + 1, None, handed_on)
         self._keep(following)
@@ -153,8 +154,8 @@ class AlgorithmSequence(Algorithm[Any]):
         for name, dataset in datasets.items():
             if hasattr(dataset, "__next__"):
                 raise ConfigError(
-                    f"{name} is a {type(dataset).__name__}, which can be read once, but {len(self.stages)} algorithms "
-                    "need it: give a list, or an object whose __iter__ begins anew"
+                    f"{name} is a {type(dataset).__name__}, which can be read only once, but {len(self.stages)} "
+                    "algorithms need it: use a list, or an object whose __iter__ starts from the beginning"
                 )
 
     def _warn_of_models_that_end(self, place: Place) -> None:
@@ -162,7 +163,9 @@ class AlgorithmSequence(Algorithm[Any]):
         for before, after in itertools.pairwise(self.stages[place.stage :]):
             if before.publishes_model and not after.publishes_model:
                 names = title_of(before), title_of(after)
-                log.warning("the model of %s may end with it: %s, which serves none, needs another", *names)
+                log.warning(
+                    "the model of %s may stop when it finishes; %s does not serve a model and needs another one", *names
+                )
 
     def _refuse_unserved(self, resources: NamedResources, place: Place) -> None:
         """A model of ours is behind the gateway only as long as the stage that serves it."""
@@ -172,9 +175,9 @@ class AlgorithmSequence(Algorithm[Any]):
         for name, each in resources.items():
             if isinstance(each, ProxyLLM) and is_below(each, address) and each.model not in served:
                 raise RunError(
-                    f"{self._title(place)} cannot begin: {name} leads to the model {each.model!r}, which an earlier "
-                    "stage served and which ended with it. Put this stage before that one, or have it serve a model "
-                    "of its own (model=...)"
+                    f"{self._title(place)} cannot start: {name} refers to the model {each.model!r}, which an earlier "
+                    "stage served until it finished. Put this stage before that one, or let it serve its own model "
+                    "(model=...)"
                 )
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class AlgorithmSequence(Algorithm[Any]):
             self._save(self._state_of(place))
 
     def state_dict(self) -> State:
-        """Which stage it is, what that began with, and its state."""
+        """Return the current stage, what it started with, and its state."""
         if self._loaded is not None:
             return self._state_of(self._loaded)
         if self._running is None:
@@ -193,14 +196,16 @@ class AlgorithmSequence(Algorithm[Any]):
         return self._state_of(msgspec.structs.replace(self._place, state=self._running.state_dict()))
 
     def load_state_dict(self, state: State) -> None:
-        """Where the next run goes on; within a run, what the stage under way goes back to."""
+        """Set where the next run resumes; during a run, restore the state of the current stage."""
         place = self._place_in(state) if state else None
         if self._running is None:
             self._loaded = place
         elif place is not None and place.stage == self._place.stage:
             self._running.load_state_dict(place.state or {})
         else:
-            log.warning("%s keeps its state: the one to go back to is of another stage", self._title(self._place))
+            log.warning(
+                "%s keeps its state, since the state to restore belongs to another stage", self._title(self._place)
+            )
 
     def _state_of(self, place: Place) -> State:
         handed_on = None if place.handed_on is None else msgspec.structs.asdict(place.handed_on)
@@ -210,15 +215,15 @@ class AlgorithmSequence(Algorithm[Any]):
         if state.get("stages") != self.paths:
             before = ", then ".join(state.get("stages") or ["no sequence"])
             raise ConfigError(
-                f"the state is of {before}, but the sequence is {', then '.join(self.paths)}: a run goes on with the "
-                "algorithms that it began with, in their order"
+                f"the saved state belongs to {before}, but the sequence is {', then '.join(self.paths)}: a run must be "
+                "resumed with the same algorithms in the same order"
             )
         given = state["handed_on"]
         return Place(state["stage"], state["state"], None if given is None else HandedOn(**given))
 
     @property
     def paths(self) -> list[str]:
-        """Which algorithms the stages are, as a checkpoint names them."""
+        """The import paths of the algorithms, as checkpoints record them."""
         return [path_of(stage) for stage in self.stages]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -230,13 +235,15 @@ def build_stages(specs: Sequence[Spec], *, offered: Mapping[str, Any] | None = N
     if isinstance(specs, str) or not isinstance(specs, Sequence):
         raise ComponentError(f"a sequence takes a list of algorithms, not a {type(specs).__name__}")
     if not specs:
-        raise ConfigError("algorithm is an empty list: give at least one algorithm, or leave it out")
+        raise ConfigError("algorithm is an empty list: add at least one algorithm, or leave it out")
     stages: list[Algorithm[Any]] = []
     for number, spec in enumerate(specs):
         name = f"algorithm[{number}]"
         stage = _build_stage(spec, name, offered)
         if any(stage is other for other in stages):
-            raise ConfigError(f"{name} is the same object as an earlier stage: make one {title_of(stage)} for each")
+            raise ConfigError(
+                f"{name} is the same object as an earlier stage: create a separate {title_of(stage)} for each"
+            )
         stages.append(stage)
     return stages
 
@@ -246,7 +253,7 @@ def _build_stage(spec: Spec, name: str, offered: Mapping[str, Any] | None) -> Al
         stage = build_component(spec, expected_type=Algorithm, spec_name=name, optional_defaults=offered)
         if not isinstance(stage, AlgorithmSequence):
             return stage
-    raise ConfigError(f"{name} is a sequence itself: give one list with all the algorithms in their order")
+    raise ConfigError(f"{name} is itself a sequence: use one list with all algorithms in order")
 
 
 def stages_of(algorithm: Algorithm[Any] | None) -> Sequence[Algorithm[Any]]:

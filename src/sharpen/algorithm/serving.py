@@ -108,13 +108,13 @@ def model_name(path: str) -> str:
 def _checked(gateway: Any, feature: str) -> ModelGateway:
     if gateway is None:
         raise ConfigError(
-            f"{feature} needs a gateway between agents and the model: run it with Trainer.fit, or set_llm_proxy"
+            f"{feature} needs a gateway between agents and the model: run it with Trainer.fit, or call set_llm_proxy"
         )
     if not isinstance(getattr(type(gateway), "model_list", None), property) or not hasattr(
         gateway, "update_model_list"
     ):
         raise ConfigError(
-            f"the gateway is a {type(gateway).__name__}, whose models cannot be changed: give the Trainer an LLMProxy"
+            f"the gateway is a {type(gateway).__name__}, whose models cannot be changed: use an LLMProxy instead"
         )
     found: ModelGateway = gateway
     return found

@@ -22,7 +22,7 @@ class TaskOrder:
     def __init__(self, dataset: Dataset[Any], *, batch_size: int, shuffle: bool, seed: int) -> None:
         self._tasks: SizedDataset[Any] = dataset if isinstance(dataset, SizedDataset) else _read(dataset)
         if not len(self._tasks):
-            raise ConfigError("the training set is empty: give at least one task")
+            raise ConfigError("the training set is empty: it needs at least one task")
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ def _read(stream: Any) -> list[Any]:
         tasks.append(task)
         if len(tasks) > LARGEST_STREAM:
             raise ConfigError(
-                f"the data set is an iterable of more than {LARGEST_STREAM:,} tasks, and epochs need all of them: give "
-                "one with a length and an index"
+                f"the data set is an iterable of more than {LARGEST_STREAM:,} tasks, and epochs need all of them: use "
+                "a data set with __len__ and __getitem__"
             )
     return tasks

@@ -195,7 +195,8 @@ async def test_what_stays_lost_is_told_once_and_tried_anew_by_a_later_life(caplo
         with caplog.at_level(logging.WARNING, logger="sharpen"):
             (found,) = await first.evaluate(PROMPTS, VAL[:1])
     assert (found.is_lost, found.reward, found.cost.rollouts) == (True, 0.0, 3)
-    assert found.error == "worker worker-0 was not heard of any more"
+    assert found.error is not None
+    assert "worker-0" in found.error
     told = [message for message in caplog.messages if found.error in message]
     assert len(told) == 3  # two further tries, and the end
     assert found.rollout_id in told[-1]
