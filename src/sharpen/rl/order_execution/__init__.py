@@ -1,4 +1,4 @@
-"""Order execution: split an order over a day. The worked example of `sharpen.rl`.
+"""Order execution: split an order over a day. The example application of `sharpen.rl`.
 
 torch is loaded when `Recurrent`, `PPO` or `DQN` is first used.
 """
@@ -14,11 +14,10 @@ from .interpreter import (
     TwapRelativeActionInterpreter,
 )
 from .market import Market, MarketSettings, generate_market
-from .oracle import oracle_advantage
 from .order import Order, OrderDir, load_orders
 from .policy import AllOne, NonLearnablePolicy
 from .reward import PAPenaltyReward, PPOReward
-from .simulator_simple import SingleAssetOrderExecutionSimple
+from .simulator_simple import SingleAssetOrderExecutionSimple, oracle_advantage
 from .state import SAOEMetrics, SAOEState, price_advantage
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ VOLUME_COLUMNS = ("$volume0", "$volume")
 
 @dataclass(frozen=True, eq=False)
 class Ticks:
-    """Columns of numbers over time; one row is a tick."""
+    """Columns of numbers over time, one row per tick."""
 
     index: Array
     columns: Mapping[str, Array]
@@ -41,11 +41,11 @@ class Ticks:
         return Ticks(self.index[where], {name: column[where] for name, column in self.columns.items()})
 
     def first_of(self, names: Sequence[str]) -> Array:
-        """The first of several columns that is there."""
+        """Return the first of several columns that exists."""
         return self[next((name for name in names if name in self.columns), names[0])]
 
     def stacked(self, names: Sequence[str]) -> Array:
-        """Some columns side by side, as 32-bit numbers."""
+        """Return some columns side by side, as 32-bit floats."""
         return np.stack([self[name] for name in names], axis=1).astype(np.float32)
 
 
@@ -54,7 +54,7 @@ class StockFile:
 
     def __init__(self, ticks: Ticks, path: Path) -> None:
         if len(ticks) == 0 or not bool((np.diff(ticks.index) > np.timedelta64(0)).all()):
-            raise InvalidInputError(f"the ticks in {path} must be there, and in order of time")
+            raise InvalidInputError(f"{path} has no ticks, or its ticks are not in order of time")
         self._ticks, self._path = ticks, path
         days, starts = np.unique(ticks.index.astype("M8[D]"), return_index=True)
         self._days = [day.item() for day in days]
@@ -63,11 +63,11 @@ class StockFile:
     def day(self, date: dt.date) -> Ticks:
         if date not in self._days:
             span = f"it has {len(self._days)} days from {self._days[0]} to {self._days[-1]}"
-            raise InvalidInputError(f"{self._path} has no ticks of {date}: {span}")
+            raise InvalidInputError(f"{self._path} has no ticks for {date}: {span}")
         return self._part(self._days.index(date))
 
     def day_before(self, date: dt.date) -> Ticks | None:
-        """The trading day before a day, if the file has one."""
+        """Return the trading day before a day, if the file has one."""
         number = self._days.index(date)
         return self._part(number - 1) if number > 0 else None
 
@@ -76,12 +76,12 @@ class StockFile:
 
 
 def open_stock(folder: Path, stock_id: str) -> StockFile:
-    """The file of a stock in a folder, read once as long as it does not change."""
+    """Return the file of a stock in a folder; it is read again only when it has changed."""
     for suffix in (".npz", ".csv"):
         path = folder / f"{stock_id}{suffix}"
         if path.is_file():
             return _read(path, path.stat().st_mtime_ns)
-    raise InvalidInputError(f"there is no file {stock_id}.npz or {stock_id}.csv in {folder}")
+    raise InvalidInputError(f"{folder} has no file {stock_id}.npz or {stock_id}.csv")
 
 
 @functools.lru_cache(maxsize=64)
@@ -96,7 +96,7 @@ def _read_npz(path: Path) -> Ticks:
             columns = {name: arrays[name] for name in arrays.files}
             return Ticks(columns.pop("datetime").astype("M8[s]"), columns)
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"{path} is no market data: {error}") from error
+        raise InvalidInputError(f"{path} cannot be read as market data: {error}") from error
 
 
 def _read_csv(path: Path) -> Ticks:
@@ -107,7 +107,7 @@ def _read_csv(path: Path) -> Ticks:
         index = columns.pop("datetime").astype("M8[s]")
         return Ticks(index, {name: column.astype(np.float64) for name, column in columns.items()})
     except (ValueError, KeyError) as error:
-        raise InvalidInputError(f"{path} is no market data: {error}") from error
+        raise InvalidInputError(f"{path} cannot be read as market data: {error}") from error
 
 
 def write_stock(path: Path, ticks: Ticks) -> None:
@@ -143,7 +143,7 @@ class IntradayBacktestData:
 
 @dataclass(frozen=True, eq=False)
 class IntradayProcessedData:
-    """Features of today and of the day before, one row a tick. The first day has zeros for the day before."""
+    """Features of today and of the day before, one row per tick. The first day has zeros for the day before."""
 
     today: Array
     yesterday: Array
@@ -151,7 +151,7 @@ class IntradayProcessedData:
 
 @runtime_checkable
 class ProcessedDataProvider(Protocol):
-    """Gives the features of a stock and day."""
+    """Provides the features of a stock on a day."""
 
     def get_data(self, stock_id: str, date: dt.date, feature_dim: int, time_index: Array) -> IntradayProcessedData: ...
 
@@ -172,11 +172,13 @@ class FileProcessedDataProvider:
 
     def get_data(self, stock_id: str, date: dt.date, feature_dim: int, time_index: Array) -> IntradayProcessedData:
         if feature_dim != len(self.today):
-            raise InvalidInputError(f"{feature_dim} features are wanted, but {len(self.today)} columns are named")
+            raise InvalidInputError(
+                f"feature_dim is {feature_dim}, but feature_columns_today has {len(self.today)} columns"
+            )
         found = _features(open_stock(self.folder, stock_id), date, tuple(self.today), tuple(self.yesterday))
         if len(found.today) != len(time_index):
             raise InvalidInputError(
-                f"the features of {stock_id} on {date} have {len(found.today)} ticks, its prices {len(time_index)}"
+                f"{stock_id} on {date} has features for {len(found.today)} ticks, but prices for {len(time_index)}"
             )
         return found
 

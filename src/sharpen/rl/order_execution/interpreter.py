@@ -1,4 +1,4 @@
-"""Interpreters of order execution: what a policy sees of the day, and what its action means."""
+"""Interpreters of order execution: what a policy observes of the day, and what its action means."""
 
 from typing import Any, TypedDict
 
@@ -31,7 +31,7 @@ class FullHistoryObs(TypedDict):
 
 
 class CurrentStateObs(TypedDict):
-    """Where the order stands."""
+    """The progress of the order."""
 
     acquiring: Any
     cur_step: Any
@@ -48,7 +48,7 @@ def _float32(value: Any) -> Array:
     return np.array(value, dtype=np.float32)
 
 
-def _shared_spaces(max_step: int) -> dict[str, spaces.Space[Any]]:
+def _progress_spaces(max_step: int) -> dict[str, spaces.Space[Any]]:
     return {
         "acquiring": spaces.Discrete(2),
         "cur_step": spaces.Box(0, max_step - 1, shape=(), dtype=np.int32),
@@ -58,8 +58,8 @@ def _shared_spaces(max_step: int) -> dict[str, spaces.Space[Any]]:
     }
 
 
-def _shared(state: SAOEState, max_step: int) -> CurrentStateObs:
-    """After the last step there is one more observation, which counts as one of the last step."""
+def _progress(state: SAOEState, max_step: int) -> CurrentStateObs:
+    """Return the progress of an order. The observation after the last step has the number of the last step."""
     if state.cur_step > max_step:
         raise InvalidInputError(f"the order is at step {state.cur_step}, but max_step is {max_step}")
     return {
@@ -75,7 +75,7 @@ class FullHistoryStateInterpreter(StateInterpreter[SAOEState, FullHistoryObs]):
     """All features of today up to now and of yesterday, and the positions after every step.
 
     `max_step` is an upper bound of the steps, `data_ticks` the ticks of a day, `data_dim` the features of a tick.
-    `processed_data_provider` gives the features: an object or a component spec.
+    `processed_data_provider` provides the features: an object or a component spec.
     """
 
     def __init__(
@@ -85,10 +85,8 @@ class FullHistoryStateInterpreter(StateInterpreter[SAOEState, FullHistoryObs]):
         data_dim: int,
         processed_data_provider: ProcessedDataProvider | dict[str, Any],
     ) -> None:
-        self.max_step, self.data_ticks = (
-            check_int("max_step", max_step, at_least=1),
-            check_int("data_ticks", data_ticks, at_least=1),
-        )
+        self.max_step = check_int("max_step", max_step, at_least=1)
+        self.data_ticks = check_int("data_ticks", data_ticks, at_least=1)
         self.data_dim = check_int("data_dim", data_dim, at_least=1)
         self.processed_data_provider: ProcessedDataProvider = build_component(
             processed_data_provider,
@@ -102,7 +100,7 @@ class FullHistoryStateInterpreter(StateInterpreter[SAOEState, FullHistoryObs]):
                 "data_processed_prev": data,
                 "cur_tick": spaces.Box(0, data_ticks - 1, shape=(), dtype=np.int32),
                 "position_history": spaces.Box(-EPS, np.inf, shape=(max_step,)),
-                **_shared_spaces(max_step),
+                **_progress_spaces(max_step),
             }
         )
 
@@ -129,29 +127,29 @@ class FullHistoryStateInterpreter(StateInterpreter[SAOEState, FullHistoryObs]):
             "data_processed_prev": processed.yesterday,
             "cur_tick": _int32(min(tick, self.data_ticks - 1)),
             "position_history": position_history[: self.max_step],
-            **_shared(state, self.max_step),
+            **_progress(state, self.max_step),
         }
 
 
 class CurrentStepStateInterpreter(StateInterpreter[SAOEState, CurrentStateObs]):
-    """Where the order stands, and nothing of the market."""
+    """The progress of the order, and nothing of the market."""
 
     def __init__(self, max_step: int) -> None:
         self.max_step = check_int("max_step", max_step, at_least=1)
-        self._space = spaces.Dict(_shared_spaces(max_step))
+        self._space = spaces.Dict(_progress_spaces(max_step))
 
     @property
     def observation_space(self) -> spaces.Dict:
         return self._space
 
     def interpret(self, simulator_state: SAOEState) -> CurrentStateObs:
-        return _shared(simulator_state, self.max_step)
+        return _progress(simulator_state, self.max_step)
 
 
 class CategoricalActionInterpreter(ActionInterpreter[SAOEState, int, float]):
     """Action i trades the share `values[i]` of the order; an integer n stands for 0, 1/n, …, 1.
 
-    With `max_step`, everything that is left is traded on the last step.
+    With `max_step`, the last step trades everything that is left.
     """
 
     def __init__(self, values: int | list[float], max_step: int | None = None) -> None:
@@ -173,9 +171,9 @@ class CategoricalActionInterpreter(ActionInterpreter[SAOEState, int, float]):
 
 
 class TwapRelativeActionInterpreter(ActionInterpreter[SAOEState, float, float]):
-    """The action is a multiple of what an even split of the rest would trade: 1 is TWAP.
+    """The action is a multiple of what an even split of the remainder would trade: 1 is TWAP.
 
-    The even split is by ticks. Where all steps are of one length it is the rest divided by the steps that are left.
+    The split is by ticks. If all steps have the same length it is the remainder divided by the number of steps left.
     """
 
     def __init__(self) -> None:

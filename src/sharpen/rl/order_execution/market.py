@@ -2,10 +2,10 @@
 
     python -m sharpen.rl.order_execution.market FOLDER --kind mean_reverting --days 100 --seed 0
 
-Both kinds move by the same amount from tick to tick, and every day begins anew, so days are independent.
+Both kinds move by the same amount from tick to tick, and days are independent.
 
 - `martingale`: the expected next price is the price now. No rule that looks back has an expected advantage.
-- `mean_reverting`: the logarithm of price over level is an AR(1) process around 0, which loses half of a deviation in
+- `mean_reverting`: the logarithm of price over level is an AR(1) process around 0, which halves a deviation in
   `half_life_ticks`. Selling above the level and buying below it pays.
 """
 
@@ -60,12 +60,12 @@ class MarketSettings:
 
     @property
     def memory(self) -> float:
-        """What is left of a deviation after one tick."""
+        """The share of a deviation that is left after one tick."""
         return float(0.5 ** (1.0 / self.half_life_ticks))
 
     @property
     def tick_noise(self) -> float:
-        """The standard deviation of what is new in one tick; the same for both kinds."""
+        """The standard deviation of the noise of one tick; the same for both kinds."""
         return float(self.deviation * np.sqrt(1.0 - self.memory**2))
 
 
@@ -93,7 +93,7 @@ def generate_market(
     seed: int = 0,
     suffix: Literal[".npz", ".csv"] = ".npz",
 ) -> Market:
-    """Write prices, features and one order for each stock and day; the same seed gives the same files."""
+    """Write prices, features and one order per stock and day; the same seed gives the same files."""
     settings = settings or MarketSettings()
     root = Path(folder)
     for name in ("backtest", "feature", "order"):
@@ -140,7 +140,7 @@ def _orders(stock_id: str, settings: MarketSettings, rng: np.random.Generator) -
 
 
 def main() -> None:
-    """The command of this module."""
+    """Run the command of this module."""
     parser = argparse.ArgumentParser(description="Write the data files of a seeded market.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kind", choices=get_args(Kind), default="mean_reverting")

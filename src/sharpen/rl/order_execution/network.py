@@ -10,7 +10,7 @@ _CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Recurrent(nn.Module):
-    """Reads the market and the order's own path each with a recurrent network, and the direction with a small one.
+    """Reads the market and the path of the order with a recurrent network each, and the direction with a small one.
 
     The observations are those of `FullHistoryStateInterpreter`. After "Universal Trading for Order Execution with
     Oracle Policy Distillation"; the direction is an input, so one network both buys and sells.
@@ -46,15 +46,15 @@ class Recurrent(nn.Module):
         return cast(Tensor, self.out(torch.cat(parts, dim=-1)))
 
     def _market(self, obs: dict[str, Any]) -> Tensor:
-        """What the market did up to now; a row of zeros stands before the first tick."""
+        """Return the features of the market up to now; a row of zeros precedes the first tick."""
         tick_B = obs["cur_tick"].long()
-        seen = int(tick_B.max())  # later ticks are zeros: reading them would only take time
+        seen = int(tick_B.max())  # later ticks are zeros, which would only take time
         data_B_T = obs["data_processed"][:, :seen].float()
         padded = torch.cat([data_B_T.new_zeros(len(data_B_T), 1, data_B_T.shape[-1]), data_B_T], dim=1)
         return _at(self.market_rnn(self.market_in(padded))[0], tick_B)
 
     def _path(self, obs: dict[str, Any]) -> Tensor:
-        """How the position went down, as a share of the order, over the share of steps gone."""
+        """Return the features of the position so far, as a share of the order, over the share of steps done."""
         position_B_S = obs["position_history"].float() / obs["target"].float().unsqueeze(-1)
         steps_S = torch.arange(position_B_S.shape[-1], device=position_B_S.device)
         time_B_S = steps_S / obs["num_step"].float().unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Orders: so many shares of one stock, to be bought or sold within one day's window."""
+"""Orders: an amount of one stock, to be bought or sold within a window of one day."""
 
 import csv
 import dataclasses
@@ -14,7 +14,7 @@ COLUMNS = ["instrument", "datetime", "amount", "order_type"]
 
 
 class OrderDir(enum.IntEnum):
-    """Which way an order goes."""
+    """The direction of an order."""
 
     SELL = 0
     BUY = 1
@@ -22,7 +22,7 @@ class OrderDir(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """An order, which is where an episode of order execution begins. A tick at `end_time` is not traded any more."""
+    """An order, the initial state of an episode of order execution. A tick at `end_time` is no longer traded."""
 
     stock_id: str
     amount: float
@@ -39,7 +39,9 @@ class Order:
         if self.direction not in (0, 1):
             raise InvalidInputError(f"the direction of an order is {self.direction!r}: use 0 to sell or 1 to buy")
         if self.start_time >= self.end_time or self.start_time.date() != self.end_time.date():
-            raise InvalidInputError(f"an order runs within one day, but from {self.start_time} to {self.end_time}")
+            raise InvalidInputError(
+                f"an order must start and end on one day, but it runs from {self.start_time} to {self.end_time}"
+            )
 
     @property
     def date(self) -> dt.date:
@@ -51,15 +53,15 @@ def load_orders(
     start_time: dt.time | dt.datetime | None = None,
     end_time: dt.time | dt.datetime | None = None,
 ) -> list[Order]:
-    """The orders of a CSV file, or of all CSV files of a folder; each runs from `start_time` to `end_time` of its day.
+    """Return the orders of a CSV file, or of all CSV files in a folder; each runs from `start_time` to `end_time`.
 
     Of a `datetime` or a pandas `Timestamp` only the time of day counts. The columns are instrument, datetime, amount
-    and order_type (0: sell, 1: buy). Orders of amount 0 are left out.
+    and order_type (0: sell, 1: buy). Orders of amount 0 are skipped.
     """
     path = Path(order_path)
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
-        raise InvalidInputError(f"there are no orders at {path}: give a CSV file, or a folder of CSV files")
+        raise InvalidInputError(f"{path} has no orders: pass a CSV file, or a folder of CSV files")
     opening, closing = _time_of_day(start_time, dt.time(0, 0)), _time_of_day(end_time, dt.time(23, 59, 59))
     return [order for file in files for order in _orders_in(file, opening, closing)]
 
@@ -88,7 +90,7 @@ def _orders_in(file: Path, opening: dt.time, closing: dt.time) -> Iterable[Order
 
 
 def save_orders(path: Path, orders: Iterable[Order]) -> None:
-    """Write orders so that `load_orders` reads them; the window within the day is not part of the file."""
+    """Write orders for `load_orders`; the window within the day is not saved."""
     with path.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)
         writer.writerow(COLUMNS)

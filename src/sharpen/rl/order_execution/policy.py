@@ -1,4 +1,4 @@
-"""Policies of order execution. `PPO` (with Qlib's defaults) and `DQN` are here as well, for code that expects them."""
+"""Policies of order execution. `PPO` (with Qlib's defaults) and `DQN` can be imported from here, as in Qlib."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class NonLearnablePolicy:
 
 
 class AllOne(NonLearnablePolicy):
-    """Always acts with the same value; with `TwapRelativeActionInterpreter` 1 is TWAP."""
+    """Always returns the same action; with `TwapRelativeActionInterpreter` 1 is TWAP."""
 
     def __init__(
         self, obs_space: spaces.Space[Any], action_space: spaces.Space[Any], fill_value: float | int = 1.0

@@ -11,10 +11,10 @@ from .state import SAOEState
 
 
 class PAPenaltyReward(Reward[SAOEState]):
-    """Price advantage, less a penalty for trading much in little time.
+    """Price advantage, minus a penalty for trading much in a short time.
 
     For each step: advantage times the share traded, minus `penalty` times the sum of the squared shares of its ticks,
-    all times `scale`. The share is what was traded, so that what is left over for the last tick counts as well.
+    all times `scale`. The share is what was traded, so what is left for the last tick counts as well.
     """
 
     def __init__(self, penalty: float = 100.0, scale: float = 1.0) -> None:
@@ -28,7 +28,7 @@ class PAPenaltyReward(Reward[SAOEState]):
         advantage = float(steps["pa"][-1] * steps["deal_amount"][-1] / whole)
         penalty = -self.penalty * float((share_T**2).sum())
         if not math.isfinite(advantage + penalty):
-            raise InvalidInputError(f"the reward of {state.order} at {state.cur_time} is not finite: see its prices")
+            raise InvalidInputError(f"the reward of {state.order} at {state.cur_time} is not finite: check its prices")
         self.log("reward/pa", advantage)
         self.log("reward/penalty", penalty)
         return (advantage + penalty) * self.scale
@@ -43,7 +43,10 @@ class PPOReward(Reward[SAOEState]):
 
     def __init__(self, max_step: int, start_time_index: int = 0, end_time_index: int = 239) -> None:
         if max_step < 1 or not 0 <= start_time_index <= end_time_index:
-            raise ConfigError(f"no step or tick is left with {max_step}, {start_time_index}, {end_time_index}")
+            raise ConfigError(
+                f"max_step is {max_step} and the ticks are {start_time_index} to {end_time_index}: "
+                "use max_step >= 1 and 0 <= start_time_index <= end_time_index"
+            )
         self.max_step = max_step
         self.start_time_index, self.end_time_index = start_time_index, end_time_index
 

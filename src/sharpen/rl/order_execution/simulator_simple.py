@@ -1,7 +1,8 @@
-"""`SingleAssetOrderExecutionSimple`: one order through one day, at the prices of a file."""
+"""`SingleAssetOrderExecutionSimple`: one order during one day, at the prices of a file."""
 
 import datetime as dt
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from ...loggers import LogLevel
 from ..simulator import Simulator
 from ..trees import Array
 from .data import IntradayBacktestData, open_stock
-from .order import Order
+from .order import Order, OrderDir
 from .state import NUMBERS, History, SAOEMetrics, SAOEState, price_advantage, with_order
+
+__all__ = ["SingleAssetOrderExecutionSimple"]  # what this path has in Qlib
 
 EPS = 1e-6
 
@@ -22,8 +25,8 @@ EPS = 1e-6
 class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
     """Trades an order in steps of `ticks_per_step` ticks.
 
-    The amount of a step is spread evenly over its ticks, bounded by `vol_threshold` times the market's volume. In the
-    last step everything that is left is traded, as far as that bound allows. Steps begin at multiples of
+    The amount of a step is spread evenly over its ticks, limited to `vol_threshold` times the market's volume. The
+    last step trades everything that is left, as far as that limit allows. Steps begin at multiples of
     `ticks_per_step` of the day, so a window that begins in between has a short first step.
 
     `data_granularity` is the number of ticks between two rows of the file, `ticks_per_step` counts ticks.
@@ -52,7 +55,7 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
         self.ticks_index = self.backtest_data.get_time_index()
         self._start, self._stop = np.searchsorted(self.ticks_index, _times(order)).tolist()
         if self._start >= self._stop:
-            raise InvalidInputError(f"no tick of {order.stock_id} is between {order.start_time} and {order.end_time}")
+            raise InvalidInputError(f"{order.stock_id} has no tick between {order.start_time} and {order.end_time}")
         self.ticks_for_order = self.ticks_index[self._start : self._stop]
         self._price = np.asarray(self.backtest_data.get_deal_price(), np.float64)
         self._volume = np.asarray(self.backtest_data.get_volume(), np.float64)
@@ -68,12 +71,12 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
     def _load(self, data_dir: Path, columns: list[str]) -> IntradayBacktestData:
         ticks = open_stock(data_dir / "backtest", self.order.stock_id).day(self.order.date)
         for name in columns:
-            _ = ticks[name]  # says which column is missing
+            _ = ticks[name]  # raises an error that names a missing column
         return IntradayBacktestData(ticks)
 
     @property
     def cur_time(self) -> dt.datetime:
-        """When the next step begins."""
+        """The time at which the next step begins."""
         if self._tick >= self._stop:
             return self.order.end_time
         time: dt.datetime = self.ticks_index[self._tick].astype("M8[s]").item()
@@ -110,7 +113,7 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
     def step(self, amount: float) -> None:
         """Trade `amount` in this step, or as much of it as the market's volume allows."""
         if self.done():
-            raise InvalidInputError(f"the order for {self.order.stock_id} on {self.order.date} is done")
+            raise InvalidInputError(f"the order for {self.order.stock_id} on {self.order.date} is already done")
         amount, end = float(amount), self._next_tick()
         ticks = slice(self._tick, end)
         deal_T = self._split(amount, ticks)
@@ -127,17 +130,17 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
             self._finish()
 
     def _next_tick(self) -> int:
-        """Where this step ends."""
+        """Return the tick after the last one of this step."""
         after: int = (self._tick // self.ticks_per_step + 1) * self.ticks_per_step
         return min(after, int(self._stop))
 
     def _split(self, amount: float, ticks: slice) -> Array:
         count = ticks.stop - ticks.start
-        most_T = np.inf if self.vol_threshold is None else self.vol_threshold * self._volume[ticks]
-        deal_T = np.minimum(np.full(count, amount / count), most_T)
-        if ticks.stop >= self._stop:  # whatever is left is traded at the last tick
+        limit_T = np.inf if self.vol_threshold is None else self.vol_threshold * self._volume[ticks]
+        deal_T = np.minimum(np.full(count, amount / count), limit_T)
+        if ticks.stop >= self._stop:  # the last tick trades whatever is left
             deal_T[-1] += self.position - deal_T.sum()
-            deal_T = np.minimum(deal_T, most_T)
+            deal_T = np.minimum(deal_T, limit_T)
         return deal_T
 
     def _record_ticks(self, deal_T: Array, ticks: slice) -> None:
@@ -159,7 +162,7 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
             column[where] = values[name]
 
     def _summary(self, amount: float, deal_T: Array, ticks: slice) -> dict[str, float]:
-        """The numbers of a period; `amount` is what was wanted."""
+        """Return the metrics of a period; `amount` is what the policy asked for."""
         price_T, dealt = self._price[ticks], float(deal_T.sum())
         value = float((price_T * deal_T).sum())
         trade_price = value / dealt if dealt > EPS * self.order.amount else 0.0
@@ -177,7 +180,7 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
         }
 
     def _finish(self) -> None:
-        """The metrics of the whole order, also for whoever logs."""
+        """Compute and log the metrics of the whole order."""
         wanted = float(self._steps["amount"][: self.cur_step].sum())
         dealt_T = self._exec["deal_amount"][: self._tick - self._start]
         numbers: Any = self._summary(wanted, dealt_T, slice(self._start, self._tick))
@@ -196,3 +199,18 @@ class SingleAssetOrderExecutionSimple(Simulator[Order, SAOEState, float]):
 
 def _times(order: Order) -> Array:
     return np.array([order.start_time.replace(tzinfo=None), order.end_time.replace(tzinfo=None)], dtype="M8[us]")
+
+
+def oracle_advantage(simulator: SingleAssetOrderExecutionSimple) -> float:
+    """Return the largest price advantage that any sequence of amounts can reach in a new simulator, in basis points.
+
+    It is what somebody who knows the whole day could get. Within a step amounts are spread evenly, and what is left
+    over is traded at the last tick, so the best price is the average of the best step, or that of the last tick. A
+    limit on volume can only make it worse.
+    """
+    start, stop, size = simulator._start, simulator._stop, simulator.ticks_per_step
+    cuts = [start, *range((start // size + 1) * size, stop, size), stop]
+    price_T = simulator._price
+    prices = [float(price_T[a:b].mean()) for a, b in pairwise(cuts)] + [float(price_T[stop - 1])]
+    best = np.max(prices) if simulator.order.direction == OrderDir.SELL else np.min(prices)
+    return float(price_advantage(best, simulator.twap_price, simulator.order.direction))

@@ -21,17 +21,17 @@ class SAOEMetrics(TypedDict):
     direction: int
     """0: sell, 1: buy."""
     market_volume: float
-    """What the whole market traded."""
+    """The volume that the whole market traded."""
     market_price: float
     """The average price of the period."""
     amount: float
     """What the policy wanted to trade."""
     inner_amount: float
-    """What was attempted, which on the last step may be more."""
+    """What was attempted, which may be more on the last step."""
     deal_amount: float
     """What was traded."""
     trade_price: float
-    """The average price of what was traded; 0 where nothing was."""
+    """The average price of what was traded; 0 if nothing was."""
     trade_value: float
     """Price times amount of what was traded."""
     position: float
@@ -46,7 +46,7 @@ NUMBERS = tuple(name for name in SAOEMetrics.__annotations__ if name not in ("st
 
 
 def with_order(order: Order, start: Any, numbers: Mapping[str, float]) -> SAOEMetrics:
-    """The numbers of a period, with what they are about."""
+    """Return the metrics of a period with its order and its start."""
     about: Any = {"stock_id": order.stock_id, "datetime": start, "direction": int(order.direction)}
     about.update(numbers)
     return cast(SAOEMetrics, about)
@@ -73,7 +73,7 @@ class History:
         return with_order(self._order, self.index[number], numbers)
 
     def to_pandas(self) -> Any:
-        """The same as a `DataFrame` of pandas, which must be installed."""
+        """Return a pandas `DataFrame`; pandas must be installed."""
         pandas = import_module("pandas")
         fixed = {"stock_id": self._order.stock_id, "direction": int(self._order.direction)}
         return pandas.DataFrame({**fixed, **self._columns}, index=pandas.Index(self.index, name="datetime"))
@@ -103,7 +103,7 @@ class SAOEState(NamedTuple):
 
 
 def price_advantage(exec_price: Any, baseline_price: float, direction: OrderDir | int) -> Any:
-    """How much better than the baseline a price is, in basis points; 0 where there is no price."""
+    """Return how much better than the baseline a price is, in basis points; 0 if there is no price."""
     if baseline_price == 0:
         return np.zeros_like(exec_price)[()]
     gain = exec_price / baseline_price - 1.0
