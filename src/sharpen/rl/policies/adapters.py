@@ -17,8 +17,7 @@ from ...checks import check_names
 from ...errors import ConfigError
 from ..policy import Actions, EpisodeBatch
 from ..trees import Array, rows
-from .actions import sample_categorical
-from .networks import as_tensors
+from .networks import as_tensors, sample_categorical
 from .updates import (
     LEARN_OPTIONS,
     limit_threads,

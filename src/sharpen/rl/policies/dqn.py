@@ -21,7 +21,6 @@ from ...checks import check_names
 from ...errors import ConfigError
 from ..policy import Actions, EpisodeBatch
 from ..trees import Array
-from .actions import load_rng_state, new_rng, rng_state
 from .networks import Head, NumpyMLP, as_tensors, load_weights
 from .replay import ReplayBuffer, Transitions, transitions
 from .updates import (
@@ -30,7 +29,10 @@ from .updates import (
     gradient_step,
     limit_threads,
     load_optimiser_state,
+    load_rng_state,
+    new_rng,
     optimiser_state,
+    rng_state,
     weights_state,
 )
 

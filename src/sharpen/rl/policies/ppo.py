@@ -24,8 +24,7 @@ from ...checks import check_ints, check_names
 from ...errors import ConfigError
 from ..policy import Actions, EpisodeBatch
 from ..trees import Array, rows
-from .actions import ActionBox, load_rng_state, new_rng, rng_state, sample_categorical
-from .networks import Head, NumpyMLP, as_tensors, load_weights
+from .networks import ActionBox, Head, NumpyMLP, as_tensors, load_weights, sample_categorical
 from .updates import (
     LEARN_OPTIONS,
     MakeScheduler,
@@ -33,8 +32,11 @@ from .updates import (
     gradient_step,
     limit_threads,
     load_optimiser_state,
+    load_rng_state,
     load_scheduler_state,
+    new_rng,
     optimiser_state,
+    rng_state,
     scheduler_state,
     weights_state,
 )

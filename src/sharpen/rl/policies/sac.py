@@ -25,8 +25,7 @@ from ...checks import check_names
 from ...errors import ConfigError
 from ..policy import Actions, EpisodeBatch
 from ..trees import Array, row_count
-from .actions import ActionBox, load_rng_state, new_rng, rng_state
-from .networks import Head, NumpyMLP, Observation, as_tensors, flat_size, flatten, load_weights
+from .networks import ActionBox, Head, NumpyMLP, Observation, as_tensors, flat_size, flatten, load_weights
 from .replay import ReplayBuffer, Transitions, transitions
 from .updates import (
     LEARN_OPTIONS,
@@ -34,7 +33,10 @@ from .updates import (
     gradient_step,
     limit_threads,
     load_optimiser_state,
+    load_rng_state,
+    new_rng,
     optimiser_state,
+    rng_state,
     weights_state,
 )
 

@@ -1,4 +1,4 @@
-"""What every policy needs for an update: a gradient step, a check of its losses, and state as plain trees."""
+"""What policies share for an update: gradient steps, a check of the losses, generators, and state as plain trees."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -80,6 +80,21 @@ def load_scheduler_state(scheduler: LRScheduler | None, state: dict[str, Any]) -
     """Restore what `scheduler_state` returned."""
     if scheduler is not None and state:
         scheduler.load_state_dict(state)
+
+
+def new_rng(seed: int | None) -> np.random.Generator:
+    """Return a generator with this seed, or one drawn from torch, so that `torch.manual_seed` fixes a whole run."""
+    return np.random.default_rng(int(torch.randint(2**62, ()).item()) if seed is None else seed)
+
+
+def rng_state(rng: np.random.Generator) -> dict[str, Any]:
+    """Return the state of a generator as a plain tree."""
+    return dict(rng.bit_generator.state)
+
+
+def load_rng_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned."""
+    rng.bit_generator.state = state
 
 
 # -- losses that are not finite ----------------------------------------------------------------------
