@@ -1,4 +1,4 @@
-"""Auxiliary information: what travels beside the observation and is not for the policy."""
+"""Auxiliary information about states, which is returned beside the observation and not seen by the policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AuxiliaryInfoCollector(abc.ABC, Generic[StateType, AuxInfoType]):
 
     @abc.abstractmethod
     def collect(self, simulator_state: StateType) -> AuxInfoType:
-        """The information about a state."""
+        """Return the information about a state."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "env"}

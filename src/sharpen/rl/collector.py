@@ -1,7 +1,7 @@
-"""`Collector`: plays episodes with a policy and keeps them, in the order of their numbers.
+"""`Collector`: plays episodes with a policy and returns them in the order of their numbers.
 
-Each round the policy acts on all running episodes at once. Steps are kept as they come, one row of slots per round;
-at the end the rows are gathered episode by episode, so nothing depends on who finished first.
+Each round the policy acts on all running episodes at once. Steps are stored as they come, one row of slots per round;
+at the end they are gathered episode by episode, so the result does not depend on which episode finished first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,16 +16,16 @@ from .policy import Actions, Actor, EpisodeBatch
 from .seed import EpisodeNoise
 from .trees import Array, Tree, concatenate, leaves, map_tree, rows
 
-ROWS = 64  # rounds that a buffer holds at first, at least
+ROWS = 64  # the minimum number of rounds that a new buffer holds
 
 
 class _Round(NamedTuple):
-    """What one round did."""
+    """The outcome of one round."""
 
     steps: int
     ended: int
     running: Array
-    """The environments whose episode goes on."""
+    """The environments whose episode continues."""
 
 
 class Collector:
@@ -36,7 +36,7 @@ class Collector:
         self._buffer_rounds = max(ROWS, buffer_size // len(env))
 
     def collect(self, n_episode: int | None = None, *, deterministic: bool = False) -> EpisodeBatch:
-        """Play exactly `n_episode` episodes (or all that there are), and return them."""
+        """Play exactly `n_episode` episodes, or all there are, and return them."""
         buffer = _Buffer(len(self.env), self._buffer_rounds)
         for _ in self._rounds(n_episode, deterministic, buffer):
             pass
@@ -65,11 +65,11 @@ class Collector:
             yield buffer.episodes()
 
     def play(self, n_episode: int | None = None, *, deterministic: bool = True) -> int:
-        """Play them without keeping anything but what the loggers hear; the number of episodes."""
+        """Play episodes for the loggers only, and return their number."""
         return sum(played.ended for played in self._rounds(n_episode, deterministic, None))
 
     def _rounds(self, n_episode: int | None, deterministic: bool, buffer: "_Buffer | None") -> Iterator[_Round]:
-        """Play round after round to the end of the collection."""
+        """Play rounds until the collection ends, and yield the outcome of each."""
         env, policy = self.env, self.policy
         env.open_collection(each_step=False, limit=n_episode)
         noise = EpisodeNoise(env.entropy, len(env))
@@ -79,44 +79,44 @@ class Collector:
             reward_N, terminated_N, truncated_N = env.round(ids, action_N)
             if len(ids):
                 done_N = terminated_N | truncated_N
-                goes_on = ids[~done_N]
+                continuing = ids[~done_N]
                 was_running[:] = False
-                was_running[goes_on] = True
+                was_running[continuing] = True
                 if buffer is not None:
                     buffer.put_result(ids, reward_N, terminated_N, truncated_N)
                     buffer.put_ends(ids[done_N], env)
-                yield _Round(len(ids), int(np.count_nonzero(done_N)), goes_on)
+                yield _Round(len(ids), int(np.count_nonzero(done_N)), continuing)
             ids = env.running()
             if not len(ids):
                 if env.is_over:
                     break
-                continue  # all episodes ended together: the next round only begins others
+                continue  # all episodes ended together: the next round only begins new ones
             begun = ids[~was_running[ids]]
             if len(begun):
                 noise.begin(begun, env.k_N[begun])
             obs_N = rows(env.obs, ids)
             actions = policy.act(obs_N, rng=noise.select(ids), deterministic=deterministic)
-            action_N = _one_for_each(actions, len(ids), policy)
+            action_N = _checked_actions(actions, len(ids), policy)
             if buffer is not None:
                 buffer.put_step(ids, begun, obs_N, action_N, actions.extras)
         env.close_collection()
 
 
-def _one_for_each(actions: Any, count: int, policy: Actor) -> Tree:
-    """The actions; NumPy would spread a single one over all episodes without a word."""
+def _checked_actions(actions: Any, count: int, policy: Actor) -> Tree:
+    """Return the actions after a check: NumPy would silently broadcast a single one over all episodes."""
     name = f"{type(policy).__name__}.act"
     if not isinstance(actions, Actions):
-        raise InvalidInputError(f"{name} gave {type(actions).__name__}: return Actions(action_N)")
+        raise InvalidInputError(f"{name} returned {type(actions).__name__}; return Actions(action_N) instead")
     for leaf in leaves(actions.action_N):
         if np.shape(leaf)[:1] != (count,):
             raise InvalidInputError(
-                f"{name} gave actions of the shape {np.shape(leaf)} for {count} observations: give one for each"
+                f"{name} returned actions of shape {np.shape(leaf)} for {count} observations; return one for each"
             )
     return actions.action_N
 
 
 class _Buffer:
-    """Steps of all slots: arrays of (round, slot, …), which grow when they are full."""
+    """The steps of all slots, as arrays of (round, slot, …) that grow when they are full."""
 
     def __init__(self, n: int, rounds: int) -> None:
         self._n, self._rounds, self._t = n, rounds, -1
@@ -126,7 +126,7 @@ class _Buffer:
         self._last_obs: list[Tree] = []
 
     def put_step(self, ids: Array, begun: Array, obs_N: Tree, action_N: Tree, extras: Mapping[str, Array]) -> None:
-        """What the policy saw and chose in this round."""
+        """Store what the policy saw and chose in this round."""
         self._t += 1
         if self._t == self._rounds:
             self._grow()
@@ -137,24 +137,24 @@ class _Buffer:
             self._put(f"extra:{name}", ids, values_N)
 
     def put_result(self, ids: Array, reward_N: Array, terminated_N: Array, truncated_N: Array) -> None:
-        """What came of it."""
+        """Store the results of this round."""
         self._put("reward", ids, reward_N)
         self._put("terminated", ids, terminated_N)
         self._put("truncated", ids, truncated_N)
 
     def put_ends(self, slots: Array, env: FiniteVectorEnv) -> None:
-        """These slots have ended their episodes."""
+        """Store the ends of the episodes in these slots."""
         if len(slots):
             self._ends.append((env.k_N[slots], slots, self._start_N[slots], self._t + 1))
             self._last_obs.append(rows(env.obs, slots))
 
     def cut(self, slots: Array, env: FiniteVectorEnv) -> None:
-        """End the episodes that these slots are playing here, as truncated."""
+        """End the running episodes of these slots here, as truncated."""
         self._store["truncated"][self._t, slots] = True
         self.put_ends(slots, env)
 
     def clear(self) -> None:
-        """Begin the next part; episodes that go on begin in its first round."""
+        """Start the next part; episodes that continue begin in its first round."""
         self._t = -1
         self._start_N[:] = 0
         self._ends, self._last_obs = [], []
@@ -182,17 +182,17 @@ class _Buffer:
         self._rounds *= 2
 
     def episodes(self) -> EpisodeBatch:
-        """The finished episodes in the order of k."""
+        """Return the finished episodes in the order of k."""
         if not self._ends:
-            raise InvalidInputError("no episode was played: are there initial states?")
+            raise InvalidInputError("no episode was played: check that there are initial states")
         k_E = np.concatenate([each[0] for each in self._ends])
         order = np.argsort(k_E, kind="stable")
         slot_E = np.concatenate([each[1] for each in self._ends])[order]
         start_E = np.concatenate([each[2] for each in self._ends])[order]
         stop_E = np.concatenate([np.full(len(each[1]), each[3]) for each in self._ends])[order]
         lengths_E = stop_E - start_E
-        place_T = self._places(slot_E, start_E, lengths_E)
-        found = {name: self._gather(tree, place_T) for name, tree in self._store.items()}
+        index_T = self._indices(slot_E, start_E, lengths_E)
+        found = {name: self._gather(tree, index_T) for name, tree in self._store.items()}
         extras = {name.partition(":")[2]: array for name, array in found.items() if name.startswith("extra:")}
         return EpisodeBatch(
             obs_T=found["obs"],
@@ -205,12 +205,12 @@ class _Buffer:
             extras=extras,
         )
 
-    def _places(self, slot_E: Array, start_E: Array, lengths_E: Array) -> Array:
-        """Where each step of each episode lies in the arrays, when rounds and slots are one axis."""
+    def _indices(self, slot_E: Array, start_E: Array, lengths_E: Array) -> Array:
+        """Return the index of each step of each episode, with rounds and slots as one axis."""
         ends_E = np.cumsum(lengths_E)
         within_T = np.arange(ends_E[-1]) - np.repeat(ends_E - lengths_E, lengths_E)
-        place_T: Array = (np.repeat(start_E, lengths_E) + within_T) * self._n + np.repeat(slot_E, lengths_E)
-        return place_T
+        index_T: Array = (np.repeat(start_E, lengths_E) + within_T) * self._n + np.repeat(slot_E, lengths_E)
+        return index_T
 
-    def _gather(self, tree: Tree, place_T: Array) -> Tree:
-        return map_tree(lambda array: array.reshape(-1, *array.shape[2:])[place_T], tree)
+    def _gather(self, tree: Tree, index_T: Array) -> Tree:
+        return map_tree(lambda array: array.reshape(-1, *array.shape[2:])[index_T], tree)

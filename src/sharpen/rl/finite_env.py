@@ -1,8 +1,9 @@
 """Finite vector environments: many episodes side by side, each initial state exactly once.
 
-All kinds play the same schedule: in one *round* every running episode makes one step, and every idle environment
-begins its next episode. So what a policy sees together does not depend on the kind, nor on who was faster. When the
-seeds have run out an environment is *retired*; that is a flag, and no observation has a special meaning.
+All kinds follow the same schedule: in one *round* every running episode makes one step, and every idle environment
+begins its next episode. What a policy sees together therefore does not depend on the kind, nor on which worker was
+faster. When the seeds have run out an environment is *retired*; that is a flag, and no observation has a special
+meaning.
 """
 
 import abc
@@ -16,7 +17,6 @@ import numpy as np
 
 from ..checks import check_choice, check_int
 from ..errors import ConfigError, GymSpaceValidationError, InvalidInputError
-from ..loggers import LogLevel
 from .env_set import PERIODIC, EnvSet, Note, Rows, Settings
 from .env_wrapper import EnvWrapper, SeedsExhausted
 from .logging import LogWriter
@@ -28,10 +28,10 @@ EnvFactory: TypeAlias = Callable[[], gym.Env[Any, Any]]
 
 
 class FiniteVectorEnv(abc.ABC):
-    """What all kinds share.
+    """The base of all kinds.
 
-    `with venv.collector_guard():` opens a collection, tells the loggers and ends it when all environments are retired.
-    Inside it, `reset` and `step` work on all environments or on those in `id`; a retired one answers with zeros.
+    `with venv.collector_guard():` opens a collection, calls the loggers and ends it when all environments are retired.
+    Inside it, `reset` and `step` work on all environments or on those in `id`; a retired one returns zeros.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class FiniteVectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
-        """Begin episodes, and step those in `ids` with the actions in the rows; results are in the rows."""
+        """Begin episodes, and step those in `ids` with the actions in the rows; results are written to the rows."""
 
     @abc.abstractmethod
     def _open(self, settings: Settings) -> None:
-        """Tell the environments how this collection is logged."""
+        """Start a collection in the environments, with these settings."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End: afterwards no process and no shared memory is left."""
+        """Close the environments and end their processes."""
 
     def __enter__(self) -> "FiniteVectorEnv":
         return self
@@ -88,7 +88,7 @@ class FiniteVectorEnv(abc.ABC):
 
     @property
     def entropy(self) -> tuple[int, ...]:
-        """Where the random numbers of this collection's episodes come from, together with their number."""
+        """What the random numbers of this collection's episodes are derived from, together with their numbers."""
         return self._seeds.entropy
 
     @property
@@ -107,27 +107,27 @@ class FiniteVectorEnv(abc.ABC):
 
     @contextmanager
     def collector_guard(self) -> Iterator["FiniteVectorEnv"]:
-        """One collection: loggers hear of its beginning and its end, and running out of seeds ends it silently."""
+        """Open a collection and close it at the end of the block, also when the seeds run out."""
         self.open_collection(each_step=True)
         with suppress(SeedsExhausted):
             yield self
         self.close_collection()
 
     def open_collection(self, *, each_step: bool, limit: int | None = None) -> None:
-        """Begin a collection of at most `limit` episodes; infos of each step are asked for by `each_step`."""
+        """Begin a collection of at most `limit` episodes; `each_step` requests the infos of every step."""
         self._seeds.limit_to(limit)
         self._alive[:] = True
         self._is_running[:] = False
         self.episode_returns = {}
-        least = min((int(each.loglevel) for each in self.loggers), default=PERIODIC)
+        lowest = min((int(each.loglevel) for each in self.loggers), default=PERIODIC)
         every = each_step or any(each.wants_steps for each in self.loggers)
-        self._settings = Settings(least, every)
+        self._settings = Settings(lowest, every)
         self._open(self._settings)
         for logger in self.loggers:
             logger.on_env_all_ready()
 
     def stop_beginning(self) -> None:
-        """Begin no other episode in this collection; those that are running are played to their ends."""
+        """Begin no further episode in this collection; running ones are played to their ends."""
         self._seeds.limit_to(self._seeds.drawn)
 
     def close_collection(self) -> None:
@@ -144,18 +144,18 @@ class FiniteVectorEnv(abc.ABC):
     def round(self, ids: Array, action_N: Tree) -> tuple[Array, Array, Array]:
         """Step the episodes in `ids`, and begin one in each idle environment.
 
-        Returns rewards, terminated and truncated of `ids`. Afterwards `running()` has a new observation.
+        Return rewards, terminated and truncated of `ids`. Afterwards `running()` has new observations.
         """
         begins = self._draw((self._alive & ~self._is_running).nonzero()[0].tolist())
         if len(ids):
             self._put_actions(ids, action_N)
         notes = self._exchange(begins, ids)
-        self._after(begins, ids, notes)
+        self._finish_round(begins, ids, notes)
         found = self._rows
         return found.reward[ids], found.terminated[ids], found.truncated[ids]
 
     def running(self) -> Array:
-        """The environments that wait for an action."""
+        """Return the environments that wait for an action."""
         return self._is_running.nonzero()[0]
 
     def _draw(self, slots: Iterable[int]) -> list[Begin]:
@@ -176,12 +176,12 @@ class FiniteVectorEnv(abc.ABC):
         def put(place: Array, action: Any) -> None:
             action = np.asarray(action)
             if action.dtype != place.dtype and not np.can_cast(action.dtype, place.dtype, "same_kind"):
-                words = f"actions are {action.dtype}, but the action space has {place.dtype}"
-                raise GymSpaceValidationError(words, self.action_space, action)
+                message = f"actions are {action.dtype}, but the action space has {place.dtype}"
+                raise GymSpaceValidationError(message, self.action_space, action)
             if action.shape != (count, *place.shape[1:]) and place.dtype != object:
                 needed = (count, *place.shape[1:])
-                words = f"the shape of the actions is {action.shape}, but one action for each of {count} needs {needed}"
-                raise GymSpaceValidationError(words, self.action_space, action)
+                message = f"actions have shape {action.shape}, but one action for each of {count} needs {needed}"
+                raise GymSpaceValidationError(message, self.action_space, action)
             place[ids] = action
 
         if isinstance(self._rows.action, np.ndarray):
@@ -189,8 +189,8 @@ class FiniteVectorEnv(abc.ABC):
         else:
             map_tree(put, self._rows.action, action_N)
 
-    def _after(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
-        """Keep the books of a round, and tell the loggers."""
+    def _finish_round(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+        """Update the state after a round, and call the loggers."""
         for begin in begins:
             self._episodes[begin.slot], self._is_running[begin.slot], self.k_N[begin.slot] = begin, True, begin.k
         if self._settings.each_step:
@@ -199,14 +199,14 @@ class FiniteVectorEnv(abc.ABC):
             if note.exhausted:
                 self._alive[note.slot] = self._is_running[note.slot] = False
         if self.loggers:
-            self._tell_loggers(begins, ids, notes)
+            self._call_loggers(begins, ids, notes)
         for note in notes:
             if note.rewards is not None:
                 self._is_running[note.slot] = False
                 self.episode_returns[int(self.k_N[note.slot])] = math.fsum(note.rewards)
 
     def _take_infos(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
-        """What environments said that are elsewhere; of those that had no news it is known what they said."""
+        """Store the infos of environments; for those that reported nothing the content is known."""
         for begin in begins:
             self._infos[begin.slot] = {"log": {}, "aux_info": {}}
         for i, reward in zip(ids.tolist(), self._rows.reward[ids].tolist(), strict=True):
@@ -216,16 +216,16 @@ class FiniteVectorEnv(abc.ABC):
             if note.info is not None:
                 self._infos[note.slot] = note.info
 
-    def _tell_loggers(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
+    def _call_loggers(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
         for logger in self.loggers:
             if logger.wants_steps:
-                self._tell_steps(logger, begins, ids)
+                self._call_with_steps(logger, begins, ids)
                 continue
             for note in notes:
                 if note.rewards is not None:
                     logger.on_env_episode(note.slot, note.rewards, note.logs)
 
-    def _tell_steps(self, logger: LogWriter, begins: Sequence[Begin], ids: Array) -> None:
+    def _call_with_steps(self, logger: LogWriter, begins: Sequence[Begin], ids: Array) -> None:
         found = self._rows
         for begin in begins:
             if self._is_running[begin.slot]:
@@ -234,14 +234,14 @@ class FiniteVectorEnv(abc.ABC):
             done = bool(found.terminated[i] or found.truncated[i])
             logger.on_env_step(i, rows(found.obs, i), float(found.reward[i]), done, self._infos[i])
 
-    # -- the face that people know -------------------------------------------------------------------
+    # -- the interface of Qlib -----------------------------------------------------------------------
 
     def reset(self, id: int | Sequence[int] | Array | None = None) -> tuple[Tree, list[Any]]:
-        """Begin the next episode in these environments; raises `SeedsExhausted` when all are retired."""
+        """Begin the next episode in these environments; raise `SeedsExhausted` when all are retired."""
         ids = self._ids(id)
         begins = self._draw(slot for slot in ids.tolist() if self._alive[slot])
         notes = self._exchange(begins, self._all[:0]) if begins else []
-        self._after(begins, self._all[:0], notes)
+        self._finish_round(begins, self._all[:0], notes)
         if not self._alive.any():
             raise SeedsExhausted("every initial state has been used")
         self._clear_retired()
@@ -250,7 +250,7 @@ class FiniteVectorEnv(abc.ABC):
     def step(
         self, action: Any, id: int | Sequence[int] | Array | None = None
     ) -> tuple[Tree, Array, Array, Array, list[Any]]:
-        """Step these environments: observations, rewards, terminated, truncated, infos."""
+        """Step these environments; return observations, rewards, terminated, truncated and infos."""
         ids = self._ids(id)
         if self._alive.all():
             live, chosen = ids, action
@@ -261,7 +261,7 @@ class FiniteVectorEnv(abc.ABC):
             idle = live[~self._is_running[live]].tolist()
             raise InvalidInputError(f"environments {idle} have no running episode: reset them before the next step")
         self._put_actions(live, chosen)
-        self._after((), live, self._exchange((), live))
+        self._finish_round((), live, self._exchange((), live))
         found = self._rows
         if id is None:
             infos = list(self._infos)
@@ -275,7 +275,7 @@ class FiniteVectorEnv(abc.ABC):
         return np.atleast_1d(np.asarray(id, dtype=np.int64))
 
     def _clear_retired(self) -> None:
-        """A retired environment shows zeros."""
+        """Set the rows of retired environments to zero."""
         retired = ~self._alive
         if retired.any():
             found = self._rows
@@ -291,14 +291,14 @@ class FiniteDummyVectorEnv(FiniteVectorEnv):
     def __init__(self, env_factories: Sequence[EnvFactory], logger: LogWriter | Sequence[LogWriter] = ()) -> None:
         envs = [factory() for factory in env_factories]
         if not envs:
-            raise ConfigError("there is no environment: concurrency must be 1 or more")
+            raise ConfigError("there are no environments: concurrency must be 1 or more")
         super().__init__(envs[0].observation_space, envs[0].action_space, len(envs), logger)
         self._set = EnvSet([lambda env=env: env for env in envs], self._rows)  # type: ignore[misc]
         self._seeds = seeds_of(envs[0])
         self._infos = self._set.infos
 
     def _take_infos(self, begins: Sequence[Begin], ids: Array, notes: Sequence[Note]) -> None:
-        """They are here already."""
+        """Nothing to do: `EnvSet` writes them to the same list."""
 
     def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
         found = self._rows.action
@@ -318,7 +318,7 @@ def _own_action(action_N: Tree, i: int) -> Tree:
 
 
 def seeds_of(env: gym.Env[Any, Any]) -> Seeds:
-    """The seeds that an environment was made with; they are drawn here, for all environments together."""
+    """Return the seeds that an environment was made with; they are drawn for all environments together."""
     return Seeds(env.seed_iterator if isinstance(env, EnvWrapper) else None, entropy=fresh_entropy())
 
 
@@ -330,11 +330,11 @@ def vectorize_env(
     *,
     processes: int | None = None,
 ) -> FiniteVectorEnv:
-    """`concurrency` environments of one factory as a finite vector environment.
+    """Return `concurrency` environments of one factory as a finite vector environment.
 
     "dummy" runs them in this process, "subproc" and "shmem" in worker processes (`processes`; by default one per
-    environment, but not more than there are cores), where "shmem" passes observations through shared memory.
-    A `VectorSimulator` runs in this process, whatever the type.
+    environment, but at most one per core); "shmem" passes observations through shared memory. A `VectorSimulator` runs
+    in this process, whatever the type.
     """
     from .vector_simulator import FiniteVectorSimulatorEnv, VectorSimulator
     from .worker_env import FiniteShmemVectorEnv, FiniteSubprocVectorEnv
@@ -347,14 +347,3 @@ def vectorize_env(
     if env_type == "dummy":
         return FiniteDummyVectorEnv(factories, logger)
     return kinds[env_type](factories, logger, processes=processes)
-
-
-__all__ = [
-    "EnvFactory",
-    "FiniteDummyVectorEnv",
-    "FiniteEnvType",
-    "FiniteVectorEnv",
-    "LogLevel",
-    "seeds_of",
-    "vectorize_env",
-]

@@ -1,7 +1,7 @@
-"""Interpreters stand between a simulator and a policy.
+"""Interpreters translate between a simulator and a policy.
 
 A state interpreter turns the simulator's state into an observation, an action interpreter the policy's action into
-one that the simulator understands. Calling an interpreter checks what crosses the border against its space: fully on
+one that the simulator understands. Calling an interpreter checks observations and actions against its space: fully on
 an episode's first step, and by kind, dtype and shape after that (`validate_when` changes it).
 """
 
@@ -27,25 +27,25 @@ Validate: TypeAlias = Literal["shape", "first", "always"]
 
 
 class Interpreter(abc.ABC):
-    """What both kinds share. An interpreter keeps no state of an episode: one object serves many."""
+    """The base of both kinds. An interpreter keeps no state of an episode: one object is used for many."""
 
     env: EnvWrapper[Any, Any, Any, Any, Any] | None = None
     """The environment that uses this interpreter."""
     validate_when: Validate = "shape"
-    """After an episode's first step, which is always checked fully: "shape" checks kind, dtype and shape, "always"
-    everything, and "first" nothing more."""
+    """What is checked after an episode's first step, which is always checked fully: "shape" checks kind, dtype and
+    shape, "always" everything, and "first" nothing."""
     _check: SpaceCheck | None = None
     _space_name: ClassVar[str]
 
     @property
     def space_check(self) -> SpaceCheck:
-        """The check against this interpreter's space; made once."""
+        """The check against this interpreter's space, made once."""
         space: gym.Space[Any] = getattr(self, self._space_name)
         if self._check is None or self._check.space is not space:
             if not isinstance(space, gym.Space):
                 where, kind = f"{type(self).__name__}.{self._space_name}", type(space)
-                words = f"{where} is a {kind.__module__}.{kind.__name__}: take a space of gymnasium.spaces"
-                raise GymSpaceValidationError(words, space, None)
+                message = f"{where} is a {kind.__module__}.{kind.__name__}; use a space of gymnasium.spaces"
+                raise GymSpaceValidationError(message, space, None)
             self._check = SpaceCheck(space)
         return self._check
 
@@ -63,14 +63,14 @@ class Interpreter(abc.ABC):
 
 
 class StateInterpreter(Interpreter, Generic[StateType, ObsType]):
-    """The simulator's state as the policy sees it."""
+    """Turns the simulator's state into what the policy sees."""
 
     _space_name = "observation_space"
 
     @property
     @abc.abstractmethod
     def observation_space(self) -> gym.Space[Any]:
-        """Every observation is in this space."""
+        """The space that every observation is in."""
 
     def __call__(self, simulator_state: StateType) -> ObsType:
         obs = self.interpret(simulator_state)
@@ -79,18 +79,18 @@ class StateInterpreter(Interpreter, Generic[StateType, ObsType]):
 
     @abc.abstractmethod
     def interpret(self, simulator_state: StateType) -> ObsType:
-        """The observation for a state."""
+        """Return the observation for a state."""
 
 
 class ActionInterpreter(Interpreter, Generic[StateType, PolicyActType, ActType]):
-    """The policy's action as the simulator understands it."""
+    """Turns the policy's action into one that the simulator understands."""
 
     _space_name = "action_space"
 
     @property
     @abc.abstractmethod
     def action_space(self) -> gym.Space[Any]:
-        """Every action of the policy is in this space."""
+        """The space that every action of the policy is in."""
 
     def __call__(self, simulator_state: StateType, action: PolicyActType) -> ActType:
         self.validate(action)
@@ -98,4 +98,4 @@ class ActionInterpreter(Interpreter, Generic[StateType, PolicyActType, ActType])
 
     @abc.abstractmethod
     def interpret(self, simulator_state: StateType, action: PolicyActType) -> ActType:
-        """The simulator's action for a policy's action in a state."""
+        """Return the simulator's action for a policy's action in a state."""

@@ -1,4 +1,4 @@
-"""Rewards: what a state is worth."""
+"""Rewards: how good the state is that a step led to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SimulatorState = TypeVar("SimulatorState")
 
 
 class Reward(abc.ABC, Generic[SimulatorState]):
-    """A number for the state that a step led to."""
+    """Rates the state that a step led to with a number."""
 
     env: EnvWrapper[Any, Any, Any, Any, Any] | None = None
     """The environment that uses this reward."""
@@ -29,10 +29,10 @@ class Reward(abc.ABC, Generic[SimulatorState]):
 
     @abc.abstractmethod
     def reward(self, simulator_state: SimulatorState) -> float:
-        """The reward of a state."""
+        """Return the reward of a state."""
 
     def log(self, name: str, value: Any) -> None:
-        """Log a scalar, a text, an array or anything else, beside the reward of this step."""
+        """Log a scalar, a string, an array or anything else with this step."""
         if self.env is not None:
             self.env.logger.add(self._prefix + name, value)
 
@@ -41,7 +41,7 @@ class Reward(abc.ABC, Generic[SimulatorState]):
 
 
 class RewardCombination(Reward[Any]):
-    """A weighted sum of rewards; each weighted part is logged under its name, and may log too."""
+    """A weighted sum of rewards. Each weighted part is logged under its name, and may log values of its own."""
 
     def __init__(self, rewards: Mapping[str, tuple[Reward[Any], float]]) -> None:
         self.rewards = dict(rewards)
@@ -58,13 +58,13 @@ class RewardCombination(Reward[Any]):
 
 
 def as_number(reward: Any, step: int) -> float:
-    """The reward after a step as a float; what is no finite number would spoil all that is learned from it."""
+    """Return the reward after a step as a float, or raise if it is not a single finite number."""
     is_number = isinstance(reward, int | float | np.integer | np.floating | np.bool_)
     if (is_number or _is_real_scalar(reward)) and math.isfinite(reward):
         return float(reward)
-    raise RewardError(f"the reward is {reward!r:.200} after step {step}: it must be one finite number")
+    raise RewardError(f"the reward is {reward!r:.200} after step {step}: it must be a single finite number")
 
 
 def _is_real_scalar(value: Any) -> bool:
-    """Whether it is an array or a tensor without axes."""
+    """Return whether a value is an array or a tensor without axes."""
     return getattr(value, "shape", None) == () and not isinstance(value.item(), complex | str)

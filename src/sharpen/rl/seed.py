@@ -17,7 +17,7 @@ InitialStateType = TypeVar("InitialStateType")
 """Any value; a simulator knows what it means."""
 
 SeedIterator: TypeAlias = Iterable[InitialStateType] | AbstractContextManager[Iterable[InitialStateType]]
-"""Initial states, or a context manager that gives them."""
+"""Initial states, or a context manager that returns them."""
 
 
 class Begin(NamedTuple):

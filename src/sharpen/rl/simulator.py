@@ -18,39 +18,38 @@ StateType = TypeVar("StateType")
 ActType = TypeVar("ActType")
 """An action as the simulator understands it, not as the policy chose it."""
 
-# The environment that builds a simulator on this thread right now: `Simulator.rng` works in `__init__` too.
+# The environment that is building a simulator on this thread, so that `Simulator.rng` works in `__init__` too.
 _building = threading.local()
 
 
 class Simulator(abc.ABC, Generic[InitialStateType, StateType, ActType]):
     """An episode from its initial state to its end.
 
-    It is built with an initial state, stepped with actions until `done()`, and never used again. A simulator that
-    draws random numbers takes them from `self.rng`: the same episode then plays the same way in every kind of
-    environment, whatever runs beside it. An episode that is cut by a limit and not over by itself says so with
-    `truncated()`.
+    It is created with an initial state, stepped with actions until `done()`, and never used again. A simulator that
+    draws random numbers should take them from `self.rng`: the same episode then plays the same way in every kind of
+    environment, whatever runs beside it. Override `truncated()` if an episode can be cut short by a limit.
     """
 
     env: EnvWrapper[Any, Any, Any, Any, Any] | None = None
     """The environment around this simulator."""
 
     def __init__(self, initial: InitialStateType, **kwargs: Any) -> None:
-        """Begin the episode that `initial` stands for."""
+        """Begin the episode of this initial state."""
 
     @abc.abstractmethod
     def step(self, action: ActType) -> None:
-        """Go on by one action."""
+        """Step by one action."""
 
     @abc.abstractmethod
     def get_state(self) -> StateType:
-        """The current state."""
+        """Return the current state."""
 
     @abc.abstractmethod
     def done(self) -> bool:
-        """Whether the episode is over, for whichever reason."""
+        """Return whether the episode is over, for whatever reason."""
 
     def truncated(self) -> bool:
-        """Whether a done episode was cut short, so that its last state still has a future."""
+        """Return whether a finished episode was cut short, so that its last state still has a value."""
         return False
 
     @property

@@ -1,6 +1,6 @@
-"""Checks of values against gymnasium spaces, and arrays shaped after them.
+"""Checks of values against gymnasium spaces, and arrays that hold values of them.
 
-`SpaceCheck.full` looks at everything and names the key that fails. `SpaceCheck.quick` looks at kind, dtype and shape,
+`SpaceCheck.full` checks everything and names the key that fails. `SpaceCheck.quick` checks kind, dtype and shape,
 which is what goes wrong after an episode's first step, in a fraction of a microsecond.
 """
 
@@ -23,10 +23,10 @@ class SpaceCheck:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         if not isinstance(space, gym.Space):
-            raise GymSpaceValidationError(f"a gymnasium space is needed, not {type(space).__name__}", space, None)
+            raise GymSpaceValidationError(f"expected a gymnasium space, not {type(space).__name__}", space, None)
         self.space = space
         self.quick: Check = _quick(space, self._slow)
-        # Where there are no bounds to look at, the quick check has seen everything.
+        # Without bounds to check, the quick check is complete.
         self.full: Check = self.quick if _has_no_bounds(space) else self._slow
 
     def _slow(self, x: Any) -> None:
@@ -53,14 +53,14 @@ def _check(space: gym.Space[Any], x: Any, path: str) -> None:
         raise _failure("the value is not in its space", path, space, x)
 
 
-def _failure(words: str, path: str, space: gym.Space[Any], x: Any) -> GymSpaceValidationError:
+def _failure(message: str, path: str, space: gym.Space[Any], x: Any) -> GymSpaceValidationError:
     where = f"at key {path.removeprefix('.')!r}: " if path else ""
-    return GymSpaceValidationError(where + words, space, x)
+    return GymSpaceValidationError(where + message, space, x)
 
 
 def _check_dict(space: spaces.Dict, x: Any, path: str) -> None:
     if not isinstance(x, dict):
-        raise _failure(f"a dict is needed, not {type(x).__name__}", path, space, x)
+        raise _failure(f"expected a dict, not {type(x).__name__}", path, space, x)
     missing, extra = [key for key in space.spaces if key not in x], [key for key in x if key not in space.spaces]
     if missing or extra:
         raise _failure(f"the keys differ: missing {missing}, not in the space {extra}", path, space, x)
@@ -70,7 +70,7 @@ def _check_dict(space: spaces.Dict, x: Any, path: str) -> None:
 
 def _check_tuple(space: spaces.Tuple[Any], x: Any, path: str) -> None:
     if not isinstance(x, tuple | list) or len(x) != len(space.spaces):
-        raise _failure(f"a tuple of {len(space.spaces)} is needed", path, space, x)
+        raise _failure(f"expected a tuple of length {len(space.spaces)}", path, space, x)
     for number, (inner, value) in enumerate(zip(space.spaces, x, strict=True)):
         _check(inner, value, f"{path}.{number}")
 
@@ -79,9 +79,9 @@ def _check_box(space: spaces.Box, x: Any, path: str) -> None:
     if space.shape == () and type(x) in (int, float):
         if not _can_hold(np.dtype(space.dtype), x):
             raise _failure(f"this {type(x).__name__} does not fit into {space.dtype}", path, space, x)
-        x = np.asarray(x, space.dtype)  # before the bounds are checked: they are rounded, too
+        x = np.asarray(x, space.dtype)  # before the bounds are checked, because they are rounded too
     if not isinstance(x, np.ndarray | np.generic):
-        raise _failure(f"a numpy array is needed, not {type(x).__name__}", path, space, x)
+        raise _failure(f"expected a numpy array, not {type(x).__name__}", path, space, x)
     if not np.can_cast(x.dtype, space.dtype):
         raise _failure(f"the dtype is {x.dtype}, which does not fit into {space.dtype}", path, space, x)
     if x.shape != space.shape:
@@ -91,13 +91,13 @@ def _check_box(space: spaces.Box, x: Any, path: str) -> None:
 
 
 def _is_within(space: spaces.Box, values: Any) -> bool:
-    # A NaN compares false with every bound; where there is no bound it is a value like others.
+    # A NaN compares false with every bound; without a bound it is a value like any other.
     is_above = not space.bounded_below.any() or bool(((values >= space.low) | ~space.bounded_below).all())
     return is_above and (not space.bounded_above.any() or bool(((values <= space.high) | ~space.bounded_above).all()))
 
 
 def _quick(space: gym.Space[Any], full: Check) -> Check:
-    """A check that passes in one comparison or two, and otherwise leaves the verdict and the words to `full`."""
+    """Return a check that passes after one or two comparisons, and otherwise leaves the decision to `full`."""
     if isinstance(space, spaces.Box):
         return _quick_box(space, full)
     if isinstance(space, spaces.Discrete):
@@ -179,7 +179,7 @@ def _quick_integers(space: spaces.MultiDiscrete | spaces.MultiBinary, full: Chec
 
 
 def empty_batch(space: gym.Space[Any], n: int) -> Tree:
-    """Zeros for n values of a space. A space without a fixed shape gives an array of objects."""
+    """Return zeros for n values of a space, or an array of objects if it has no fixed shape."""
     if isinstance(space, spaces.Dict):
         return {key: empty_batch(inner, n) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -190,7 +190,7 @@ def empty_batch(space: gym.Space[Any], n: int) -> Tree:
 
 
 def has_fixed_shape(space: gym.Space[Any]) -> bool:
-    """Whether all values of a space fit into arrays of one shape."""
+    """Return whether all values of a space fit into arrays of one shape."""
     if isinstance(space, spaces.Dict):
         return all(map(has_fixed_shape, space.spaces.values()))
     if isinstance(space, spaces.Tuple):
@@ -202,7 +202,7 @@ Writer = Callable[[int, Any], None]
 
 
 def row_writer(batch: Tree) -> Writer:
-    """A function that writes one value into row i of a batch."""
+    """Return a function that writes one value into row i of a batch."""
     if isinstance(batch, np.ndarray):
         return batch.__setitem__
     parts = [(key, row_writer(part)) for key, part in (batch.items() if isinstance(batch, dict) else enumerate(batch))]
@@ -215,7 +215,7 @@ def row_writer(batch: Tree) -> Writer:
 
 
 def generate_nan_observation(obs_space: gym.Space[Any]) -> Any:
-    """An observation of NaNs (integers: their largest value), which old environments returned when seeds ran out."""
+    """Return an observation of NaNs (integers: their largest value), which Qlib returns when seeds have run out."""
     if isinstance(obs_space, spaces.Dict):
         return {key: generate_nan_observation(inner) for key, inner in obs_space.spaces.items()}
     if isinstance(obs_space, spaces.Tuple):
@@ -229,7 +229,7 @@ def generate_nan_observation(obs_space: gym.Space[Any]) -> Any:
 
 
 def check_nan_observation(obs: Any) -> bool:
-    """Whether an observation is one of those that `generate_nan_observation` makes."""
+    """Return whether `generate_nan_observation` made this observation."""
     if isinstance(obs, dict):
         return all(map(check_nan_observation, obs.values()))
     if isinstance(obs, tuple | list):

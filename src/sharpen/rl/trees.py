@@ -13,7 +13,7 @@ Tree: TypeAlias = Any  # Array | dict[str, Tree] | tuple[Tree, ...]; mypy cannot
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The same tree with `function` of its leaves (and of the leaves of `others` at the same place)."""
+    """Return the tree with `function` applied to its leaves, and to the leaves of `others` at the same place."""
     if isinstance(tree, dict):
         return {name: map_tree(function, leaf, *(other[name] for other in others)) for name, leaf in tree.items()}
     if isinstance(tree, tuple):
@@ -22,7 +22,7 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """The leaves from first to last."""
+    """Return the leaves from first to last."""
     if isinstance(tree, dict):
         return [leaf for part in tree.values() for leaf in leaves(part)]
     if isinstance(tree, tuple):
@@ -31,7 +31,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def rows(batch: Tree, index: Any) -> Tree:
-    """Some rows of a batch, as numpy indexing gives them."""
+    """Return some rows of a batch, as NumPy indexing does."""
     return batch[index] if isinstance(batch, np.ndarray) else map_tree(lambda array: array[index], batch)
 
 
@@ -44,10 +44,10 @@ def row_count(batch: Tree) -> int:
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """One batch of single observations."""
+    """Return single observations as one batch."""
     return map_tree(lambda *parts: np.stack(parts), *trees)
 
 
 def concatenate(batches: Sequence[Tree]) -> Tree:
-    """One batch of several."""
+    """Return several batches as one."""
     return map_tree(lambda *parts: np.concatenate(parts), *batches)

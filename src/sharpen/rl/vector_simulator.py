@@ -1,7 +1,7 @@
 """Simulators that step many episodes at once, in NumPy or torch.
 
-The same schedule as with other environments, without a Python call per episode: a million steps a second are within
-reach where the simulator itself is that fast.
+They follow the schedule of all environments, without a Python call per episode: a million steps per second are
+possible if the simulator itself is that fast.
 """
 
 import abc
@@ -24,7 +24,7 @@ class VectorSimulator(abc.ABC, Generic[InitialStateType]):
     """N episodes side by side; each slot plays one after the other.
 
     It is built with the number of slots. Observations, rewards and actions are arrays (or dicts or tuples of them)
-    with one row per slot. Tensors of torch are welcome too, on any device; actions come as arrays.
+    with one row per slot. They may be torch tensors on any device; actions are always arrays.
     """
 
     @property
@@ -42,17 +42,17 @@ class VectorSimulator(abc.ABC, Generic[InitialStateType]):
 
     @abc.abstractmethod
     def reset(self, slots_M: Array, initial_states: Sequence[InitialStateType], rng: np.random.Generator) -> Tree:
-        """Begin an episode in each of these slots; the first observation of each.
+        """Begin an episode in each of these slots and return its first observation.
 
-        Row i of `rng.random(M)`, `rng.standard_normal((M, …))`, … comes from the stream of episode i.
+        Row i of `rng.random(M)`, `rng.standard_normal((M, …))`, … is drawn from the stream of episode i.
         """
 
     @abc.abstractmethod
     def step(self, slots_N: Array, action_N: Tree) -> tuple[Tree, Array, Array, Array]:
-        """Step these slots: observations, rewards, terminated, truncated, one row per slot."""
+        """Step these slots; return observations, rewards, terminated and truncated, one row per slot."""
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Release what was opened."""
 
 
 class FiniteVectorSimulatorEnv(FiniteVectorEnv):
@@ -66,7 +66,7 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
     ) -> None:
         self._simulator = simulator_fn(concurrency)
         if not isinstance(self._simulator, VectorSimulator):
-            raise ConfigError(f"a VectorSimulator is needed, not {type(self._simulator).__name__}")
+            raise ConfigError(f"simulator_fn must return a VectorSimulator, not {type(self._simulator).__name__}")
         super().__init__(self._simulator.observation_space, self._simulator.action_space, concurrency, logger)
         self._returns_N, self._lengths_N = np.zeros(concurrency), np.zeros(concurrency, np.int64)
         self._noise = EpisodeNoise(self.entropy, concurrency)
@@ -79,7 +79,7 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
         self._noise = EpisodeNoise((*self.entropy, 1), self._n)
 
     def round(self, ids: Array, action_N: Tree) -> tuple[Array, Array, Array]:
-        """One step of all running episodes, and a beginning in all idle slots."""
+        """Step all running episodes, and begin one in each idle slot."""
         idle = np.flatnonzero(self._alive & ~self._is_running)
         if len(idle):
             self._begin(idle)
@@ -102,7 +102,7 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
             self._put_obs(begun, obs_M)
         except Exception as error:
             raise EpisodeError(
-                f"the episodes {first} to {self._seeds.drawn - 1} cannot begin with the initial states "
+                f"episodes {first} to {self._seeds.drawn - 1} cannot begin with the initial states "
                 f"{states!r:.500}: {type(error).__name__}: {error}"
             ) from error
         self._is_running[begun] = True
@@ -126,7 +126,7 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
         except Exception as error:
             numbers = self.k_N[ids].tolist()
             raise EpisodeError(
-                f"a step of the episodes {numbers!r:.500} failed: {type(error).__name__}: {error}"
+                f"a step of episodes {numbers!r:.500} failed: {type(error).__name__}: {error}"
             ) from error
         self._returns_N[place] += found.reward[place]
         self._lengths_N[place] += 1
@@ -141,9 +141,9 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
         if not np.isfinite(reward_N.sum()) and not np.isfinite(reward_N).all():
             is_wrong = ~np.isfinite(reward_N)
             wrong, values = self.k_N[ids[is_wrong]].tolist(), reward_N[is_wrong].tolist()
-            raise RewardError(f"the reward of the episodes {wrong} is {values}: each must be a finite number")
+            raise RewardError(f"the rewards of episodes {wrong} are {values}: each must be a finite number")
 
-    # -- the face that people know -------------------------------------------------------------------
+    # -- the interface of Qlib -----------------------------------------------------------------------
 
     def reset(self, id: Any = None) -> tuple[Tree, list[Any]]:
         ids = self._ids(id)
@@ -167,12 +167,12 @@ class FiniteVectorSimulatorEnv(FiniteVectorEnv):
         return rows(found.obs, ids), found.reward[ids], found.terminated[ids], found.truncated[ids], infos
 
     def _exchange(self, begins: Sequence[Begin], ids: Array) -> list[Note]:
-        raise NotImplementedError("a vector simulator has no exchange of single episodes")
+        raise NotImplementedError("a vector simulator steps all its episodes at once")
 
     def close(self) -> None:
         self._simulator.close()
 
 
 def _array(values: Any) -> Any:
-    """A tensor of torch as an array, wherever it lies."""
+    """Return a torch tensor on any device as an array, and anything else as it is."""
     return values.numpy(force=True) if hasattr(values, "detach") else values

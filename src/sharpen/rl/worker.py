@@ -104,10 +104,10 @@ def _prepare(job: Job) -> Work:
     return unpack(job.work)
 
 
-def _packed(error: BaseException, words: str = "") -> bytes:
+def _packed(error: BaseException, context: str = "") -> bytes:
     cause = error.__cause__ or error
     trace = "".join(traceback.format_exception(cause))
-    text = f"{words}: {type(error).__name__}: {error}" if words else str(error)
+    text = f"{context}: {type(error).__name__}: {error}" if context else str(error)
     try:
         packed = pickle.dumps(cause)
     except Exception:  # noqa: BLE001 - an error that cannot be pickled is in the traceback

@@ -63,7 +63,7 @@ class _WorkerVectorEnv(FiniteVectorEnv):
             for worker, (start, stop) in zip(self._workers, self._bounds, strict=True):
                 spaces = (self.observation_space, self.action_space)
                 own = list(factories[start:stop])
-                worker.give(pack(Work(worker.number, *spaces, self._n, start, stop, own), seed_iterator))
+                worker.send_work(pack(Work(worker.number, *spaces, self._n, start, stop, own), seed_iterator))
         except BaseException:
             self.kill()
             raise
@@ -135,10 +135,10 @@ class _WorkerVectorEnv(FiniteVectorEnv):
         start, stop = self._bounds[self._current_worker.number]
         episodes = [each for each in self._episodes if each is not None and self._is_running[each.slot]]
         now = {each.slot: each for each in [*episodes, *begins]}
-        words = [
+        playing = [
             f"episode {each.k} with {each.initial!r:.{SHOWN}}" for slot, each in now.items() if start <= slot < stop
         ]
-        return f"it was playing {', '.join(words)}" if words else "it was not playing"
+        return f"it was playing {', '.join(playing)}" if playing else "it was not playing"
 
     def kill(self) -> None:
         """Kill all workers."""

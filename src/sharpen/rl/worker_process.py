@@ -62,7 +62,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def give(self, work: bytes) -> None:
+    def send_work(self, work: bytes) -> None:
         """Send a worker its environments, with what it takes over from this process."""
         log = current_settings()
         job = Job(list(sys.path), os.getcwd(), dict(os.environ), list(sys.argv), log, work)
@@ -86,8 +86,8 @@ class WorkerProcess:
         return notes
 
     def _failure(self, rest: bytes) -> EpisodeError:
-        words, trace, packed = pickle.loads(rest)
-        error = EpisodeError(f"{words}\n\nTraceback of worker {self.number} (process {self.pid}):\n{trace}")
+        message, trace, packed = pickle.loads(rest)
+        error = EpisodeError(f"{message}\n\nTraceback of worker {self.number} (process {self.pid}):\n{trace}")
         with contextlib.suppress(Exception):  # an error that cannot be unpickled is in the traceback
             error.__cause__ = pickle.loads(packed)
         return error

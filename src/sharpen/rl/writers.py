@@ -67,10 +67,10 @@ class ConsoleWriter(_EpisodeWriter):
     def write(self, metrics: dict[str, float]) -> None:
         if self.episode_count % self.log_every_n_episode == 0 or self.episode_count == self.total_episodes:
             averages = self.collect_metrics()
-            words = [
+            values = [
                 f"{name} {self._number(value)} ({self._number(averages[name])})" for name, value in metrics.items()
             ]
-            self._print(words)
+            self._print(values)
 
     def on_env_all_done(self) -> None:
         """Print the averages of the whole collection."""
@@ -81,10 +81,10 @@ class ConsoleWriter(_EpisodeWriter):
     def _number(self, value: float) -> str:
         return format(value, self._float)
 
-    def _print(self, words: list[str]) -> None:
+    def _print(self, values: list[str]) -> None:
         count = format(self.episode_count, self._counter)
         total = "" if self.total_episodes is None else f"/{format(self.total_episodes, self._counter).strip()}"
-        line = "  ".join([f"{self.prefix}[{count}{total}]", *words])
+        line = "  ".join([f"{self.prefix}[{count}{total}]", *values])
         print(line, file=self._stream or sys.stderr, flush=True)
 
 
@@ -249,9 +249,9 @@ class MlflowWriter(_LoggerWriter):
 
 
 class _AppendedFile:
-    """A file that is written at its end, where the end is known: anything behind it is cut off.
+    """A file that is written at its end, where the end is known: anything after it is cut off.
 
-    What stands behind it is from an earlier run, or from the same run after the checkpoint that it resumes from.
+    What follows it is from an earlier run, or from the same run after the checkpoint that it resumes from.
     """
 
     def __init__(self, path: Path) -> None:
