@@ -61,7 +61,7 @@ async def _contents(path: Path) -> tuple[int, int]:
 def test_a_replay_gets_the_recorded_answers_and_compares_the_reward(terminal: Terminal) -> None:
     shown = terminal.run("replay", "again", "--agent", "replayed_agent.py:tries")
     assert "before: succeeded, reward 0.5" in shown
-    assert "now:    succeeded, reward 0.5 (the same reward)" in shown
+    assert "now:    succeeded, reward 0.5 (same reward)" in shown
     assert "  assistant\n    two" in shown
     assert "thinking aloud" not in shown  # what the agent prints is no part of the answer
     assert "thinking aloud" in terminal.said
@@ -101,7 +101,7 @@ def test_the_configuration_of_the_run_names_the_agent(terminal: Terminal, tmp_pa
 
 def test_without_an_agent_it_says_how_to_name_one(terminal: Terminal) -> None:
     terminal.run("replay", "again", code=2)
-    assert "give --config config.yaml, or --agent module:name" in terminal.said
+    assert "--config config.yaml or --agent module:name" in terminal.said
     terminal.run("replay", "again", "--agent", "replayed_agent:nothing", code=2)
     assert "has no 'nothing'" in terminal.said
 

@@ -50,7 +50,8 @@ def test_that_every_rollout_failed_is_said_first_with_the_reason_and_one_to_look
     (folder,) = own_runs.iterdir()
     start = 1 if command == "train" else 0
     count = 5 if command == "train" else 3
-    assert lines[start] == f"  all {count} rollouts failed, mostly by: RuntimeError: it was not to be"
+    assert f"all {count} rollouts failed" in lines[start]
+    assert lines[start].endswith(": RuntimeError: it was not to be")
     _, _, _, rollout_id, *rest = lines[start + 1].split()
     assert rest == ["--run", folder.name]
     assert main(["rollouts", "show", rollout_id, "--run", folder.name]) == 0
@@ -61,7 +62,8 @@ def test_the_most_common_reason_is_told_of_many_failures(config: str, capsys: Sa
     tasks = "train_dataset=[{n: 1}, {n: 2}, {n: 5}, {n: 6}]"
     main(["train", config, "agent=odd.py:mixed", tasks, "val_dataset=null", "rollout_config={max_attempts: 1}"])
     told = capsys.readouterr().out
-    assert told.splitlines()[1] == "  3 of 4 rollouts failed, mostly by: ValueError: n is too small"
+    assert "3 of 4 rollouts failed" in told.splitlines()[1]
+    assert told.splitlines()[1].endswith(": ValueError: n is too small")
     assert "--status failed" in told
     main(["train", config, "agent=odd.py:mixed", tasks, "val_dataset=null", "--json"])
     assert json.loads(capsys.readouterr().out)["failures"]["reason"] == "ValueError: n is too small"

@@ -70,14 +70,14 @@ def test_options_count_before_and_behind_the_inner_command(terminal: Terminal) -
 
 def test_a_list_that_is_cut_says_so(terminal: Terminal) -> None:
     terminal.run("rollouts", "--limit", "3")
-    assert "3 of 4 shown" in terminal.said
+    assert "3 of 4 " in terminal.said
     assert terminal.value("rollouts", "--limit", "3")["has_more"] is True
     assert terminal.value("rollouts", "--limit", "0")["has_more"] is False
 
 
 def test_a_wrong_limit_is_told_in_words(terminal: Terminal) -> None:
     terminal.run("rollouts", "--limit", "abc", code=2)
-    assert "'abc' is no whole number from 0 on" in terminal.said
+    assert "--limit: 'abc'" in terminal.said
 
 
 def test_nothing_that_fits_is_said(terminal: Terminal) -> None:
@@ -118,7 +118,8 @@ def test_a_rollout_is_shown_as_a_transcript(terminal: Terminal) -> None:
     ]
     assert conversation[7] == "      ← 21 degrees"
     assert shown.count("Weather in Rome?") == 2  # the task, and the first call
-    assert "  (5 messages from before)\n  user\n    thanks\n  assistant\n    You are welcome." in shown
+    assert "  (5 messages " in shown
+    assert ")\n  user\n    thanks\n  assistant\n    You are welcome." in shown
     assert "spans in" not in shown
 
 
@@ -181,7 +182,9 @@ def test_unknown_rollouts_and_attempts_are_named_with_the_nearest(terminal: Term
 
 def test_rollouts_are_exported(terminal: Terminal, tmp_path: Path) -> None:
     lines = tmp_path / "good.jsonl"
-    assert terminal.run("rollouts", "export", str(lines), "--reward-min", "0.5") == f"2 rollouts written to {lines}\n"
+    shown = terminal.run("rollouts", "export", str(lines), "--reward-min", "0.5")
+    assert "2 rollouts" in shown
+    assert str(lines) in shown
     assert [json.loads(line)["rollout_id"] for line in lines.read_text().splitlines()] == ["ro-chatty", "ro-again"]
     table = tmp_path / "all.parquet"
     told = terminal.value("rollouts", "export", str(table), "--spans")
@@ -221,14 +224,15 @@ def test_a_list_shows_50_and_an_export_writes_all(terminal: Terminal, tmp_path: 
 def test_an_export_that_cannot_be_written_says_what_was_wanted(terminal: Terminal) -> None:
     """In the folder of the kernel nobody can make a file."""
     error = terminal.value("rollouts", "export", "/proc/all.jsonl", code=1)["error"]["message"]
-    assert error.startswith("the rollouts cannot be written to '/proc/all.jsonl': ")
+    assert "'/proc/all.jsonl'" in error
     assert ".tmp" not in error
 
 
 @pytest.mark.parametrize("word", ["nofile.db", "no/store"])
 def test_a_store_that_is_not_there_may_have_been_a_file(terminal: Terminal, word: str) -> None:
     terminal.run("rollouts", "--store", word, code=3)
-    assert f"there is no store file {word!r}, and there is no run {word!r} in " in terminal.said
+    assert "store file" in terminal.said
+    assert terminal.said.count(repr(word)) == 2  # no such file, and no such run
 
 
 class Patient(InMemoryLightningStore):

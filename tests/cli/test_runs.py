@@ -64,7 +64,7 @@ def test_runs_are_listed_and_filtered(terminal: Terminal, runs: Path) -> None:
     os.utime(runs / "20261115-100000-baseline" / ".lock", (100, 100))
     shown = terminal.run()
     header = shown.splitlines()[0].split()
-    assert header == ["run", "state", "algorithm", "started", "took", "rollouts", "reward"]
+    assert header == ["run", "state", "algorithm", "started", "duration", "rollouts", "reward"]
     baseline = next(line for line in shown.splitlines() if "baseline" in line)
     assert "succeeded" in baseline
     assert "Baseline" in baseline
@@ -75,7 +75,7 @@ def test_runs_are_listed_and_filtered(terminal: Terminal, runs: Path) -> None:
     assert [each["name"] for each in terminal.value("list", "--kind", "simulator")] == ["20261115-120000-sim"]
     assert len(terminal.value("--limit", "1", "list")) == 1
     terminal.run("--limit", "2")
-    assert "1 older ones are not shown" in terminal.said
+    assert "1 older run not shown" in terminal.said
     assert terminal.run("--state", "killed") == ""
     assert "none of the 3" in terminal.said
 
@@ -142,7 +142,7 @@ def test_an_interrupted_run_is_no_error(terminal: Terminal, runs: Path) -> None:
     result = json.loads(path.read_text())
     write_json(path, {**result, "status": "interrupted", "error": "Traceback\nKeyboardInterrupt"})
     shown = terminal.run("show", "run")
-    assert "it was interrupted and ended in order" in shown
+    assert "was interrupted" in shown
     assert "KeyboardInterrupt" not in shown
 
 
@@ -187,7 +187,7 @@ def test_runs_are_compared(terminal: Terminal, runs: Path) -> None:
     value = terminal.value("compare", "first", "second")
     assert value["differences"][0]["tasks"] == 10
     assert value["settings"] == [{"name": "agent.name", "values": ["is_even", "always"]}]
-    assert "give two or more" in terminal.value("compare", "first", "fir", code=2)["error"]["message"]
+    assert "'first'" in terminal.value("compare", "first", "fir", code=2)["error"]["message"]
 
 
 def test_the_best_is_exported(terminal: Terminal, runs: Path, tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_the_best_of_the_last_run_is_that_of_one_that_trained(terminal: Terminal
     assert "there are no runs" in terminal.value("best", "last", "--out", "x", code=3)["error"]["message"]
     dev_run(runs / "measured", name="eval")
     error = terminal.value("best", "last", "--out", str(tmp_path / "out"), code=3)["error"]["message"]
-    assert error.startswith("no run in ")
-    assert "trained" in error
+    assert repr(str(runs)) in error
+    assert "measured" in error
     tuned_run(runs / "tuned")
     os.utime(runs / "tuned", (1, 1))
     assert terminal.value("list")[0]["name"] == "measured"
@@ -225,7 +225,7 @@ def test_removing_needs_a_yes_where_nobody_can_be_asked(terminal: Terminal, runs
     for name in ("one", "two", "three"):
         simulator_run(runs / name)
     terminal.run("rm", "one", code=2)
-    assert "needs --yes" in terminal.said
+    assert "--yes" in terminal.said
     assert "--yes" in terminal.value("rm", "one", code=2)["error"]["message"]
     assert (runs / "one").exists()
     assert terminal.value("rm", "one", "two", "one", "--yes") == {"removed": ["one", "two"]}
@@ -238,7 +238,8 @@ def test_what_the_system_refuses_is_told_with_what_was_wanted(terminal: Terminal
     (runs / "one" / ".lock").unlink()
     (runs / "one" / ".lock").mkdir()
     terminal.run("rm", "one", "--yes", code=1)
-    assert terminal.said == "sharpen runs: the run 'one' cannot be removed: Is a directory\n"
+    assert terminal.said.startswith("sharpen runs: ")
+    assert terminal.said.endswith(" 'one': Is a directory\n")
 
 
 def test_of_several_runs_none_is_removed_if_one_cannot_be(terminal: Terminal, runs: Path) -> None:

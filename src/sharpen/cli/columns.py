@@ -1,14 +1,14 @@
 """How the columns of a table share the width of a terminal.
 
-A column is whole unless it says otherwise. Long texts give way first, down to what can still be read; then columns
-that matter least are left out; only where even that is too wide do texts wrap, within words if they must. So what a
-person copies (ids, names, commands) is never cut, and a reward or a status never vanishes.
+A column keeps its full width unless it says otherwise. Long texts are shortened first, to a readable minimum; then the
+least important columns are left out; only if that is still too wide do texts wrap, within words if necessary. So what
+people copy (ids, names, commands) is never cut, and a reward or a status never disappears.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GAP = 3  # what stands between two columns
+GAP = 3  # between two columns
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The columns that stay, by number, with their widths, and the names of those left out."""
+    """The columns that are kept, by number, with their widths, and the names of those left out."""
 
     widths: dict[int, int]
     left_out: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def _total(widths: dict[int, int]) -> int:
 
 
 def _shrunk(wanted: dict[int, int], least: dict[int, int], width: int) -> dict[int, int]:
-    """The widest gives first, one character at a time, so that long texts end up alike."""
+    """Shrink the widest first, one character at a time, so that long texts end up alike."""
     found = dict(wanted)
     while _total(found) > width:
         able = [number for number, size in found.items() if size > least[number]]

@@ -1,4 +1,4 @@
-"""How a command ends: what its exit code means, and which error has which."""
+"""The exit codes of commands, and which error has which."""
 
 from ..errors import (
     ComponentTypeError,
@@ -10,21 +10,21 @@ from ..errors import (
 )
 
 OK = 0
-FAILED = 1  # the work failed
-USAGE = 2  # wrong arguments, or a configuration that cannot work
+FAILED = 1  # the command failed
+USAGE = 2  # wrong arguments or an invalid configuration
 NOT_FOUND = 3  # no such run, rollout, file, ...
-INTERRUPTED = 130  # Ctrl-C; as a shell counts a program that SIGINT ended
-PIPE_CLOSED = 141  # nobody reads the output any more; the same for SIGPIPE
-TERMINATED = 143  # the same for SIGTERM
+INTERRUPTED = 130  # Ctrl-C; 128 + SIGINT, as shells count
+PIPE_CLOSED = 141  # the reader closed the pipe; 128 + SIGPIPE
+TERMINATED = 143  # 128 + SIGTERM
 
 MEANINGS = {
-    OK: "the command did what was asked",
-    FAILED: "the work failed",
-    USAGE: "wrong arguments, or a configuration that cannot work",
-    NOT_FOUND: "there is no such run, rollout or other thing",
-    INTERRUPTED: "ended by Ctrl-C",
-    PIPE_CLOSED: "nobody read the output to its end",
-    TERMINATED: "ended by SIGTERM",
+    OK: "success",
+    FAILED: "the command failed",
+    USAGE: "wrong arguments or an invalid configuration",
+    NOT_FOUND: "the run, rollout or other object does not exist",
+    INTERRUPTED: "stopped by Ctrl-C",
+    PIPE_CLOSED: "the reader of the output closed the pipe",
+    TERMINATED: "stopped by SIGTERM",
 }
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -38,10 +38,10 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether a signal ended the work; a run that has ended in order after SIGTERM leaves by `SystemExit`."""
+    """Whether a signal ended the command; a run that shut down cleanly after SIGTERM raises `SystemExit`."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == TERMINATED)
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code that says the same as this error."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,4 +1,4 @@
-"""Commands inside a command, of which one is what the outer one does by itself."""
+"""Subcommands of a command, one of which is the default."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 def add_inner_commands(
     parser: argparse.ArgumentParser, *, dest: str, metavar: str, implied: str, is_argument: Callable[[str], bool]
 ) -> "InnerCommands":
-    """Inner commands of which the `implied` one may be left out before words for which `is_argument` holds."""
+    """Add subcommands; the `implied` one may be left out before words for which `is_argument` holds."""
     found = parser.add_subparsers(action=InnerCommands, dest=dest, metavar=metavar, parser_class=type(parser))
     assert isinstance(found, InnerCommands)
     found.implied, found.is_argument = implied, is_argument
@@ -34,7 +34,7 @@ class InnerCommands(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 
 def leave_to_outer(inner: argparse.ArgumentParser, outer: argparse.ArgumentParser) -> None:
-    """Let options stand before the inner command too: what is not given behind it must not undo them."""
+    """Allow options before the subcommand too: defaults of the subcommand must not overwrite them."""
     known = {action.dest for action in outer._actions if action.option_strings}
     for action in inner._actions:
         if action.dest in known and action.dest != "help":

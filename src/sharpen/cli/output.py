@@ -1,6 +1,6 @@
-"""What a command prints: tables and lines for people, one JSON value for machines.
+"""What a command prints: tables and lines for people, one JSON value for programs.
 
-Standard output holds the answer and nothing else; notes and errors go to standard error. With `--json` a command
+Standard output holds the result and nothing else; notes and errors go to standard error. With `--json` a command
 calls `value` exactly once and draws nothing. Colours are used where a terminal shows them, and `NO_COLOR`,
 `FORCE_COLOR` and `--no-color` are obeyed. Text that came from agents cannot steer the terminal: it passes `plain`.
 """
@@ -27,8 +27,8 @@ _USUAL = 80
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add `--json` and `--no-color`."""
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON value, for programs")
-    group.add_argument("--no-color", action="store_true", help="no colours (also: the variable NO_COLOR)")
+    group.add_argument("--json", action="store_true", help="print the result as one JSON value")
+    group.add_argument("--no-color", action="store_true", help="do not use colours (same as setting NO_COLOR)")
 
 
 def one_line(text: str) -> str:
@@ -45,30 +45,30 @@ class Output:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Output":
-        """As the options of the command say."""
+        """Return the output that the options of a command ask for."""
         return cls(is_json=getattr(arguments, "json", False), no_color=getattr(arguments, "no_color", False))
 
     def value(self, value: object) -> None:
-        """The answer for machines: any value that JSON can hold, structs and paths too."""
+        """Print the result as JSON: any value that JSON can hold, also structs and paths."""
         _write(sys.stdout, _json(value, indent=2 if _is_terminal(sys.stdout) else 0) + "\n")
 
     def line(self, text: str = "") -> None:
-        """A line of the answer, for people."""
+        """Print a line of the result."""
         _write(sys.stdout, plain(text) + "\n")
 
     def note(self, text: str) -> None:
-        """A line beside the answer."""
+        """Print a line to standard error."""
         _write(sys.stderr, plain(text) + "\n")
 
     def rich(self, renderable: "RenderableType") -> None:
-        """Anything that rich can draw; a `str` is taken as markup, so text of agents must be a `Text`."""
+        """Print anything that rich can render; a `str` is read as markup, so text from agents must be a `Text`."""
         _write(sys.stdout, self._drawn(renderable))
 
     def table(
         self, columns: Sequence[str | Column], rows: Sequence[Sequence[object]], *, title: str | None = None
     ) -> None:
-        """A table. A cell may be anything: numbers stand right, None is a dash, a `Text` keeps its style. A terminal
-        that is too narrow for it has what the columns say matters most."""
+        """Print a table. Numbers are aligned right, None is a dash, a `Text` keeps its style. In a narrow terminal the
+        columns decide what is shortened or left out."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -88,10 +88,10 @@ class Output:
             table.add_row(*(row[number] for number in fitted.widths))
         self.rich(table)
         if fitted.left_out:
-            self.note(f"left out, as the terminal is narrow: {', '.join(fitted.left_out)} (--json has everything)")
+            self.note(f"columns hidden in this narrow terminal: {', '.join(fitted.left_out)} (--json has everything)")
 
     def _drawn(self, renderable: "RenderableType") -> str:
-        """Drawn in memory: what is written then is written by us, with one way to meet a closed pipe."""
+        """Render in memory, so that all writing happens in one place, which handles a closed pipe."""
         from rich.console import Console
 
         has_color = uses_color(sys.stdout, no_color=self._no_color)
@@ -110,7 +110,7 @@ class Output:
 
 
 def uses_color(stream: TextIO, *, no_color: bool = False) -> bool:
-    """Whether to use colours: `--no-color`, then NO_COLOR, then FORCE_COLOR, then what stands at the other end."""
+    """Whether to use colours: decided by `--no-color`, NO_COLOR, FORCE_COLOR, then whether it is a terminal."""
     if no_color or os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -122,13 +122,13 @@ def uses_color(stream: TextIO, *, no_color: bool = False) -> bool:
 
 
 def _width() -> int:
-    """The columns of the terminal that standard output goes to. The variable COLUMNS counts before it."""
+    """Return the width of the terminal; the variable COLUMNS overrides it."""
     if not _is_terminal(sys.stdout):
         return _UNBOUNDED
     told = os.environ.get("COLUMNS", "")
     try:
         return (int(told) if told.isdecimal() else os.get_terminal_size(sys.stdout.fileno()).columns) or _USUAL
-    except OSError:  # a terminal that tells no size
+    except OSError:  # a terminal without a size
         return _USUAL
 
 
@@ -137,7 +137,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write and flush: an answer is seen at once, and a character that the stream cannot hold is a question mark."""
+    """Write and flush, so that output appears at once; characters the stream cannot encode become question marks."""
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "replace").decode(encoding))
     stream.flush()
@@ -151,7 +151,7 @@ def _json(value: object, *, indent: int) -> str:
     simple = msgspec.to_builtins(value, str_keys=True, enc_hook=_simple)
     try:
         encoded = msgspec.json.encode(simple)
-    except UnicodeEncodeError:  # half of a pair, as in a file name that is no UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
         return json.dumps(simple, indent=indent or None)
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # which JSON reads as the same

@@ -1,6 +1,6 @@
-"""`CommandParser`: an argument parser that answers a misspelt name with the nearest one.
+"""`CommandParser`: an argument parser that suggests the nearest name for a misspelt one.
 
-Options may stand before, between and behind the positional arguments. An epilog keeps its lines, so it can
+Options may stand before, between and after the positional arguments. An epilog keeps its lines, so it can
 hold examples: `epilog=examples("sharpen runs list", "sharpen runs show last")`.
 """
 
@@ -18,7 +18,7 @@ from .inner_commands import InnerCommands
 
 
 class WrongUsage(SystemExit):
-    """Arguments that no command takes; its words are on standard error already."""
+    """Wrong arguments; the message is on standard error already."""
 
     def __init__(self, message: str) -> None:
         super().__init__(USAGE)
@@ -26,7 +26,7 @@ class WrongUsage(SystemExit):
 
 
 class _Format(argparse.RawDescriptionHelpFormatter):
-    """Text of one line is wrapped; text of several lines, as examples are, stays as it is."""
+    """Wraps text of one line; text of several lines, such as examples, is kept."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns - 2, 110)
@@ -41,14 +41,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         options.setdefault("formatter_class", _Format)
-        options.setdefault("allow_abbrev", False)  # an option that comes later must not change what a script means
+        options.setdefault("allow_abbrev", False)  # an option added later must not change the meaning of a script
         super().__init__(*given, **options)
         self._is_mixing = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Each parser refuses what it does not know itself, as it knows the names that come near."""
+        """Refuse unknown arguments in the parser that knows similar names."""
         if self._is_mixing:
             return super().parse_known_args(args, namespace)
         if self.has_commands:
@@ -65,7 +65,7 @@ class CommandParser(argparse.ArgumentParser):
         return found, []
 
     def _refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """Before the inner command: the value of a misspelt option would be taken for that command."""
+        """Check options before a subcommand: the value of a misspelt one would be read as the subcommand."""
         rest = iter(words)
         for word in rest:
             if not word.startswith("-") or word in ("-", "--"):
@@ -84,7 +84,7 @@ class CommandParser(argparse.ArgumentParser):
         return self._subparsers is not None
 
     def error(self, message: str) -> NoReturn:
-        """Say it in words on standard error, with the way to help."""
+        """Print the message and how to get help to standard error."""
         sys.stderr.write(f"{self.prog}: {plain(message)}\n{self.format_usage()}Try: {self.prog} --help\n")
         raise WrongUsage(message)
 
@@ -105,11 +105,11 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def nearest(value: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, where a name comes near."""
+    """Return `; did you mean 'x'?` if a known name is similar."""
     near = get_close_matches(value, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def examples(*lines: str) -> str:
-    """An epilog with examples."""
+    """Return an epilog with examples."""
     return "\n".join([f"example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])

@@ -1,6 +1,6 @@
-"""`sharpen replay ROLLOUT`: run the agent again on a rollout's task, its model answered from the gateway's record.
+"""`sharpen replay ROLLOUT`: run the agent again on a rollout's task, with model responses from the gateway's record.
 
-The new rollout lives in memory: nothing is written to the store it came from, and nothing is paid.
+The new rollout is kept in memory: nothing is written to the original store, and no model is called.
 """
 
 import argparse
@@ -20,34 +20,36 @@ if TYPE_CHECKING:
     from .replayed import Original, Replayed
 
 KEPT_CONFIG = "train.yaml"
-"""A run that was started by `sharpen train` keeps its configuration under this name in its folder."""
+"""The configuration that `sharpen train` saves in the run folder."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "replay",
-        help="run an agent again on a recorded rollout, without a model",
-        description="Run the agent again on the task of a rollout, with its resources; its model is answered from what "
-        "the gateway recorded (mode: record). Nothing is written to the store, and no model is asked.",
+        help="run an agent again on a recorded rollout, without calling a model",
+        description="Run the agent again on the task and resources of a rollout. Model responses come from what the "
+        "gateway recorded (mode: record). Nothing is written to the store, and no model is called.",
         epilog=examples(
             "sharpen replay last",
             "sharpen replay 3f2a --run grpo --config config.yaml",
             "sharpen replay 3f2a --agent my_agent:solve --attempt 1",
         ),
     )
-    parser.add_argument("rollout", metavar="ROLLOUT", help="its id, a part of it that no other has, or 'last'")
-    parser.add_argument("--attempt", metavar="N|ID", help="whose answers to give (default: those of the latest)")
+    parser.add_argument("rollout", metavar="ROLLOUT", help="the rollout: id, unique part of the id, or 'last'")
+    parser.add_argument("--attempt", metavar="N|ID", help="attempt whose responses to replay (default: the latest)")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--config", metavar="CONFIG", help="the configuration that names the agent (default: the run's)")
-    group.add_argument("--agent", metavar="MODULE:NAME", help="the agent itself: module:name, or file.py:name")
+    group.add_argument(
+        "--config", metavar="CONFIG", help="configuration that names the agent (default: the one of the run)"
+    )
+    group.add_argument("--agent", metavar="MODULE:NAME", help="the agent, as module:name or file.py:name")
     add_store_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay and compare; the exit code says whether the agent ran to its end."""
+    """Replay and compare; the exit code is 0 if the agent finished."""
     out = Output.of(arguments)
     with only_answer(out):
         original, replayed = asyncio.run(_replay(arguments, out))
@@ -68,7 +70,7 @@ async def _replay(arguments: argparse.Namespace, out: Output) -> "tuple[Original
 
 
 def _agent(arguments: argparse.Namespace, run: "RunEntry | None") -> Any:
-    """The agent that is named, else that of the run."""
+    """Return the agent that the options name, otherwise that of the run."""
     from ..litagent import as_agent
 
     if arguments.agent is not None:
@@ -86,15 +88,15 @@ def _config_path(given: str | None, run: "RunEntry | None") -> Path:
         return Path(given)
     kept = None if run is None else run.path / KEPT_CONFIG
     if kept is None or not kept.is_file():
-        where = "its store" if run is None else f"the run {run.name!r}"
+        where = "the store" if run is None else f"the run {run.name!r}"
         raise ConfigError(
-            f"which agent is to run is not known: {where} has no {KEPT_CONFIG}, as only runs of `sharpen train` keep "
-            "one; give --config config.yaml, or --agent module:name"
+            f"cannot tell which agent to run: {where} has no {KEPT_CONFIG} (only `sharpen train` saves one); pass "
+            "--config config.yaml or --agent module:name"
         )
     return kept
 
 
-# -- what came of it ---------------------------------------------------------------------------------
+# -- the result -------------------------------------------------------------------------------------
 
 
 def _show(original: "Original", replayed: "Replayed", out: Output) -> None:
@@ -107,7 +109,7 @@ def _show(original: "Original", replayed: "Replayed", out: Output) -> None:
     out.line(f"now:    {_ending(now.status, now.reward)}{_difference(original.reward, now.reward)}")
     left = replayed.num_recorded - replayed.num_answered
     if left > 0:
-        out.line(f"{replayed.num_answered} of {replayed.num_recorded} recorded calls were asked for again")
+        out.line(f"{replayed.num_answered} of {replayed.num_recorded} recorded calls were used")
 
 
 def _ending(status: str, reward: float | None) -> str:
@@ -117,7 +119,7 @@ def _ending(status: str, reward: float | None) -> str:
 def _difference(before: float | None, now: float | None) -> str:
     if before is None or now is None:
         return ""
-    return " (the same reward)" if before == now else f" ({now - before:+.6g})"
+    return " (same reward)" if before == now else f" ({now - before:+.6g})"
 
 
 def _as_json(original: "Original", replayed: "Replayed") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A rollout that is played again: its task, resources and recorded exchanges, in a store and a gateway of its own."""
+"""Replaying a rollout: its task, resources and recorded exchanges, in a separate store and gateway."""
 
 import re
 import sys
@@ -26,25 +26,25 @@ from ..types.resources import ProxyLLM
 
 _ROLE = re.compile(r"/role/([^/]+)")
 HOW_TO_RECORD = (
-    "to be able to replay rollouts, let the gateway record: llm_proxy: {mode: record, ...} in the configuration of "
-    "`sharpen train`, or Trainer(llm_proxy=LLMProxy(..., mode='record')) in Python"
+    "to make rollouts replayable, set llm_proxy: {mode: record, ...} in the configuration of `sharpen train`, or use "
+    "Trainer(llm_proxy=LLMProxy(..., mode='record')) in Python"
 )
 
 
 class Original(msgspec.Struct, frozen=True):
-    """What is known of the rollout that is to be played again."""
+    """The rollout to replay."""
 
     rollout: Rollout
     attempt: Attempt
-    """Whose exchanges these are."""
+    """The attempt that made the exchanges."""
     reward: float | None
-    """Of the attempt."""
+    """The reward of the attempt."""
     resources: NamedResources
     exchanges: list[Exchange]
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a replay."""
 
     transcript: Transcript
     num_recorded: int
@@ -52,20 +52,22 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 async def read_original(store: LightningStore, rollout_text: str, attempt_text: str | None = None) -> Original:
-    """Read it from its store. A rollout that was not recorded is a `ConfigError` that says how to record."""
+    """Read a rollout from its store. One that was not recorded raises a `ConfigError` that says how to record."""
     rollout = await find_rollout(store, rollout_text)
     exchanges = await _recorded(store, rollout.rollout_id)
     attempts = list(await store.query_attempts(rollout.rollout_id))
     attempt = _chosen(attempts, exchanges, attempt_text)
     of_attempt = [each for each in exchanges if each.attempt_id == attempt.attempt_id]
     if not of_attempt:
-        raise ConfigError(f"attempt {attempt.sequence_id} of rollout {rollout.rollout_id!r} asked no model")
+        raise ConfigError(
+            f"attempt {attempt.sequence_id} of rollout {rollout.rollout_id!r} has no recorded model calls"
+        )
     reward = find_final_reward(list(await store.query_spans(rollout.rollout_id, attempt.attempt_id)))
     return Original(rollout, attempt, reward, await _resources(store, rollout), of_attempt)
 
 
 def _chosen(attempts: Sequence[Attempt], exchanges: Sequence[Exchange], text: str | None) -> Attempt:
-    """The attempt that is named, else the latest that asked a model."""
+    """Return the named attempt, otherwise the latest that called a model."""
     if text is not None:
         return find_attempt(attempts, text)
     recorded = {each.attempt_id for each in exchanges}
@@ -85,12 +87,12 @@ async def _resources(store: LightningStore, rollout: Rollout) -> NamedResources:
         return {} if latest is None else dict(latest.resources)
     found = await store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
     if found is None:
-        raise MissingResourceError(f"the store has no resources {rollout.resources_id!r} any more")
+        raise MissingResourceError(f"the store no longer has the resources {rollout.resources_id!r} of this rollout")
     return dict(found.resources)
 
 
 async def replay(original: Original, agent: Any, *, warn: Callable[[str], object]) -> Replayed:
-    """Run the agent once more, under the same id, with the same limits of time."""
+    """Run the agent once more, under the same id and with the same timeout."""
     store = InMemoryLightningStore()
     with tempfile.TemporaryDirectory(prefix="sharpen-replay-") as folder:
         record = _write_record(Path(folder) / "record.jsonl", original.exchanges)
@@ -98,7 +100,7 @@ async def replay(original: Original, agent: Any, *, warn: Callable[[str], object
             resources = _with_gateway(original.resources, gateway, warn)
             await _enqueue(store, original.rollout, resources)
             runner: LitAgentRunner[Any] = LitAgentRunner(max_rollouts=1)
-            # What the agent prints is no part of the answer.
+            # Output of the agent is not part of the result.
             with redirect_stdout(sys.stderr), runner.run_context(agent=agent, store=store):
                 await runner.iter()
     transcript = await read_transcript(store, original.rollout.rollout_id)
@@ -127,12 +129,12 @@ async def _enqueue(store: LightningStore, rollout: Rollout, resources: NamedReso
 
 
 def _with_gateway(resources: NamedResources, gateway: LLMProxy, warn: Callable[[str], object]) -> NamedResources:
-    """Models that stood behind the gateway now stand behind the one that replays; others stay as they are."""
+    """Return the resources, with models of the original gateway now served by the replaying one."""
     found: NamedResources = {}
     for name, each in resources.items():
         found[name] = _behind(each, gateway) if isinstance(each, ProxyLLM) else each
         if isinstance(each, LLM) and not isinstance(each, ProxyLLM):
-            warn(f"the resource {name!r} was not behind the gateway: calls to {each.endpoint} are made, not replayed")
+            warn(f"resource {name!r} did not use the gateway: calls to {each.endpoint} are made for real, not replayed")
     return found
 
 

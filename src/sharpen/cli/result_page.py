@@ -1,4 +1,4 @@
-"""What came of a run, when its command ends: rewards, where everything is, and what to do next."""
+"""What a command prints when a run ends: rewards, where the files are, and what to do next."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from .config import TrainConfig
     from .config.recording_trainer import RecordingTrainer
 
-_MANY = 0.5  # so large a part of failures is said before everything else
+_MANY = 0.5  # from this share of failed rollouts on, the failures are reported first
 
 
 class ResultPage:
-    """For the run of a configuration; `command` is what was called with it, and goes on with the run."""
+    """The result of a configuration's run; `command` is the one that started it and that resumes it."""
 
     def __init__(self, command: str, config: "TrainConfig", given: Path, out: Output) -> None:
         self._command, self._config, self._given, self._out = command, config, given, out
         self._has_failures = False
 
     def show(self, result: "RunResult") -> int:
-        """For people or for programs; the exit code."""
+        """Print the result as text or JSON, and return the exit code."""
         scores = [] if result.run_dir is None else run_scores(result.run_dir)
         if self._out.is_json:
             record = {**result.record(), "run_dir": result.run_dir}
@@ -38,7 +38,7 @@ class ResultPage:
 
     @contextmanager
     def answering_interrupts(self) -> Iterator[None]:
-        """A program that asked learns of a run that was ended by a signal how far it came, and where it is."""
+        """With `--json`, print how far a run got before a signal ended it, and where it is saved."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit) as error:
@@ -56,13 +56,13 @@ class ResultPage:
 
     @contextmanager
     def telling_of_failure(self, trainer: "RecordingTrainer") -> Iterator[None]:
-        """A run that fails says where it is kept."""
+        """Print where a failed run is saved and how to resume it."""
         try:
             yield
         except BaseException:
             ended = trainer.result
             if ended is not None and ended.run_dir is not None:
-                self._out.note(f"The run is kept in {ended.run_dir}. To go on: {self._resume(ended.run_dir)}")
+                self._out.note(f"The run is saved in {ended.run_dir}. To resume it: {self._resume(ended.run_dir)}")
             raise
 
     def _draw(self, result: "RunResult", scores: list[dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ class ResultPage:
     def _draw_places(self, folder: Path, *, is_interrupted: bool) -> None:
         out, name = self._out, quote(_name(folder))
         best = next((path for path in sorted(folder.glob("**/prompts/best_prompt.txt"))), None)
-        out.line(f"  everything: {folder}")
+        out.line(f"  run folder: {folder}")
         if best is not None:
             out.line(f"  best prompt: {best}")
         out.line("Next:")
@@ -101,8 +101,8 @@ class ResultPage:
 
 
 def run_scores(run_dir: Path) -> list[dict[str, Any]]:
-    """The rewards of each split with their intervals: those that the algorithm reported of its best, else those of the
-    rollouts in the store."""
+    """Return the reward of each split with its interval: the algorithm's own report of its best candidate, otherwise
+    computed from the rollouts in the store."""
     import asyncio
 
     import msgspec
@@ -121,7 +121,7 @@ def run_scores(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def why_failed(run_dir: Path, metrics: Mapping[str, Any]) -> "CommonFailure | None":
-    """The most common reason, where rollouts failed."""
+    """Return the most common reason, if rollouts failed."""
     import asyncio
 
     from ..archive.catalog import RunEntry
@@ -131,29 +131,29 @@ def why_failed(run_dir: Path, metrics: Mapping[str, Any]) -> "CommonFailure | No
 
 
 def draw_failures(out: Output, run_dir: Path | None, metrics: Mapping[str, Any], *, has_scores: bool) -> None:
-    """First what must not be overlooked: many rollouts failed, or none of them has a reward."""
+    """Print what must not be overlooked: many rollouts failed, or none has a reward."""
     count, failed = metrics.get("rollouts") or 0, metrics.get("failed") or 0
     if count and failed >= count * _MANY:
         found = None if run_dir is None else why_failed(run_dir, metrics)
-        how_many = ("its only rollout" if count == 1 else f"all {count:.0f} rollouts") if failed == count else None
+        how_many = ("the only rollout" if count == 1 else f"all {count:.0f} rollouts") if failed == count else None
         how_many = how_many or f"{failed:.0f} of {count:.0f} rollouts"
-        reason = "" if found is None else f", mostly by: {found.reason}" if failed > 1 else f": {found.reason}"
+        reason = "" if found is None else f", most often with: {found.reason}" if failed > 1 else f": {found.reason}"
         out.line(f"  {how_many} failed{reason}")
         if found is not None and run_dir is not None:
             out.line(f"    sharpen rollouts show {found.rollout_id} --run {quote(_name(run_dir))}")
     elif count and not has_scores and metrics.get("succeeded") and run_dir is not None and _has_store(run_dir):
-        out.line("  no rollout has a reward: an agent returns one, or emits it (emit_reward)")
+        out.line("  no rollout has a reward: return one from the agent, or call emit_reward")
 
 
 def _has_store(run_dir: Path) -> bool:
-    """Whether the rollouts lie in the folder of the run, and not behind a server."""
+    """Whether the rollouts are in the run folder, not on a store server."""
     from ..archive.catalog import RunEntry
 
     return RunEntry.of(run_dir).has_store
 
 
 def _name(run_dir: Path) -> str:
-    """How the commands know a run: by its name, where it lies among the others."""
+    """Return what commands take as RUN: the name of a run in the runs folder, otherwise its path."""
     from ..runs import runs_root
 
     return run_dir.name if run_dir.parent == runs_root().absolute() else str(run_dir)

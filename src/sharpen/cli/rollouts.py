@@ -1,4 +1,4 @@
-"""`sharpen rollouts`: list and filter rollouts, read one as a transcript, export them."""
+"""`sharpen rollouts`: list and filter rollouts, show one as a transcript, export them."""
 
 import argparse
 import asyncio
@@ -50,8 +50,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "rollouts",
-        help="list and filter rollouts, read one as a transcript, export them",
-        description="Rollouts of a run: list (the default), show, export.",
+        help="list, show and export rollouts",
+        description="List and filter the rollouts of a run (the default), show one as a transcript, or export them.",
         epilog=examples(
             "sharpen rollouts --status failed",
             "sharpen rollouts list --run grpo --reward-max 0.2 --order reward_low --limit 10",
@@ -68,18 +68,18 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _add_list(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    parser = inner.add_parser("list", help="list rollouts, the newest first")
+    parser = inner.add_parser("list", help="list rollouts, newest first")
     _add_list_options(parser)
     parser.set_defaults(run=run_list)
     return parser
 
 
 def _add_show(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    parser = inner.add_parser("show", help="one rollout as a transcript, with rewards, errors and retries")
-    parser.add_argument("rollout", metavar="ROLLOUT", help="its id, a part of it that no other has, or 'last'")
-    parser.add_argument("--attempt", metavar="N|ID", help="an attempt by number or id (default: the latest)")
-    parser.add_argument("--spans", action="store_true", help="also all spans, over time")
-    parser.add_argument("--tokens", action="store_true", help="also token ids and log-probabilities, where recorded")
+    parser = inner.add_parser("show", help="show one rollout as a transcript, with rewards, errors and retries")
+    parser.add_argument("rollout", metavar="ROLLOUT", help="the rollout: id, unique part of the id, or 'last'")
+    parser.add_argument("--attempt", metavar="N|ID", help="attempt to show, by number or id (default: the latest)")
+    parser.add_argument("--spans", action="store_true", help="also show all spans on a timeline")
+    parser.add_argument("--tokens", action="store_true", help="also show token ids and log-probabilities, if recorded")
     add_store_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run_show)
@@ -87,11 +87,15 @@ def _add_show(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") -> a
 
 
 def _add_export(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    parser = inner.add_parser("export", help="write rollouts to a file, as lines of JSON or as Parquet")
-    parser.add_argument("file", metavar="FILE", help="FILE.jsonl or FILE.parquet; a file of this name is replaced")
-    parser.add_argument("--spans", action="store_true", help="with all their spans")
+    parser = inner.add_parser("export", help="write rollouts to a JSON Lines or Parquet file")
+    parser.add_argument(
+        "file", metavar="FILE", help="output file, ending in .jsonl or .parquet; overwritten if it exists"
+    )
+    parser.add_argument("--spans", action="store_true", help="include all spans")
     _add_filters(parser)
-    parser.add_argument("--limit", type=count_from(1), metavar="N", help="at most so many (default: all)")
+    parser.add_argument(
+        "--limit", type=count_from(1), metavar="N", help="maximum number of rollouts to write (default: all)"
+    )
     add_store_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run_export)
@@ -100,26 +104,31 @@ def _add_export(inner: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
-    # No default here: it would count for an inner `export`, too, which writes all.
-    parser.add_argument("--limit", type=count_from(0), metavar="N", help=f"at most so many ({_LISTED}; 0: all)")
+    # No default here: it would also apply to an inner `export`, which writes all.
+    parser.add_argument(
+        "--limit",
+        type=count_from(0),
+        metavar="N",
+        help=f"maximum number of rollouts to list (default {_LISTED}, 0 for all)",
+    )
     add_store_options(parser)
     add_output_options(parser)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("filters")
-    group.add_argument("--status", action="append", choices=STATUSES, help="may be given several times")
-    group.add_argument("--mode", choices=MODES)
-    group.add_argument("--reward-min", type=float, metavar="X")
-    group.add_argument("--reward-max", type=float, metavar="X")
-    group.add_argument("--search", metavar="TEXT", help="a text in the id, the task or the metadata")
-    group.add_argument("--worker", metavar="ID", help="the worker of the latest attempt")
-    group.add_argument("--group", metavar="NAME", help="the group that an algorithm compared them in")
-    group.add_argument("--order", choices=ORDERS, help="default: newest; of an export: oldest")
+    group.add_argument("--status", action="append", choices=STATUSES, help="only this status (can be repeated)")
+    group.add_argument("--mode", choices=MODES, help="only this mode")
+    group.add_argument("--reward-min", type=float, metavar="X", help="lowest reward")
+    group.add_argument("--reward-max", type=float, metavar="X", help="highest reward")
+    group.add_argument("--search", metavar="TEXT", help="text in the id, task or metadata")
+    group.add_argument("--worker", metavar="ID", help="worker of the latest attempt")
+    group.add_argument("--group", metavar="NAME", help="group that the algorithm compared the rollouts in")
+    group.add_argument("--order", choices=ORDERS, help="sort order (default: newest; for export: oldest)")
 
 
 def filters_of(arguments: argparse.Namespace) -> "RolloutFilters":
-    """What `search_rollouts` is asked for."""
+    """Return the filters for `search_rollouts`."""
     found: dict[str, Any] = {
         "status_in": arguments.status,
         "mode": arguments.mode,
@@ -153,18 +162,18 @@ async def _list(arguments: argparse.Namespace) -> None:
         out.value({"store": opened.label, "rollouts": rows, "total": page.total, "has_more": has_more})
         return
     if not found:
-        out.note(f"no rollout of {opened.label} fits" if filters else f"there are no rollouts in {opened.label}")
+        out.note(f"no rollouts of {opened.label} match" if filters else f"no rollouts in {opened.label}")
         return
     now = time.time()
     rows_shown = [_row(rollout, attempt, now) for rollout, attempt in zip(found, attempts, strict=True)]
     out.table(_COLUMNS, rows_shown, title=f"Rollouts of {opened.label}")
     if has_more:
         of_all = "" if page.total is None else f" of {'' if page.is_total_exact else 'at least '}{page.total:,}"
-        out.note(f"{len(found):,}{of_all} shown; --limit 0 shows all")
+        out.note(f"showing {len(found):,}{of_all} rollouts; use --limit 0 to list all")
 
 
 async def _latest_attempts(store: "LightningStore", rollouts: "Sequence[Rollout]") -> "list[Attempt | None]":
-    """Some at a time: behind an address each is a request."""
+    """Return the latest attempt of each, a few at a time: with a remote store each is a request."""
     found: list[Attempt | None] = []
     for start in range(0, len(rollouts), _TOGETHER):
         part = rollouts[start : start + _TOGETHER]
@@ -182,7 +191,7 @@ def _as_json(rollout: "Rollout", attempt: "Attempt | None") -> dict[str, Any]:
 
 
 async def _first(store: "LightningStore", filters: "RolloutFilters", limit: int) -> "tuple[list[Rollout], RolloutPage]":
-    """As many as are wanted, and the page that was read last, with the total of the first."""
+    """Return up to `limit` rollouts, and the last page read, with the total of the first."""
     import msgspec
 
     page = await store.search_rollouts(**filters, limit=min(limit, _PAGE))
@@ -228,7 +237,7 @@ def _short(task: object) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A length of time as people say it."""
+    """Return an age in its largest unit: `3 d`, `5 min`."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -271,12 +280,12 @@ async def _transcript(arguments: argparse.Namespace) -> "Transcript":
 def run_export(arguments: argparse.Namespace) -> None:
     """Write rollouts to a file."""
     out, path = Output.of(arguments), Path(arguments.file)
-    with saying_what_failed(f"the rollouts cannot be written to {str(path)!r}"):
+    with saying_what_failed(f"cannot write the rollouts to {str(path)!r}"):
         count = asyncio.run(_export(arguments, path, out))
     if out.is_json:
         out.value({"file": str(path), "rollouts": count, "bytes": path.stat().st_size})
     else:
-        out.line(f"{count:,} rollout{'s' * (count != 1)} written to {path}")
+        out.line(f"wrote {count:,} rollout{'s' * (count != 1)} to {path}")
 
 
 async def _export(arguments: argparse.Namespace, path: Path, out: Output) -> int:
@@ -290,13 +299,13 @@ async def _export(arguments: argparse.Namespace, path: Path, out: Output) -> int
             filters=filters_of(arguments),
             limit=arguments.limit or None,
             with_spans=arguments.spans,
-            progress=lambda count: out.note(f"{count:,} rollouts so far") if count % 10_000 == 0 else None,
+            progress=lambda count: out.note(f"{count:,} rollouts written so far") if count % 10_000 == 0 else None,
         )
 
 
 def _format_of(path: Path) -> "ExportFormat":
-    """A store's own file ends otherwise, so an export cannot replace it."""
+    """Return the format by the suffix. A store file has another one, so an export cannot overwrite it."""
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise ConfigError(f"the file is {path.name!r}: its name ends with .jsonl or .parquet, which says the format")
+        raise ConfigError(f"unknown export format: {path.name!r}; use a file name that ends in .jsonl or .parquet")
     return kind

@@ -25,12 +25,12 @@ def draw_comparison(out: Output, comparison: Comparison) -> None:
 
 def _draw_runs(out: Output, comparison: Comparison) -> None:
     rows = [[_letter(n), run.name, run.state, run.algorithm, _took(run)] for n, run in enumerate(comparison.runs)]
-    out.table(("", "run", "state", Column("algorithm", least=10, spare=2), Column("took", spare=1)), rows)
+    out.table(("", "run", "state", Column("algorithm", least=10, spare=2), Column("duration", spare=1)), rows)
     for run in comparison.runs:
         if run.problem is not None:
             out.note(f"{run.name}: {run.problem}")
         if run.is_partial:
-            out.note(f"{run.name}: only its newest rollouts were looked at")
+            out.note(f"{run.name}: only the newest rollouts were compared")
 
 
 def _draw_scores(out: Output, comparison: Comparison, mode: str) -> None:
@@ -41,7 +41,7 @@ def _draw_scores(out: Output, comparison: Comparison, mode: str) -> None:
             tasks, count = score.final.tasks, score.final.rollouts
             best = None if score.versions == 1 else _interval(score.best)
             rows.append([_letter(number), run.name, _interval(score.final), tasks, count, best, score.versions])
-    # The letters stand for the runs, so their names are what can be spared first.
+    # The letters identify the runs, so their names are dropped first.
     names = (
         ("", 0),
         ("run", 4),
@@ -49,7 +49,7 @@ def _draw_scores(out: Output, comparison: Comparison, mode: str) -> None:
         ("tasks", 1),
         ("rollouts", 2),
         ("best [95 %]", 0),
-        ("of versions", 3),
+        ("versions", 3),
     )
     columns = [Column(name, spare=spare) for name, spare in names]
     out.line()
@@ -60,10 +60,10 @@ def _draw_differences(out: Output, comparison: Comparison) -> None:
     letters = {run.name: _letter(number) for number, run in enumerate(comparison.runs)}
     out.line()
     if not comparison.differences:
-        out.line("no paired differences: the runs have no rewards on common tasks")
+        out.line("no paired differences: the runs have no tasks with rewards in common")
         return
     rows = [_difference(each, letters) for each in comparison.differences]
-    title = "differences on common tasks (paired)"
+    title = "paired differences on common tasks"
     out.table(("difference", "mode", "mean [95 %]", "tasks", ""), rows, title=title)
 
 
@@ -76,7 +76,7 @@ def _verdict(each: Difference, letters: dict[str, str]) -> "Text":
     from rich.text import Text
 
     if each.low == each.high == 0:
-        return Text("the same")
+        return Text("same")
     if not each.is_clear:
         return Text("not clear")
     better = letters[each.second if each.mean > 0 else each.first]
@@ -107,7 +107,7 @@ def _number(value: float) -> str:
 def _draw_settings(out: Output, comparison: Comparison) -> None:
     out.line()
     if not comparison.settings:
-        out.line("their settings are the same, as far as they are recorded")
+        out.line("no recorded settings differ")
         return
     rows = [[each.name, *map(_short, each.values)] for each in comparison.settings]
     out.table(("setting", *_letters(comparison)), rows)

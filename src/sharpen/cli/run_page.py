@@ -26,7 +26,7 @@ _RECORDS = ("config.json", "settings.json", "train.yaml", "result.json", "episod
 
 
 class RunPage:
-    """What there is to say of a run."""
+    """The page of one run."""
 
     def __init__(self, entry: RunEntry) -> None:
         self.entry = entry
@@ -44,10 +44,10 @@ class RunPage:
         }
 
     def draw(self, out: Output, *, with_traceback: bool = False) -> None:
-        """For people."""
+        """Print the page."""
         out.rich(self._title())
         self._draw_pairs(out, self._facts())
-        self._draw_pairs(out, self._made_of(), title="made of")
+        self._draw_pairs(out, self._made_of(), title="configuration")
         self._draw_metrics(out)
         self._draw_error(out, with_traceback=with_traceback)
         self._draw_pairs(out, self._files(), title="files")
@@ -69,7 +69,7 @@ class RunPage:
             ("model", entry.model),
             ("started", None if entry.started is None else moment(entry.started)),
             ("resumed", ", ".join(map(str, self.config.get("resumed") or ())) or None),
-            ("took", None if entry.seconds is None else duration(entry.seconds)),
+            ("duration", None if entry.seconds is None else duration(entry.seconds)),
             ("rollouts", entry.rollouts),
             ("steps", entry.steps),
             ("reward", self._reward()),
@@ -138,33 +138,33 @@ class RunPage:
             for name, each in found.items()
         ]
         out.line()
-        out.table(("metric", "last", "best", Column("at", spare=1), Column("curve", spare=2)), rows)
+        out.table(("metric", "last", "best", Column("at step", spare=1), Column("curve", spare=2)), rows)
         others = len(self.entry.metrics) - len(found)
         if others:
-            out.line(f"and {others} more: --json has them all")
+            out.line(f"{others} more metrics are in the --json output")
 
     def _draw_error(self, out: Output, *, with_traceback: bool) -> None:
         error, line = self.entry.error, self.entry.error_line
         if error is None or line is None:
             if self.entry.state == "killed":
                 out.line(
-                    f"\nits process was killed, or lost its machine: nobody wrote how it ended{self._how_to_resume()}"
+                    f"\nthe process was killed or its machine failed before it recorded a result{self._how_to_resume()}"
                 )
             return
         if self.entry.state == "interrupted" and not with_traceback:
-            out.line(f"\nit was interrupted and ended in order{self._how_to_resume()}")
+            out.line(f"\nthe run was interrupted and shut down cleanly{self._how_to_resume()}")
             return
         out.line(f"\nerror:\n{_indented(error if with_traceback else line)}")
         if not with_traceback and error != line:
-            out.line("  (--traceback shows where; the log has more)")
+            out.line("  (use --traceback for the traceback; the log has more details)")
 
     def _how_to_resume(self) -> str:
         kept = self.entry.path / "train.yaml"
         if kept.is_file():
             command = shlex.join(["sharpen", "train", str(kept), "--resume", str(self.entry.path)])
-            return f"; `{command}` goes on with it"
+            return f"; resume it with `{command}`"
         is_ours = self.entry.kind == "agents"
-        return f"; Trainer(...).fit(..., resume={str(self.entry.path)!r}) goes on with it" if is_ours else ""
+        return f"; resume it with Trainer(...).fit(..., resume={str(self.entry.path)!r})" if is_ours else ""
 
 
 def _component(described: Any) -> str:
@@ -178,11 +178,11 @@ def _component(described: Any) -> str:
 
 def _tasks(dataset: Any) -> object:
     size = dataset.get("size") if isinstance(dataset, dict) else None
-    return "of unknown number" if size is None else size
+    return "unknown number" if size is None else size
 
 
 def _number(value: float | None) -> float | int | None:
-    """A whole number in all its digits."""
+    """Return a whole number as an int, so that all its digits are shown."""
     return int(value) if value is not None and value.is_integer() and abs(value) < 1e12 else value
 
 

@@ -1,4 +1,4 @@
-"""`sharpen runs`: what ran, how it went, how runs compare; to take the best of one, and to remove some."""
+"""`sharpen runs`: list, show, compare, export and remove runs."""
 
 import argparse
 import sys
@@ -25,17 +25,17 @@ _COLUMNS = (
     Column("state"),
     Column("algorithm", least=10, spare=2),
     Column("started", spare=4),
-    Column("took", spare=3),
+    Column("duration", spare=3),
     Column("rollouts", spare=1),
     Column("reward"),
 )
 _DESCRIPTION = (
-    "What ran, how it went, and how runs compare; to take the best of one, and to remove some. Runs lie in the folder "
-    "`runs`, or where the variable SHARPEN_RUNS says."
+    "List, show and compare runs, copy the best result of one, and remove runs. Runs are kept in the folder `runs`, or "
+    "in the one that SHARPEN_RUNS names."
 )
-_RUN = "its name, the name it was given, a part that no other run has, a path, or `last`"
+_RUN = "folder name, given name, unique part of the name, path, or `last`"
 _EPILOG = examples(
-    "sharpen runs                            # the newest, as `sharpen runs list`",
+    "sharpen runs                            # the newest runs, same as `sharpen runs list`",
     "sharpen runs list --state failed --limit 10",
     "sharpen runs show last                  # or: sharpen runs last",
     "sharpen runs compare 1115-0930 1115-1042",
@@ -53,27 +53,27 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=list_runs)
     what = add_inner_commands(parser, dest="what", metavar="WHAT", implied="show", is_argument=_is_run)
 
-    listing = what.add_parser("list", help="the runs, newest first (what `sharpen runs` alone does)")
+    listing = what.add_parser("list", help="list runs, newest first (the default)")
     _add_list_options(listing)
     listing.set_defaults(run=list_runs)
 
-    one = what.add_parser("show", help="one run: what it was made of, its metrics, how it ended, where its files are")
-    one.add_argument("name", metavar="RUN", nargs="?", default="last", help=f"{_RUN} (default: last)")
-    one.add_argument("--traceback", action="store_true", help="the whole traceback of its error")
+    one = what.add_parser("show", help="show one run: configuration, metrics, how it ended, and where its files are")
+    one.add_argument("name", metavar="RUN", nargs="?", default="last", help=f"the run: {_RUN} (default: last)")
+    one.add_argument("--traceback", action="store_true", help="show the full traceback of its error")
     one.set_defaults(run=show_run)
 
-    several = what.add_parser("compare", help="runs side by side, with 95 %% intervals and paired differences")
-    several.add_argument("names", metavar="RUN", nargs="+", help=f"two or more runs, each by {_RUN}")
+    several = what.add_parser("compare", help="compare runs side by side, with 95 %% intervals and paired differences")
+    several.add_argument("names", metavar="RUN", nargs="+", help=f"two or more runs: {_RUN}")
     several.set_defaults(run=compare_runs)
 
-    best = what.add_parser("best", help="copy the best prompt, model or policy of a run to a folder")
-    best.add_argument("name", metavar="RUN", help=f"{_RUN}, which is the last that trained")
-    best.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="a new folder")
+    best = what.add_parser("best", help="copy the best prompt, model or policy of a run into a folder")
+    best.add_argument("name", metavar="RUN", help=f"the run: {_RUN} (the latest that trained something)")
+    best.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="the folder to create")
     best.set_defaults(run=export_best_of_run)
 
-    removing = what.add_parser("rm", help="remove runs with all their files")
-    removing.add_argument("names", metavar="RUN", nargs="+", help=f"the runs, each by {_RUN}")
-    removing.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    removing = what.add_parser("rm", help="remove runs and all their files")
+    removing.add_argument("names", metavar="RUN", nargs="+", help=f"the runs: {_RUN}")
+    removing.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     removing.set_defaults(run=remove_runs)
 
     for inner in (one, several, best, removing):
@@ -83,16 +83,20 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=STATES, help="only those in this state")
-    parser.add_argument("--kind", choices=KINDS, help="only those of this kind")
+    parser.add_argument("--state", choices=STATES, help="list only runs in this state")
+    parser.add_argument("--kind", choices=KINDS, help="list only runs of this kind")
     parser.add_argument(
-        "--limit", metavar="N", type=count_from(0), default=_LIMIT, help=f"at most so many ({_LIMIT}; 0: all)"
+        "--limit",
+        metavar="N",
+        type=count_from(0),
+        default=_LIMIT,
+        help=f"maximum number of runs to list (default {_LIMIT}, 0 for all)",
     )
     add_output_options(parser)
 
 
 def _is_run(word: str) -> bool:
-    """Whether a word means a run, and no misspelt command: those have no digits and no path."""
+    """Whether a word names a run rather than a misspelt command, which has no digits and no slash."""
     from ..runs import runs_root
 
     return word == "last" or "/" in word or any(map(str.isdigit, word)) or (runs_root() / word).is_dir()
@@ -102,7 +106,7 @@ def _is_run(word: str) -> bool:
 
 
 def list_runs(arguments: argparse.Namespace) -> None:
-    """The runs, newest first."""
+    """List the runs, newest first."""
     from ..archive.catalog import RunCatalog
 
     out, catalog = Output.of(arguments), RunCatalog()
@@ -113,18 +117,19 @@ def list_runs(arguments: argparse.Namespace) -> None:
         out.value([as_json(each) for each in shown])
         return
     if not shown:
-        filtered = f"; none of the {len(every)} is of the state or kind that was asked for" if every else ""
+        filtered = f"; none of the {len(every)} has the requested state or kind" if every else ""
         out.note(f"no runs in {str(catalog.root)!r}{filtered}")
         _note_unreadable(out, catalog)
         return
     out.table(_COLUMNS, [_row(each) for each in shown])
     if len(shown) < len(wanted):
-        out.note(f"{len(wanted) - len(shown)} older ones are not shown: --limit 0 shows all")
+        more = len(wanted) - len(shown)
+        out.note(f"{more} older run{'s' * (more != 1)} not shown; use --limit 0 to list all")
     _note_unreadable(out, catalog)
 
 
 def _counted(entries: "list[RunEntry]") -> "list[RunEntry]":
-    """Those that work with what they have finished by now."""
+    """Return the entries; running ones have the number of rollouts they have finished so far."""
     import asyncio
 
     from ..archive.lookup import with_live_rollouts
@@ -137,7 +142,7 @@ def _counted(entries: "list[RunEntry]") -> "list[RunEntry]":
 
 def _note_unreadable(out: Output, catalog: "RunCatalog") -> None:
     for name, why in catalog.unreadable().items():
-        out.note(f"{name} cannot be read: {why}")
+        out.note(f"cannot read run {name!r}: {why}")
 
 
 def _is_wanted(entry: "RunEntry", arguments: argparse.Namespace) -> bool:
@@ -157,7 +162,7 @@ def _row(entry: "RunEntry") -> list[object]:
 
 
 def as_json(entry: "RunEntry") -> dict[str, object]:
-    """A run for machines."""
+    """Return a run as a JSON object."""
     import msgspec
 
     return msgspec.structs.asdict(entry) | {
@@ -172,7 +177,7 @@ def as_json(entry: "RunEntry") -> dict[str, object]:
 
 
 def show_run(arguments: argparse.Namespace) -> None:
-    """One run."""
+    """Show one run."""
     from ..archive.catalog import RunCatalog
     from .run_page import RunPage
 
@@ -185,7 +190,7 @@ def show_run(arguments: argparse.Namespace) -> None:
 
 
 def compare_runs(arguments: argparse.Namespace) -> None:
-    """Several runs side by side."""
+    """Compare several runs side by side."""
     import asyncio
 
     from ..archive.comparison import compare
@@ -194,7 +199,7 @@ def compare_runs(arguments: argparse.Namespace) -> None:
 
     out, entries = Output.of(arguments), _found(arguments.names)
     if len(entries) < 2:
-        raise ConfigError(f"there is one run to compare, {entries[0].name!r}: give two or more")
+        raise ConfigError(f"only one run to compare, {entries[0].name!r}: name two or more different runs")
     comparison = asyncio.run(compare(entries))
     if out.is_json:
         out.value(comparison)
@@ -206,7 +211,7 @@ def compare_runs(arguments: argparse.Namespace) -> None:
 
 
 def export_best_of_run(arguments: argparse.Namespace) -> None:
-    """Copy what a run made."""
+    """Copy the best result of a run."""
     from ..archive.best import export_best
     from .config.last_run import find_trained
 
@@ -215,13 +220,13 @@ def export_best_of_run(arguments: argparse.Namespace) -> None:
     if out.is_json:
         out.value({"run": entry.name, "out": arguments.out.absolute(), "files": paths})
         return
-    out.line(f"the best of {entry.name}:")
+    out.line(f"best result of {entry.name}:")
     for path in paths:
         out.line(f"  {path}{'/' if path.is_dir() else ''}")
 
 
 def remove_runs(arguments: argparse.Namespace) -> int | None:
-    """Remove runs, all or, where one cannot be removed, none."""
+    """Remove runs; if one of them cannot be removed, remove none."""
     from ..archive.removal import check_removable, remove_run
 
     out, entries = Output.of(arguments), _found(arguments.names, must_be_unique=True)
@@ -230,7 +235,7 @@ def remove_runs(arguments: argparse.Namespace) -> int | None:
     if not arguments.yes and not _agrees(out, entries):
         return 1
     for entry in entries:
-        with saying_what_failed(f"the run {entry.name!r} cannot be removed"):
+        with saying_what_failed(f"cannot remove run {entry.name!r}"):
             remove_run(entry)
     if out.is_json:
         out.value({"removed": [entry.name for entry in entries]})
@@ -240,7 +245,7 @@ def remove_runs(arguments: argparse.Namespace) -> int | None:
 
 
 def _found(names: Sequence[str], *, must_be_unique: bool = False) -> list["RunEntry"]:
-    """Each once, also where two names mean the same."""
+    """Return the runs, each once even if two names mean the same run."""
     from ..archive.catalog import RunCatalog
 
     catalog = RunCatalog()
@@ -249,17 +254,17 @@ def _found(names: Sequence[str], *, must_be_unique: bool = False) -> list["RunEn
 
 
 def _agrees(out: Output, entries: Sequence["RunEntry"]) -> bool:
-    """Ask the person at the terminal; without one nothing is removed."""
+    """Ask for confirmation on the terminal; without a terminal, nothing is removed."""
     from ..archive.catalog import size_of
     from ..dashboard.formats import size
     from ..errors import ConfigError
 
     if out.is_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("removing needs --yes where nobody can be asked")
+        raise ConfigError("cannot ask for confirmation without a terminal: pass --yes to remove the runs")
     for entry in entries:
         out.line(f"{entry.path}  {entry.state}, {size(size_of(entry))}")
     answer = input(f"Remove {'this run' if len(entries) == 1 else f'these {len(entries)} runs'}? [y/N] ")
     if answer.strip().lower() in ("y", "yes"):
         return True
-    out.note("nothing was removed")
+    out.note("Nothing was removed.")
     return False

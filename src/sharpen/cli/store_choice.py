@@ -11,27 +11,29 @@ if TYPE_CHECKING:
     from ..archive.lookup import OpenedStore
 
 STORE = (
-    "a store file, a run (name, folder or 'last'), the address of a store that is served, or a database "
-    "(postgresql://…, redis://…, env:NAME)"
+    "a store file, a run (name, folder or 'last'), the address of a store server, or a database (postgresql://…, "
+    "redis://…, env:NAME)"
 )
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--run` and `--store`, of which one may be given."""
+    """Add `--run` and `--store`, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--run", metavar="RUN", dest="run_name", help="a run: name, part of it, folder (default: last)")
     group.add_argument(
-        "--store", metavar="STORE", help="a store file, the address of a store that is served, or a database"
+        "--run", metavar="RUN", dest="run_name", help="run to read: name, unique part of it, or folder (default: last)"
+    )
+    group.add_argument(
+        "--store", metavar="STORE", help="store to read: a file, the address of a store server, or a database"
     )
 
 
 def chosen_store(arguments: argparse.Namespace, *, read_only: bool = True) -> "OpenedStore":
-    """The store that the options name."""
+    """Return the store that the options name."""
     return named_store(arguments.store if arguments.store is not None else arguments.run_name, read_only=read_only)
 
 
 def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
-    """The store that a STORE argument names; behind an address, with the token of this user."""
+    """Return the store that a STORE argument names; for a store server, with the token of this user."""
     from ..archive.lookup import open_store
 
     token = token_for(text) if text is not None and is_address(text) else None
@@ -40,7 +42,7 @@ def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
     except UnknownIdError as error:
         if text is None or not _is_meant_as_file(text) or Path(text).expanduser().exists():
             raise
-        raise UnknownIdError(f"there is no store file {text!r}, and {error}") from None
+        raise UnknownIdError(f"there is no store file {text!r}; {error}") from None
 
 
 def _is_meant_as_file(text: str) -> bool:

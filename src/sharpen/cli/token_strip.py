@@ -6,16 +6,18 @@ from rich.text import Text
 from ..archive.entries import TokenStrip
 from ..logging import plain
 
-# Log-probabilities from which on a token has this style: 0.9, 0.5, 0.1, 0.01, and less.
+# The lowest log-probability for each style: probabilities of 0.9, 0.5, 0.1, 0.01.
 _HEAT = ((-0.105, ""), (-0.693, "yellow"), (-2.303, "dark_orange"), (-4.605, "red"))
 _COLDEST = "bold red"
 
 
 def draw_tokens(strip: TokenStrip) -> Group:
-    """Where texts are known, the text of the answer; then each id with its log-probability."""
+    """Render the text of the response where it is known, then each token id with its log-probability."""
     version = "" if strip.weights_version is None else f", weights {strip.weights_version}"
     count = len(strip.response_ids) or len(strip.logprobs)
-    parts: list[RenderableType] = [Text(f"{len(strip.prompt_ids)} tokens read, {count} sampled{plain(version)}", "dim")]
+    parts: list[RenderableType] = [
+        Text(f"{len(strip.prompt_ids)} prompt tokens, {count} sampled{plain(version)}", "dim")
+    ]
     if strip.texts is not None:
         line = Text()
         for text, logprob in zip(strip.texts, strip.logprobs, strict=True):

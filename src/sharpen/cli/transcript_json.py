@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def as_json(transcript: "Transcript", *, with_spans: bool, with_tokens: bool) -> dict[str, Any]:
-    """All of it, but spans and tokens only where they are asked for; each attempt says why it ended."""
+    """Return the transcript; spans and tokens only if requested. Each attempt says why it ended."""
     from ..archive.lookup import why_ended
 
     found: dict[str, Any] = msgspec.structs.asdict(transcript)

@@ -53,7 +53,7 @@ def draw(transcript: Transcript, *, with_spans: bool = False, with_tokens: bool 
     if with_spans:
         parts += ["", *draw_spans(transcript.spans)]
     if transcript.is_cut:
-        parts += ["", Text("the attempt has more spans than are shown here", style="yellow")]
+        parts += ["", Text("not all spans of this attempt are shown", style="yellow")]
     told = {entry.error for entry in transcript.entries}
     rest = [error for error in transcript.errors if error not in told]
     if rest:
@@ -63,8 +63,10 @@ def draw(transcript: Transcript, *, with_spans: bool = False, with_tokens: bool 
 
 def _why_nothing(transcript: Transcript) -> str:
     if transcript.attempt is None:
-        return "nobody has claimed it yet"
-    return "its spans tell nothing to read (--spans lists them)" if transcript.spans else "it has left no spans"
+        return "no runner has claimed it yet"
+    return (
+        "none of its spans has readable content (use --spans to list them)" if transcript.spans else "it has no spans"
+    )
 
 
 # -- the rollout -------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def _attempts(transcript: Transcript) -> Iterator[RenderableType]:
         is_shown = transcript.attempt is not None and attempt.attempt_id == transcript.attempt.attempt_id
         yield _attempt(attempt, is_shown=is_shown and len(transcript.attempts) > 1)
     if len(transcript.attempts) > 1:
-        yield Text("           --attempt N shows another one", style="dim")
+        yield Text("           use --attempt N to show another one", style="dim")
 
 
 def _attempt(attempt: "Attempt", *, is_shown: bool) -> Text:
@@ -137,11 +139,11 @@ def draw_entry(
     answered: AbstractSet[str | None] = frozenset(),
     with_tokens: bool = False,
 ) -> Iterator[RenderableType]:
-    """One entry; a tool whose result stands with the call that asked for it (`answered`) is told in short."""
+    """Render one entry; the result of a tool that already stands with its call (`answered`) is not repeated."""
     yield _entry_title(entry)
     if entry.num_repeated:
         count = entry.num_repeated
-        yield _indented(f"({count} message{'s' * (count > 1)} from before)", "dim")
+        yield _indented(f"({count} message{'s' * (count > 1)} repeated from earlier calls)", "dim")
     for message in entry.messages:
         yield from _message(message)
     if entry.text:
@@ -162,7 +164,7 @@ def draw_entry(
 
 
 def _shown_text(entry: Entry) -> str:
-    """Of a traceback only the agent's own part: how the runner came to call it is no news."""
+    """Return the text; of a traceback only the agent's frames, without those of the runner."""
     text = (entry.text or "").rstrip()
     if entry.kind != "error":
         return text
@@ -179,7 +181,7 @@ def _entry_title(entry: Entry) -> Text:
     if entry.usage is not None and (entry.usage.input_tokens or entry.usage.output_tokens):
         facts.append(f"{entry.usage.input_tokens} → {entry.usage.output_tokens} tokens")
     if entry.kind == "call" and entry.turn is None:
-        facts.append("made to find a reward")
+        facts.append("made to compute a reward")
     line.append("".join(f"  {plain(fact)}" for fact in facts), "dim")
     if entry.reward is not None and entry.kind != "call":
         several = ", ".join(f"{name} {value:.6g}" for name, value in entry.rewards.items())

@@ -38,5 +38,5 @@ def test_an_agent_with_a_syntax_error_is_a_wrong_configuration(
         assert main(["train", str(path), "agent=odd.py:f"]) == 2
     said = capsys.readouterr().err
     assert "odd.py:1: invalid syntax" in said
-    assert "not expected" not in said
+    assert "unexpected error" not in said
     assert not (tmp_path / "runs").exists()
