@@ -30,15 +30,18 @@ def file(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "the gateway has no models"),
-        (["--base-url", "http://127.0.0.1:9/v1"], "for the model of --model"),
+        ([], "model_list"),
+        (["--base-url", "http://127.0.0.1:9/v1"], "--base-url and --api-key need --model"),
         (["--model", "small", "--api-key", "sk-a-real-key"], "write --api-key env:NAME"),
-        (["FILE", "num_retry=2"], "override num_retry: a gateway takes no 'num_retry'. Did you mean 'num_retries'?"),
-        (["FILE", "store=memory"], "a gateway takes no 'store'"),
+        (
+            ["FILE", "num_retry=2"],
+            "override num_retry: a gateway has no option 'num_retry'. Did you mean 'num_retries'?",
+        ),
+        (["FILE", "store=memory"], "a gateway has no option 'store'"),
         (["FILE", "--port", "70000"], "--port is 70000"),
-        (["FILE", "--host", "0.0.0.0"], "set SHARPEN_GATEWAY_TOKEN to a long random text"),
-        (["FILE", "--store", "store.db"], "--store is 'store.db': give the address of a store server"),
-        (["FILE", "--store", "https://store.example"], "by http:// only"),
+        (["FILE", "--host", "0.0.0.0"], "set SHARPEN_GATEWAY_TOKEN"),
+        (["FILE", "--store", "store.db"], "--store is 'store.db'"),
+        (["FILE", "--store", "https://store.example"], "https://store.example"),
         (["FILE", "--store", "env:NO_SUCH_VARIABLE"], "the environment variable NO_SUCH_VARIABLE is not set"),
         (["num_retries=2", "--model", "small"], "entry 1 of model_list"),
     ],
@@ -60,7 +63,7 @@ def test_what_is_wrong_in_its_file_is_told_with_its_line(tmp_path: Path, capsys:
     assert "gateway.yaml:3:5: entry 2 of model_list: it has the unknown key 'base_ulr'" in capsys.readouterr().err
     path.write_text("- a list\n")
     assert main(["gateway", str(path)]) == 2
-    assert "gateway.yaml:1: the file holds a list" in capsys.readouterr().err
+    assert "gateway.yaml:1: the file contains a list" in capsys.readouterr().err
 
 
 def test_it_waits_for_its_store_and_ends_by_a_signal(file: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_a_configuration_without_an_algorithm_does_not_wait_for_ever(
     with own_imports():
         assert main([command[0], str(path), *command[1:]]) == 2
     said = capsys.readouterr().err
-    assert "config.yaml names no algorithm" in said
+    assert "config.yaml has no algorithm" in said
     assert "algorithm: Baseline" in said
     assert "--dev" in said
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""`sharpen eval CONFIG`: how good an agent, a policy or a model is now, with an interval."""
+"""`sharpen eval CONFIG`: measure an agent, a policy or a model, with a confidence interval."""
 
 import argparse
 from pathlib import Path
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from .config import TrainConfig
 
 _DESCRIPTION = (
-    "Measure on a data set: the agent of a configuration as it is, with the best prompts or the model of a run "
+    "Evaluate on a data set without training: an agent as configured, with the best prompts or the model of a run "
     "(--run), or with a model that is served for it (--model); a policy on initial states, with the checkpoint of a "
-    "run; "
-    "a fine-tuned model on its rows. Nothing is trained."
+    "run; or a fine-tuned model on its rows."
 )
 _DATASETS = ("val", "train", "test")
 
@@ -28,7 +27,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "eval",
-        help="measure an agent, a policy or a model on a data set",
+        help="evaluate an agent, a policy or a model on a data set",
         description=_DESCRIPTION,
         epilog=examples(
             "sharpen eval config.yaml",
@@ -37,12 +36,10 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         ),
     )
     add_config_arguments(parser)
-    parser.add_argument("--run", dest="of_run", metavar="RUN", help="what this run made: its name, a path, or 'last'")
-    parser.add_argument("--model", metavar="FOLDER", help="a model or an adapter, served behind the gateway")
-    parser.add_argument("--dataset", choices=_DATASETS, default="val", help="which tasks (default: val)")
-    parser.add_argument(
-        "--repeat", type=count_from(1), default=1, metavar="N", help="rollouts of each task (default: 1)"
-    )
+    parser.add_argument("--run", dest="of_run", metavar="RUN", help="use the result of this run: name, path, or 'last'")
+    parser.add_argument("--model", metavar="FOLDER", help="model or adapter to serve to the agent through the gateway")
+    parser.add_argument("--dataset", choices=_DATASETS, default="val", help="data set to evaluate on (default: val)")
+    parser.add_argument("--repeat", type=count_from(1), default=1, metavar="N", help="rollouts per task (default: 1)")
     add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -78,11 +75,11 @@ def _check_options(config: "TrainConfig", arguments: argparse.Namespace) -> None
 
     is_agents = config.kind == "agents"
     if arguments.repeat != 1 and not is_agents:
-        raise ConfigError(f"--repeat is for agents, but {config.path.name} is of the kind {config.kind!r}")
+        raise ConfigError(f"--repeat works only with agents, but {config.path.name} has kind {config.kind!r}")
     if arguments.model is not None and config.kind == "simulator":
-        raise ConfigError("--model is a language model, and a simulator has a policy: give --run RUN")
+        raise ConfigError("--model is for language models, but a simulator trains a policy: use --run RUN instead")
     if arguments.dataset == "test" and config.kind != "simulator":
-        raise ConfigError("--dataset test is for simulators, which have test_initial_states: use val or train")
+        raise ConfigError("--dataset test is only for simulators (test_initial_states): use val or train")
 
 
 def _entry(text: str | None, config: "TrainConfig") -> "RunEntry | None":
@@ -149,7 +146,7 @@ def _checkpoint(folder: Path, latest: Path) -> Path:
     from ..errors import ConfigError
 
     if not (folder / latest).exists():
-        raise ConfigError(f"the run in {str(folder)!r} has no checkpoint of a policy")
+        raise ConfigError(f"the run in {str(folder)!r} has no policy checkpoint")
     return folder / latest
 
 
@@ -192,10 +189,12 @@ def _show(found: dict[str, Any], out: Output) -> None:
     reward = found["reward"]
     draw_failures(out, found.get("run_dir"), found, has_scores=reward is not None)
     if reward is None:
-        out.line(f"no rewards on the {found['dataset']} data: {found['status']}")
+        out.line(f"no rewards on the {found['dataset']} data set: {found['status']}")
     else:
         interval = "" if reward["low"] is None else f" (95 %: {reward['low']:.4g} to {reward['high']:.4g})"
-        out.line(f"mean reward {reward['mean']:.4g}{interval} on {reward['tasks']} of the {found['dataset']} data")
+        out.line(
+            f"mean reward {reward['mean']:.4g}{interval} on {reward['tasks']} tasks of the {found['dataset']} data set"
+        )
     if "accuracy" in found:
         low, high = found["accuracy_interval"]
         out.line(f"accuracy {found['accuracy']:.4g} (95 %: {low:.4g} to {high:.4g})")
@@ -203,6 +202,6 @@ def _show(found: dict[str, Any], out: Output) -> None:
         if found.get(name) not in (None, 0):
             out.line(f"  {name.replace('_', ' ')}: {found[name]}")
     if "cost" in found:
-        out.line(f"  cost: {'not known' if found['cost'] is None else format(found['cost'], '.4f') + ' US dollars'}")
+        out.line(f"  cost: {'unknown' if found['cost'] is None else format(found['cost'], '.4f') + ' US dollars'}")
     if found.get("run_dir") is not None:
-        out.line(f"  rollouts are kept in {found['run_dir']}")
+        out.line(f"  rollouts are saved in {found['run_dir']}")

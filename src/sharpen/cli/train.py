@@ -1,4 +1,4 @@
-"""`sharpen train CONFIG [key=value ...]`: runs what a configuration describes, and says what came of it."""
+"""`sharpen train CONFIG [key=value ...]`: run the training that a configuration describes, and print the result."""
 
 import argparse
 import os
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = (
     "Train what a configuration describes: an agent's prompts or model, a policy in a simulator (kind: simulator), or "
-    "a language model (kind: fine-tuning). Values can be overridden as key=value. Progress goes to standard error; "
-    "Ctrl-C ends the run in order, and --resume goes on with it."
+    "a language model (kind: fine-tuning). Override values with key=value. Progress goes to standard error. Ctrl-C "
+    "shuts the run down cleanly, and --resume continues it."
 )
 
 
@@ -34,34 +34,40 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog=examples(
             "sharpen train config.yaml",
             "sharpen train config.yaml algorithm.beam_width=2 n_runners=4",
-            "sharpen train config.yaml --dry-run        # what it would do, and at most cost",
+            "sharpen train config.yaml --dry-run        # what it would do, and the maximum cost",
             "sharpen train config.yaml --resume last",
         ),
     )
     add_config_arguments(parser)
     add_resume_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show what it would do and start nothing")
-    parser.add_argument("--name", help="a part of the name of the run's folder")
-    parser.add_argument("--dev", action="store_true", help="try the agent out: Baseline where there is no algorithm")
+    parser.add_argument("--dry-run", action="store_true", help="show what would run, without starting anything")
+    parser.add_argument("--name", help="name of the run, used in the name of its folder")
+    parser.add_argument(
+        "--dev", action="store_true", help="try the agent: use Baseline if the configuration has no algorithm"
+    )
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """A configuration and its overrides."""
-    parser.add_argument("config", metavar="CONFIG", help="a YAML file, or a folder with a config.yaml")
+    """Add the arguments for a configuration and its overrides."""
+    parser.add_argument("config", metavar="CONFIG", help="YAML file, or a folder that contains config.yaml")
     parser.add_argument(
-        "overrides", metavar="key=value", nargs="*", default=[], help="over the file, such as n_runners=4"
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        default=[],
+        help="override a value of the file, such as n_runners=4",
     )
 
 
 def add_resume_option(parser: argparse.ArgumentParser) -> None:
-    """Which run to go on with."""
+    """Add `--resume`."""
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="go on with a run: its name, a part of it, a path, 'last', or 'unfinished': the last one of this file if "
-        "it did not come to its end, else a new one",
+        help="resume a run: its name, a unique part of it, a path, 'last', or 'unfinished' (this config's latest run "
+        "if it did not finish, otherwise a new one)",
     )
 
 
@@ -71,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     out = Output.of(arguments)
     if arguments.resume is not None and arguments.name is not None:
-        raise ConfigError("--name names a new run, and --resume goes on with one that has its name: leave one out")
+        raise ConfigError("--name is for a new run, but --resume continues an existing one: use only one of them")
     with only_answer(out):
         config = load_config(arguments.config, [*arguments.overrides, *_options(arguments)])
         require_algorithm(config)
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
-    """Options that are another way to write an override."""
+    """Return the options that stand for overrides."""
     import json
 
     name = [] if arguments.name is None else [f"name={json.dumps(arguments.name)}"]
@@ -93,7 +99,7 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 
 def require_algorithm(config: "TrainConfig") -> None:
-    """Without an algorithm nobody enqueues anything, and a run would wait for ever. Runners alone need none."""
+    """Refuse a configuration without an algorithm: nothing would be enqueued. Runners alone need none."""
     values = config.values
     if config.kind != "agents" or values.get("algorithm") or values.get("dev"):
         return
@@ -101,8 +107,8 @@ def require_algorithm(config: "TrainConfig") -> None:
     role = strategy.get("role") if isinstance(strategy, dict) else None
     if (role or os.environ.get("SHARPEN_CURRENT_ROLE")) != "runner":
         raise ConfigError(
-            f"{config.path.name} names no algorithm, so nothing would happen: write `algorithm: Baseline` (or "
-            "another), or try the agent out with --dev"
+            f"{config.path.name} has no algorithm, so nothing would run: add `algorithm: Baseline` (or another), or "
+            "try the agent with --dev"
         )
 
 
@@ -119,7 +125,7 @@ def _train(config: "TrainConfig", resume: Path | None, page: ResultPage) -> "Run
 
 
 def fit_agent(config: "TrainConfig", trainer: "RecordingTrainer", resume: Path | None, page: ResultPage) -> "RunResult":
-    """Run the algorithm of a configuration; one that fails says how to go on."""
+    """Run the algorithm of a configuration; if it fails, print how to resume it."""
     from .config.kept_config import keep_config
 
     agent, datasets = config.agent(), config.datasets()
@@ -132,7 +138,7 @@ def fit_agent(config: "TrainConfig", trainer: "RecordingTrainer", resume: Path |
 
 
 def _refuse_without_tasks(config: "TrainConfig", trainer: "RecordingTrainer") -> None:
-    """Before there is a folder. An algorithm of the user's may make tasks of its own."""
+    """Raise an error before a folder is created. A user's own algorithm may create tasks itself."""
     from ..algorithm import VERL, Baseline
     from ..algorithm.prompts import PromptOptimiser
     from ..algorithm.sequence import stages_of
@@ -141,7 +147,7 @@ def _refuse_without_tasks(config: "TrainConfig", trainer: "RecordingTrainer") ->
     for stage in stages:
         if isinstance(stage, Baseline | PromptOptimiser | VERL):
             raise ConfigError(
-                f"{config.path.name} has no tasks for {type(stage).__name__}: give train_dataset, val_dataset, or both"
+                f"{config.path.name} has no tasks for {type(stage).__name__}: set train_dataset, val_dataset, or both"
             )
 
 
@@ -156,19 +162,19 @@ def _show_plan(config: "TrainConfig", out: Output) -> None:
     if out.is_json:
         out.value(plan)
         return
-    out.line(f"{config.path.name}, kind {plan.kind}: a dry run, nothing was started")
+    out.line(f"{config.path.name}, kind {plan.kind}: dry run, nothing was started")
     out.line()
-    out.table(("part", Column("made by", least=20, wraps=True)), list(plan.parts.items()))
+    out.table(("component", Column("class", least=20, wraps=True)), list(plan.parts.items()))
     out.line()
-    columns = ("value", Column("is", least=12, wraps=True), "from")
+    columns = ("setting", Column("value", least=12, wraps=True), "source")
     out.table(columns, [(each.key, _shown(each.value), each.source) for each in plan.values])
     out.line()
     sizes = ", ".join(f"{name} {'unknown' if size is None else size}" for name, size in plan.datasets.items())
     out.line(f"data: {sizes}")
-    out.line("at most:")
+    out.line("upper limits:")
     for name, number in plan.bound.items():
         out.line(f"  {name:<12}{_number(name, number)}")
-    out.line("because:")
+    out.line("how they were computed:")
     for sentence in plan.because:
         out.line(f"  - {sentence}")
 
@@ -180,5 +186,5 @@ def _shown(value: object) -> str:
 
 def _number(name: str, number: float | None) -> str:
     if number is None:
-        return "not known"
+        return "unknown"
     return f"${number:,.2f}" if name == "cost" else f"{number:,}"

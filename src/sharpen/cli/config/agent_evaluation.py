@@ -1,5 +1,5 @@
-"""An agent measured on a data set: with the resources of a configuration, with the prompts of a run, or with a model
-that is served for it behind the gateway."""
+"""Evaluation of an agent on a data set: with the resources of a configuration, the prompts of a run, or a model that
+is served to it through the gateway."""
 
 import contextlib
 import os
@@ -50,14 +50,14 @@ def evaluate_agent(
     agent = config.agent()
     tasks = config.dataset(f"{dataset}_dataset")
     if tasks is None:
-        raise ConfigError(f"{config.path.name} has no {dataset}_dataset: give one, or choose another --dataset")
+        raise ConfigError(f"{config.path.name} has no {dataset}_dataset: add one, or choose another --dataset")
     if tasks == []:
-        raise ConfigError(f"{dataset}_dataset has no tasks: give some, or choose another --dataset")
+        raise ConfigError(f"{dataset}_dataset is empty: add tasks, or choose another --dataset")
     prompts = {} if entry is None else _prompts_of(entry)
     own = _OwnModel.of(config)
     chosen = model or (None if entry is None else _model_of_run(entry)) or own.path
     if entry is not None and not prompts and chosen is None:
-        raise ConfigError(f"the run {entry.name!r} has no prompts and no model to evaluate")
+        raise ConfigError(f"run {entry.name!r} has neither prompts nor a model to evaluate")
     resources = {**(config.resources() or {}), **prompts}
     with _served(config, chosen, resources, own.sampling) as changes:
         trainer = config.trainer(**_fixed(repeat), **changes)
@@ -84,7 +84,7 @@ def _fixed(repeat: int) -> dict[str, Any]:
 
 
 def _prompts_of(entry: "RunEntry") -> NamedResources:
-    """The best prompts of a run's last search; else those that it published last."""
+    """Return the best prompts of a run's last search, otherwise those that it published last."""
     from ...algorithm.prompts.records import read_records
 
     folders = entry.prompt_folders()
@@ -110,7 +110,7 @@ def _published(entry: "RunEntry") -> NamedResources:
 
 
 def _model_of_run(entry: "RunEntry") -> str | None:
-    """The best model that a run has kept."""
+    """Return the best model that a run has saved."""
     from ...archive.best import choose, model_choices
 
     best = choose(entry, model_choices(entry))
@@ -119,7 +119,7 @@ def _model_of_run(entry: "RunEntry") -> str | None:
 
 @dataclass(frozen=True)
 class _OwnModel:
-    """The model that the algorithm of a configuration would serve, as it comes, and how validations sample it."""
+    """The model that the algorithm of a configuration starts from, and how validations sample it."""
 
     path: str | None
     sampling: Mapping[str, Any]
@@ -141,7 +141,7 @@ class _OwnModel:
 def _served(
     config: "TrainConfig", model: str | None, resources: NamedResources, sampling: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """What changes in the trainer: the resources, and where a model is served, the gateway that leads to it."""
+    """Yield what changes in the trainer: the resources and, if a model is served, the gateway with an entry for it."""
     if model is None:
         yield {"initial_resources": resources or None}
         return

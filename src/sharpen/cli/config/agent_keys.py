@@ -1,4 +1,4 @@
-"""What a configuration of agents may hold: an agent, its tasks, and every keyword of `Trainer`."""
+"""The keys of a configuration of kind `agents`: an agent, its tasks, and every keyword of `Trainer`."""
 
 import inspect
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ _DEFAULTS = {
     "strategy": "ClientServerExecutionStrategy",
     "llm_proxy": "LLMProxy",
 }
-"""What a mapping without a type stands for."""
+"""The component that a mapping without a type configures."""
 _ADDRESSES = ("store", "llm_proxy")
-"""Parts that may stand elsewhere: their address is a spec, too."""
+"""Components that may run elsewhere: their address is a spec, too."""
 _LISTS = ("algorithm", "hooks", "callbacks", "loggers")
 
 
 def trainer_keys() -> list[str]:
-    """The keywords of `Trainer`, without deprecated ones: no configuration was ever written with those."""
+    """Return the keywords of `Trainer` without the deprecated ones, which no configuration has used."""
     from ...compat.trainer import OLD_OPTIONS
     from ...trainer import Trainer
 
@@ -49,7 +49,7 @@ def trainer_keys() -> list[str]:
 
 
 def check(config: "TrainConfig") -> None:
-    """Refuse what can be seen to be wrong without building anything."""
+    """Refuse mistakes that can be found without building anything."""
     values, specs = config.values, config.specs
     config.check_keys(["agent", *DATASETS, *trainer_keys()])
     _check_agent(config)
@@ -58,7 +58,7 @@ def check(config: "TrainConfig") -> None:
     for key in COMPONENTS:
         spec = values.get(key)
         if isinstance(spec, list) and key not in _LISTS:
-            raise ConfigError(f"{specs.at((key,))} is a list, but a run has one: give one of them")
+            raise ConfigError(f"{specs.at((key,))} is a list, but a run has only one {key}: choose one")
         if key in _ADDRESSES and is_address(spec):
             continue
         name = _DEFAULTS.get(key)
@@ -83,6 +83,6 @@ def _check_rollout_config(config: "TrainConfig") -> None:
     if given is None:
         return
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{config.specs.at(('rollout_config',))} is {shown(given)}: give a mapping")
+        raise ConfigError(f"{config.specs.at(('rollout_config',))} is {shown(given)}: use a mapping")
     known = [each.name for each in msgspec.structs.fields(RolloutConfig)]
     config.specs.check_names(given, known, ("rollout_config",), owner="rollout_config")

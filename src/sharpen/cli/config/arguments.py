@@ -1,4 +1,4 @@
-"""The arguments that a component takes, by name: what a configuration may write under its `type`."""
+"""The names of the arguments that a component takes."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def argument_names(make: Maker) -> list[str] | None:
-    """The names; None where it takes any, or where nobody can tell."""
+    """Return the names; None if it takes any name or has no signature."""
     special = _of_ours(make)
     if special is not None:
         return special
@@ -28,16 +28,16 @@ def argument_names(make: Maker) -> list[str] | None:
 
 
 def _of_ours(make: Maker) -> list[str] | None:
-    """Options that a constructor of ours passes on."""
+    """Return the arguments of classes that take any option only to explain why it is refused."""
     if not isinstance(make, type):
         return None
-    if make.__module__.startswith("sharpen.llm_proxy."):  # it takes any, to say what became of some; and refuses them
+    if make.__module__.startswith("sharpen.llm_proxy."):
         return [name for name, each in inspect.signature(make).parameters.items() if each.kind in _BY_NAME]
     return None
 
 
 def unknown_verl_key(name: str) -> str | None:
-    """What is said of a dotted key that VERL's config does not have; None where it has it."""
+    """Return the message for a dotted key that VERL's config does not have; None if it has it."""
     from ...algorithm.verl.foreign_keys import FIXED
     from ...algorithm.verl.keys import full_name, is_section, nearest_key, why_ignored
 
@@ -50,7 +50,7 @@ def unknown_verl_key(name: str) -> str | None:
 
 
 def verl_leaves(value: Mapping[str, Any], prefix: str = "") -> list[tuple[tuple[str, ...], str]]:
-    """The keys of a config of VERL: how each is written, as a path, and its dotted name."""
+    """Return the keys of a VERL config: the path of each as written, and its dotted name."""
     from ...algorithm.verl.keys import LEAVES
 
     found: list[tuple[tuple[str, ...], str]] = []
@@ -64,7 +64,7 @@ def verl_leaves(value: Mapping[str, Any], prefix: str = "") -> list[tuple[tuple[
 
 
 def is_verl(make: Maker) -> bool:
-    """Whether its `config` has verl's keys."""
+    """Whether its `config` argument has VERL's keys."""
     from ...algorithm.verl.verl import VERL
 
     return isinstance(make, type) and issubclass(make, VERL)

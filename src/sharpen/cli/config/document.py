@@ -1,7 +1,7 @@
-"""YAML whose values know their places.
+"""YAML documents that remember where each value is written.
 
-The scalars are those of YAML 1.2: only `true` and `false` are truths, `1e-4` is a number, a date is a text. A key that
-stands twice, a key that is no text, and a file that grows without bound by its aliases are refused.
+Scalars follow YAML 1.2: only `true` and `false` are booleans, `1e-4` is a number, a date is a string. Duplicate keys,
+keys that are not strings, and files whose aliases grow without bound are refused.
 """
 
 import re
@@ -35,7 +35,7 @@ IMPLICIT = tuple(
         ),
     )
 )
-"""What texts without quotes stand for: the tag, the pattern, and the characters that it begins with."""
+"""How scalars without quotes are read: the tag, the pattern, and the characters that it begins with."""
 
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in IMPLICIT:
@@ -43,9 +43,9 @@ for _tag, _pattern, _first in IMPLICIT:
 
 
 class Document:
-    """The values of a text, and the place of each.
+    """The values of a YAML text, and the place of each.
 
-    `plain` holds the paths of texts that stand without quotes, which may be read as YAML again.
+    `plain` holds the paths of strings without quotes, which may be parsed as YAML again.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -63,16 +63,19 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = self.name if mark is None else f"{self.name}:{mark.line + 1}:{mark.column + 1}"
-            raise ConfigError(f"{place}: this is no YAML: {error.problem or error.context}") from error
+            raise ConfigError(f"{place}: invalid YAML: {error.problem or error.context}") from error
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise ConfigError(f"{self.name}: this is no YAML: {error}") from error
+            raise ConfigError(f"{self.name}: invalid YAML: {error}") from error
         finally:
             loader.dispose()
 
     def _read(self, node: yaml.Node, path: Path_) -> Any:
         self._count += 1
         if self._count > _MOST_VALUES or len(path) > _MOST_LEVELS:
-            self._refuse(node, "the file is too large or too deep for a configuration, or an alias holds itself")
+            self._refuse(
+                node,
+                f"the file has more than {_MOST_VALUES:,} values or {_MOST_LEVELS} levels, or an alias contains itself",
+            )
         self.sources[path] = self._source(node)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -87,7 +90,7 @@ class Document:
         for key_node, value_node in node.value:
             key = self._key(key_node)
             if key in lines:
-                self._refuse(key_node, f"the key {key!r} stands here and in line {lines[key]}: give it once")
+                self._refuse(key_node, f"duplicate key {key!r}, first set in line {lines[key]}: remove one of them")
             lines[key] = key_node.start_mark.line + 1
             if key == _MERGE:
                 merged += value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
@@ -99,9 +102,9 @@ class Document:
         return found
 
     def _merge(self, node: yaml.Node, path: Path_, found: dict[str, Any]) -> None:
-        """`<<: *alias`: the keys of another mapping, where they are not given themselves."""
+        """Add the keys of another mapping (`<<: *alias`) that are not set here."""
         if not isinstance(node, yaml.MappingNode):
-            self._refuse(node, "<< takes a mapping, or a list of them")
+            self._refuse(node, "<< needs a mapping or a list of mappings")
         for key_node, value_node in node.value:
             key = self._key(key_node)
             if key not in found:
@@ -109,7 +112,7 @@ class Document:
 
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            self._refuse(node, "a key is a text, not a list or a mapping")
+            self._refuse(node, "a key must be a string, not a list or a mapping")
         return str(node.value)
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
@@ -122,7 +125,7 @@ class Document:
         try:
             return _SCALARS[tag](text)
         except (KeyError, ValueError):
-            self._refuse(node, f"the tag {node.tag!r} means nothing here: give a plain value")
+            self._refuse(node, f"the YAML tag {node.tag!r} is not supported: use a plain value")
 
     def _source(self, node: yaml.Node) -> Source:
         mark = node.start_mark
@@ -149,19 +152,19 @@ _SCALARS = {
 
 
 def read_scalar(text: str, name: str) -> Any:
-    """A value that is written as YAML outside of a file: an override, a variable of the environment."""
+    """Return a value that is written as YAML outside a file: an override or an environment variable."""
     return Document(text, name).value
 
 
 def read_document(path: Path, name: str) -> Document:
-    """The document in a file."""
+    """Return the document in a file."""
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         hint = did_you_mean(path.name, [each.name for each in path.parent.glob("*.y*ml")])
         raise ConfigError(
-            f"there is no file {str(path)!r}: give the path of a configuration, or 'sharpen init'.{hint}".rstrip(".")
+            f"configuration file {str(path)!r} not found: check the path, or create one with 'sharpen init'.{hint}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
+        raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
     return Document(text, name)

@@ -1,6 +1,6 @@
-"""`${NAME}` and `${NAME:-default}` in the texts of a configuration. `$${` stands for `${`.
+"""`${NAME}` and `${NAME:-default}` in the strings of a configuration. `$${` stands for `${`.
 
-A variable whose name, or whose key, looks like a secret is never shown: the reference is.
+If the name of a variable or of its key looks like a secret, the reference is shown instead of the value.
 """
 
 import os
@@ -18,7 +18,7 @@ from .sources import Path_, Source
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|(?P<others>\$\{[\w.]*\.[^}]*\})|\$\{[^}]*\}?"
 )
-# A secret stays the text that it is, also one of digits, but for these.
+# A secret stays a string, even one of digits, except for these words.
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -32,14 +32,14 @@ class References:
         self.secret_paths: set[Path_] = set()
         self.literals: dict[Path_, str] = {}
         self.secrets: dict[str, str] = {}
-        """Their values, and the reference that stands for each."""
+        """Their values, and the reference that replaces each."""
 
     def resolve(self, document: Document) -> Any:
-        """The values of a document with every reference followed; their sources say so."""
+        """Return the values of a document with every reference resolved, and update their sources."""
         return self._walk(document.value, (), document)
 
     def hide(self, text: str) -> str:
-        """A text without the values of secrets: their references stand for them."""
+        """Return a text with secrets replaced by their references."""
         for value, reference in sorted(self.secrets.items(), key=lambda each: -len(each[0])):
             text = text.replace(value, reference)
         return text
@@ -76,7 +76,7 @@ class References:
         return _WORDS.get(found, found) if is_secret else read_scalar(found, f"{source}, the value of ${names[0]}")
 
     def _remember(self, secret: str, reference: str) -> None:
-        """A few letters are no secret, and would stand in many a word."""
+        """Remember a secret. Values of up to three characters would match inside ordinary words."""
         if len(secret) > 3:
             self.secrets.setdefault(secret, reference)
 
@@ -88,14 +88,14 @@ class References:
         name, default = match["name"], match["default"]
         if name is None:
             raise ConfigError(
-                f"{source.exact()}: {match.group()!r} is no reference: write ${{NAME}} or ${{NAME:-default}}"
+                f"{source.exact()}: {match.group()!r} is not a valid reference: write ${{NAME}} or ${{NAME:-default}}"
             )
         names.append(name)
         value = self._environment.get(name)
         if value is None and default is None:
             raise ConfigError(
-                f"{source.exact()}: {'.'.join(map(str, path))} is ${{{name}}}, but the environment has no {name}: set "
-                f"it, or write ${{{name}:-default}}"
+                f"{source.exact()}: {'.'.join(map(str, path))} is ${{{name}}}, but the environment variable {name} is "
+                f"not set: set it, or write ${{{name}:-default}}"
             )
         # An empty variable counts as none where there is a default, as in a shell.
         return default if default is not None and not value else value or ""

@@ -1,4 +1,4 @@
-"""What a configuration of the kind `fine-tuning` may hold, and a run of it.
+"""The keys of a configuration of kind `fine-tuning`, and its run.
 
     kind: fine-tuning
     method: sft                     # or grpo, dpo
@@ -8,7 +8,7 @@
     num_epochs: 1
     use_lora: true
 
-Every option of the wrapper of the method is a key. The model is written into the folder of the run, as `model/`.
+Every option of the method's trainer wrapper is a key. The model is saved as `model/` in the run folder.
 """
 
 import inspect
@@ -52,7 +52,7 @@ _OF_EVALUATION = (
 
 
 def wrapper_of(config: "TrainConfig") -> Any:
-    """The wrapper of the method."""
+    """Return the trainer wrapper of the method."""
     from ... import llm
 
     return getattr(llm, f"{_method(config).upper()}TrainerWrapper")
@@ -67,7 +67,7 @@ def _method(config: "TrainConfig") -> str:
 
 
 def check(config: "TrainConfig") -> None:
-    """Refuse what can be seen to be wrong without loading anything."""
+    """Refuse mistakes that can be found without loading anything."""
     from ...llm.training.option_names import option_names
 
     values, specs, method = config.values, config.specs, _method(config)
@@ -80,17 +80,17 @@ def check(config: "TrainConfig") -> None:
         specs.check(values.get(key), (key,))
     for key in ("model_name", "train_dataset"):
         if values.get(key) is None:
-            raise ConfigError(f"{config.path.name} has no {key}: fine-tuning needs one")
+            raise ConfigError(f"{config.path.name} has no {key}, which fine-tuning needs")
 
 
 def fine_tune(config: "TrainConfig", *, resume: Path | None = None) -> RunResult:
-    """Train to the end; Ctrl-C ends the run after its step, with a checkpoint."""
+    """Fine-tune a model; Ctrl-C stops the run after the current step and saves a checkpoint."""
     from .recorded_run import RecordedRun
 
     config.require("fine-tuning")
     options = _options(config)
     rows = {new: config.dataset(key) for new, key in _RENAMED.items() if key in config.values}
-    make_wrapper(config, options | rows, Path.cwd())  # what is wrong is said before there is a folder
+    make_wrapper(config, options | rows, Path.cwd())  # errors are raised before a run folder is created
     run = RecordedRun(config, default_name=_method(config), resume=resume)
 
     def work(folder: Path) -> Mapping[str, float]:
@@ -102,7 +102,7 @@ def fine_tune(config: "TrainConfig", *, resume: Path | None = None) -> RunResult
 
 
 def make_wrapper(config: "TrainConfig", given: Mapping[str, Any], folder: Path) -> Any:
-    """The wrapper, which checks all that it is given and loads nothing. The model goes to the folder of the run."""
+    """Return the wrapper, which checks its arguments and loads nothing. It saves the model in the run folder."""
     from ...trainer.loop_parts import make_callbacks, make_loggers
     from .simulator import listener_specs
 
@@ -116,7 +116,7 @@ def make_wrapper(config: "TrainConfig", given: Mapping[str, Any], folder: Path) 
 
 
 def _options(config: "TrainConfig") -> dict[str, Any]:
-    """The options of the wrapper, without data, callbacks and loggers; rewards are made."""
+    """Return the options of the wrapper, without data, callbacks and loggers; rewards are built."""
     left_out = ("kind", "folder", "name", "run_dir", "method", "callbacks", "loggers", *_RENAMED.values())
     found = {key: value for key, value in config.values.items() if key not in left_out}
     found["model_name"] = model_of(config, found["model_name"])
@@ -124,7 +124,7 @@ def _options(config: "TrainConfig") -> dict[str, Any]:
 
 
 def rewards(config: "TrainConfig", key: str) -> Any:
-    """The reward function under a key, or several; names of ours are makers of them."""
+    """Return the reward function under a key, or a list of them."""
     given = config.values.get(key)
     with config.locating():
         if isinstance(given, list):
@@ -138,7 +138,7 @@ def _reward(config: "TrainConfig", given: Any, path: tuple[str | int, ...]) -> A
 
 
 def model_of(config: "TrainConfig", name: Any) -> str:
-    """The model to load; a folder beside the configuration counts before a name on the hub."""
+    """Return the model to load; a folder beside the configuration takes precedence over a name on the hub."""
     if name == DEMO:
         from ...llm import demo_model
 
@@ -168,28 +168,28 @@ def class_path_of(kind: type) -> str:
 
 
 def extent(config: "TrainConfig") -> tuple[int, int, tuple[str, ...]]:
-    """The most optimiser steps, the most sampled completions, and the words from which they follow."""
+    """Return the maximum number of optimiser steps and of sampled completions, and how they were computed."""
     rows = {new: config.dataset(key) for new, key in _RENAMED.items() if key in config.values}
     wrapper = make_wrapper(config, _options(config) | rows, Path.cwd())
     settings, count = wrapper.settings, len(wrapper.dataset)
     limit = settings.trl.get("max_steps")
     steps = math.ceil(settings.num_train_epochs * math.ceil(count / wrapper.rows_per_step))
     steps = limit if isinstance(limit, int) and limit > 0 else steps
-    told = f"{settings.num_train_epochs:g} epochs over {count:,} rows, {wrapper.rows_per_step} rows a step"
+    told = f"{settings.num_train_epochs:g} epochs over {count:,} rows, {wrapper.rows_per_step} rows per step"
     sampled = steps * wrapper.rows_per_step * (settings.num_generations or 0)
-    return steps, sampled, (told, "the model is trained and sampled here: no calls to other servers")
+    return steps, sampled, (told, "the model is trained and sampled on this machine: no calls to other servers")
 
 
 def evaluate_tuned(config: "TrainConfig", key: str, model: str | None) -> dict[str, Any]:
-    """The answers of a model to the rows under a key, judged as `sharpen.llm.evaluate` does."""
+    """Return the evaluation of a model on the rows under a key, as `sharpen.llm.evaluate` does it."""
     from ...llm import evaluate
 
     config.require("fine-tuning")
     rows = config.dataset(key)
     if rows is None:
-        raise ConfigError(f"{config.path.name} has no {key}: give one, or choose another --dataset")
+        raise ConfigError(f"{config.path.name} has no {key}: add one, or choose another --dataset")
     judge = next((rewards(config, each) for each in reversed(_REWARDS) if each in config.values), None)
-    # The sampling of GRPO is for training; an evaluation takes the likeliest tokens.
+    # GRPO's sampling settings are for training; an evaluation decodes greedily.
     left_out = ("temperature", "top_p") if _method(config) == "grpo" else ()
     options = {name: config.values[name] for name in _OF_EVALUATION if name in config.values and name not in left_out}
     with config.locating():

@@ -1,7 +1,7 @@
-"""What the limits of a gateway say about calls and cost of a run, and what its prices do.
+"""Upper limits for the calls and the cost of a run, from the limits and prices of its gateway.
 
-A bound holds for calls that pass the gateway. Where the algorithm asks models that the gateway does not list, or nobody
-has set a limit, there is no bound, and that is said.
+A bound applies to calls through the gateway. If the algorithm calls models that the gateway does not list, or no limit
+is set, there is no bound, and the plan says so.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunBound(msgspec.Struct, frozen=True):
-    """The most that a run may take. None is not known, and `because` says why."""
+    """The upper limits of a run. None is unknown, and `because` says why."""
 
     rollouts: int | None
     attempts: int | None
@@ -29,13 +29,13 @@ class RunBound(msgspec.Struct, frozen=True):
 
 
 def run_bound(config: "TrainConfig", bound: UpperBound, *, max_attempts: int, most_attempts: int | None) -> RunBound:
-    """The bound of a run, from that of its algorithm, the retries of rollouts and the limits of the gateway."""
+    """Return the bound of a run, from that of its algorithm, the retries of rollouts and the limits of the gateway."""
     limits = _limits(config)
     listed = _listed(config, bound)
     attempts = least(product(bound.rollouts, max_attempts), most_attempts)
     because = [*bound.because, f"a rollout has at most {max_attempts} attempts (rollout_config.max_attempts)"]
     if most_attempts is not None:
-        because.append(f"the runners take at most {most_attempts:,} attempts (n_runners x max_rollouts)")
+        because.append(f"the runners make at most {most_attempts:,} attempts (n_runners x max_rollouts)")
     calls, why_calls = _calls(bound, limits, is_listed=listed)
     cost, why_cost = _cost(config, bound, limits, is_listed=listed)
     return RunBound(bound.rollouts, attempts, calls, cost, (*because, *why_calls, *why_cost))
@@ -50,7 +50,7 @@ def _limits(config: "TrainConfig") -> "Limits":
 
 
 def _listed(config: "TrainConfig", bound: UpperBound) -> bool:
-    """Whether the models that the algorithm itself asks are behind the gateway, whose limits then hold for them too."""
+    """Whether the gateway lists the models that the algorithm calls, so that its limits apply to them too."""
     proxy = config.values.get("llm_proxy")
     entries = proxy.get("model_list") or () if isinstance(proxy, Mapping) else ()
     names = [str(entry.get("model_name")) for entry in entries if isinstance(entry, Mapping)]
@@ -59,19 +59,19 @@ def _listed(config: "TrainConfig", bound: UpperBound) -> bool:
 
 def _calls(bound: UpperBound, limits: "Limits", *, is_listed: bool) -> tuple[int | None, list[str]]:
     of_agents = least(product(bound.rollouts, limits.rollout_calls), limits.run_calls)
-    told = ["calls are those that pass the gateway or that the algorithm makes"]
+    told = ["counted are calls through the gateway and calls of the algorithm"]
     if limits.run_calls is not None:
-        told.append(f"the gateway lets {limits.run_calls:,} calls of the run through (limits.run_calls)")
+        told.append(f"the gateway allows {limits.run_calls:,} calls per run (limits.run_calls)")
     if limits.rollout_calls is not None:
-        told.append(f"the gateway lets {limits.rollout_calls:,} calls of a rollout through (limits.rollout_calls)")
+        told.append(f"the gateway allows {limits.rollout_calls:,} calls per rollout (limits.rollout_calls)")
     if of_agents is None:
         told.append(
-            "how often an agent calls a model is not known: llm_proxy.limits with rollout_calls or run_calls bounds it"
+            "the number of calls per agent is unknown: set rollout_calls or run_calls in llm_proxy.limits to limit it"
         )
     if bound.own_calls:
         told.append(f"the algorithm itself makes at most {bound.own_calls:,} calls")
     elif bound.own_calls is None:
-        told.append("how often the algorithm itself calls a model is not known")
+        told.append("the number of calls of the algorithm itself is unknown")
     return least(sum_of((of_agents, bound.own_calls)), limits.run_calls if is_listed else None), told
 
 
@@ -79,24 +79,24 @@ def _cost(
     config: "TrainConfig", bound: UpperBound, limits: "Limits", *, is_listed: bool
 ) -> tuple[float | None, list[str]]:
     if bound.own_calls != 0 and not is_listed:
-        names = ", ".join(bound.own_models) or "models of its own"
-        return None, [f"the cost is not known: the algorithm asks {names}, which the gateway does not list"]
+        names = ", ".join(bound.own_models) or "other models"
+        return None, [f"the cost is unknown: the algorithm calls {names}, which the gateway does not list"]
     if limits.run_cost is not None:
-        return limits.run_cost, [f"the gateway ends calls at ${limits.run_cost:g} (limits.run_cost)"]
+        return limits.run_cost, [f"the gateway stops the run's calls at ${limits.run_cost:g} (limits.run_cost)"]
     if limits.rollout_cost is not None and bound.rollouts is not None and bound.own_calls == 0:
-        told = f"the gateway ends the calls of a rollout at ${limits.rollout_cost:g} (limits.rollout_cost)"
+        told = f"the gateway stops the calls of a rollout at ${limits.rollout_cost:g} (limits.rollout_cost)"
         return bound.rollouts * limits.rollout_cost, [told]
     if limits.run_tokens is None:
-        return None, ["the cost is not known: llm_proxy.limits with run_cost bounds it"]
+        return None, ["the cost is unknown: set run_cost in llm_proxy.limits to limit it"]
     prices = _prices(config)
     if prices is None:
-        return None, ["the cost is not known: a model of the gateway has no known price (llm_proxy.prices)"]
-    told = f"{limits.run_tokens:,} tokens (limits.run_tokens) at most at ${prices:g} for a million"
+        return None, ["the cost is unknown: a model of the gateway has no known price (llm_proxy.prices)"]
+    told = f"{limits.run_tokens:,} tokens (limits.run_tokens) at up to ${prices:g} per million"
     return limits.run_tokens * prices / 1e6, [told]
 
 
 def _prices(config: "TrainConfig") -> float | None:
-    """The highest price of a token of any model that the gateway lists, for a million; None where one has none."""
+    """Return the highest price per million tokens of the models that the gateway lists; None if one has no price."""
     from ...llm_proxy.budgets.prices import Prices
 
     proxy: Any = config.values["llm_proxy"]

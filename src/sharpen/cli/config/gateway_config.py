@@ -1,7 +1,7 @@
-"""The file of a gateway that is started by itself: the keywords of `LLMProxy`, with their lines for errors.
+"""The configuration file of `sharpen gateway`: the keywords of `LLMProxy`, with line numbers in errors.
 
-`${NAME}` reads the environment, as in every configuration; a key of an upstream is best a reference, `env:NAME`, which
-the gateway reads when it is used.
+`${NAME}` reads the environment, as in every configuration. The key of an upstream should be a reference, `env:NAME`,
+which the gateway reads when it is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ...llm_proxy import LLMProxy
 
 _NOT_IN_FILES = ("store", "launch_mode")
-"""What the command decides."""
+"""What the command sets itself."""
 
 
 class GatewayConfig:
-    """Made by `read_gateway_config`. `values` are arguments of `LLMProxy`; options count more."""
+    """Made by `read_gateway_config`. `values` are arguments of `LLMProxy`; options override them."""
 
     def __init__(self, name: str, document: Document, folder: Path, *, has_file: bool) -> None:
         self._has_file = has_file
@@ -42,7 +42,7 @@ class GatewayConfig:
             self.values["record"] = str(folder / record)
 
     def gateway(self, **options: Any) -> "LLMProxy":
-        """The gateway, for a store that it is given later; what is wrong is told with its line, and without secrets."""
+        """Return the gateway, still without a store; errors name the line and hide secrets."""
         from ...llm_proxy import LLMProxy
 
         try:
@@ -54,7 +54,7 @@ class GatewayConfig:
             raise type(found)(self._references.hide(str(found))) from None
 
     def _source(self, path: Path_) -> Source:
-        """Where a value came from; of one that is not there, where the nearest thing around it did."""
+        """Return where a value came from; for one that is not set, where the nearest value around it did."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._sources:
                 return self._sources[path[:end]]
@@ -62,14 +62,16 @@ class GatewayConfig:
 
 
 def read_gateway_config(path: str | None, overrides: Sequence[str] = ()) -> GatewayConfig:
-    """Read the file of a gateway, with `key=value` over it; without one there are only these."""
+    """Read the file of a gateway and apply overrides; without a file there are only the overrides."""
     file = None if path is None else Path(path)
     name = "the gateway" if file is None else file.name
     document = Document("{}", name) if file is None else read_document(file, name)
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, Mapping):
-        raise ConfigError(f"{name}:1: the file holds a {type(document.value).__name__}: write 'key: value' lines")
+        raise ConfigError(
+            f"{name}:1: the file contains a {type(document.value).__name__}, not a mapping: write 'key: value'"
+        )
     apply_overrides(document, overrides)
     folder = Path.cwd() if file is None else file.resolve().parent
     return GatewayConfig(name, document, folder, has_file=file is not None)

@@ -1,7 +1,7 @@
-"""What a configuration names by import path: `module:name`, `file.py:name`, `pkg.module.Class`.
+"""Import paths in a configuration: `module:name`, `file.py:name`, `pkg.module.Class`.
 
-The folder of the configuration is on `sys.path`, before everything else, so that the files beside it can be imported
-here and in the processes of runners.
+The folder of the configuration is first on `sys.path`, so that the files beside it can be imported here and in runner
+processes.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def is_import_path(text: object) -> bool:
 
 
 def load(text: str, folder: Path, place: str) -> Any:
-    """The thing at `module:name` or `file.py:name`; `place` opens the message of an error."""
+    """Return the object at `module:name` or `file.py:name`; `place` begins the message of an error."""
     if not is_import_path(text):
         raise ConfigError(f"{place} is {text!r}: write 'module:name' or 'file.py:name'")
     module_text, _, name = text.partition(":")
@@ -50,16 +50,18 @@ def _of_name(name: str, place: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{place}: {name} cannot be imported: {error}") from error
-        raise ConfigError(f"{place}: there is no module {name!r} here or on sys.path: check its name") from error
+            raise ConfigError(f"{place}: cannot import {name}: {error}") from error
+        raise ConfigError(
+            f"{place}: module {name!r} not found in the configuration's folder or on sys.path: check the name"
+        ) from error
     except SharpenError:
-        raise  # it says itself what is wrong
+        raise  # its message is clear by itself
     except (Exception, SystemExit) as error:  # the user's own code, which may fail in any way
         raise ConfigError(f"{place}: {_where(error)}") from error
 
 
 def _where(error: BaseException) -> str:
-    """Where a module failed while it was imported, and how: as an editor or a compiler says it."""
+    """Return where the import of a module failed and why, as a compiler prints it: `file.py:3: NameError: …`."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_relative(error.filename)}:{error.lineno}: {error.msg}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_machinery(each.filename)]
@@ -73,19 +75,19 @@ def _is_machinery(filename: str) -> bool:
 
 
 def _relative(filename: str) -> str:
-    """As seen from here, where it lies below."""
+    """Return the path relative to the working directory if it is inside."""
     path, here = Path(filename), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _of_file(text: str, folder: Path, place: str) -> Any:
-    """The module of a file, under the name that other processes find it by."""
+    """Return the module of a file, under the name that other processes import it by."""
     path = (folder / text).resolve()
     if not path.is_file():
         near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")])
-        raise ConfigError(f"{place}: there is no file {str(path)!r}.{near}")
+        raise ConfigError(f"{place}: file {str(path)!r} not found.{near}")
     if not path.stem.isidentifier():
-        raise ConfigError(f"{place}: {path.name!r} cannot be imported, for its name is no identifier: rename it")
+        raise ConfigError(f"{place}: cannot import {path.name!r}: its name is not a valid module name; rename it")
     add_folder(path.parent)
     known = sys.modules.get(path.stem)
     if known is not None and not _is_of(known, path):

@@ -1,7 +1,6 @@
-"""`train.yaml` in the folder of a run: the configuration as it was, with overrides, so that the run can be repeated.
+"""`train.yaml` in a run folder: the configuration with overrides applied, so that the run can be repeated.
 
-Secrets are in it as references: those that they came from, or, where they stood in the file as they are, to variables
-that its first lines name.
+Secrets are saved as references: the ones they came from, or for literal secrets, variables that its first lines name.
 """
 
 import json
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 FILE = "train.yaml"
 _ORIGIN = "# It was read from "
-_OF_NO_WEIGHT = ("name", "run_dir")  # they say where a run lies, and that is settled
+_OF_NO_WEIGHT = ("name", "run_dir")  # they decide where a run is saved, which no longer matters
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts quotes around every text that would be read as something else, by us or by others."""
+    """Quotes every string that could be read as another type, by us or by others."""
 
 
 for _tag, _pattern, _first in IMPLICIT:
@@ -31,13 +30,13 @@ for _tag, _pattern, _first in IMPLICIT:
 
 
 def keep_config(config: "TrainConfig", folder: Path) -> Path:
-    """Write the file into the folder of a run."""
-    text = f"# The configuration of this run, as {config.path.name} and the overrides made it.\n"
+    """Write the file into a run folder."""
+    text = f"# The configuration of this run: {config.path.name} with overrides applied.\n"
     text += f"{_ORIGIN}{json.dumps(str(origin_of(config)))}\n"
     left_out = sorted(set(config.references.literals.values()))
     if left_out:
         names = ", ".join(each.strip("${}") for each in left_out)
-        text += f"# Secrets are not kept: to repeat the run, set {names} in the environment.\n"
+        text += f"# Secrets are not saved: to repeat the run, set {names} in the environment.\n"
     text += yaml.dump(config.kept(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     path = folder / FILE
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", opener=open_private) as file:
@@ -47,13 +46,13 @@ def keep_config(config: "TrainConfig", folder: Path) -> Path:
 
 
 def origin_of(config: "TrainConfig") -> Path:
-    """The file that somebody wrote: of a `train.yaml` that a run kept, the one that the run began with."""
+    """Return the file the user wrote: for the `train.yaml` of a run, the one that the run was started with."""
     kept = origin_of_run(config.path.parent) if config.path.name == FILE else None
     return kept or config.path
 
 
 def origin_of_run(folder: Path) -> Path | None:
-    """The file that a run was made by; None where nobody wrote it down."""
+    """Return the configuration file that a run was started with; None if it is not recorded."""
     line = next((each for each in _kept_text(folder).splitlines()[:5] if each.startswith(_ORIGIN)), None)
     try:
         return None if line is None else Path(json.loads(line.removeprefix(_ORIGIN)))
@@ -62,7 +61,7 @@ def origin_of_run(folder: Path) -> Path | None:
 
 
 def differences(folder: Path, config: "TrainConfig") -> list[str]:
-    """The values that a configuration has and the run in a folder had not, each as `key: before -> now`."""
+    """Return how the values of a configuration differ from those of a run, each as `key: before -> now`."""
     text = _kept_text(folder)
     if not text:
         return []
@@ -89,4 +88,4 @@ def _flat(value: object, place: str = "") -> dict[str, object]:
 
 
 def _shown(values: dict[str, object], key: str) -> str:
-    return shown(values[key]) if key in values else "nothing"
+    return shown(values[key]) if key in values else "(not set)"

@@ -1,12 +1,12 @@
-"""Secrets that stand in a configuration as they are. They are used, and never written down: in a kept configuration
-a reference stands for them, whose variable has to be set before the run is repeated."""
+"""Literal secrets in a configuration. They are used but never saved: a saved configuration refers to a variable
+instead, which has to be set before the run is repeated."""
 
 import re
 
 from ...secrets import looks_secret, without_secrets
 from .sources import Path_
 
-# What people write where a server wants any key at all.
+# Placeholders for servers that accept any key.
 _NO_SECRETS = re.compile(r"(?:env:.*|empty|none|null|dummy|unused|not-?needed|no-?key|fake|local|test|x*|\*+)", re.I)
 _PLAIN_HEADERS = re.compile(r"content-type|accept.*|user-agent|x-title|(?:http-)?referer", re.I)
 _URL = re.compile(r"[\w+.-]+://\S+")
@@ -14,7 +14,7 @@ _DATA = ("_dataset", "_states")
 
 
 def reference_for(path: Path_, value: object) -> str | None:
-    """The reference that is kept in the place of a value; None where it is no secret. Tasks are data, and stay."""
+    """Return the reference that is saved instead of a value; None if it is not a secret. Tasks are never secrets."""
     if not isinstance(value, str) or _NO_SECRETS.fullmatch(value) or str(path[0]).endswith(_DATA):
         return None
     is_secret = _is_named_so(path) or (_URL.fullmatch(value) is not None and without_secrets(value) != value)

@@ -9,14 +9,14 @@ from .sources import Path_, Source, dotted
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
-    """Write each into the document. A key that is overridden twice is a mistake of whoever wrote it."""
+    """Write each override into the document. Overriding a key twice is an error."""
     seen: dict[Path_, str] = {}
     for text in overrides:
         keys, value = _parse(text)
         given = Document(value, f"override {text.partition('=')[0]!r}")
         path = _places(document.value, keys, text)
         if path in seen:
-            raise ConfigError(f"{dotted(path)} is overridden twice, by {seen[path]!r} and by {text!r}: give it once")
+            raise ConfigError(f"{dotted(path)} is overridden twice, by {seen[path]!r} and {text!r}: remove one of them")
         seen[path] = text
         _put(document, path, given, Source("override", f"override {dotted(path)}"))
 
@@ -25,20 +25,20 @@ def _parse(text: str) -> tuple[list[str], str]:
     name, sign, value = text.partition("=")
     keys = name.strip().split(".")
     if not sign or not all(keys):
-        raise ConfigError(f"{text!r} is no override: write key=value, such as n_runners=4 or algorithm.type=APO")
+        raise ConfigError(f"{text!r} is not an override: write key=value, such as n_runners=4 or algorithm.type=APO")
     return keys, value
 
 
 def _places(value: Any, keys: list[str], text: str) -> Path_:
-    """The path of the keys, in which those of lists are numbers. New keys may be set, new members of a list not,
-    beside the one after its last."""
+    """Return the path of the keys, with numbers for list items. New keys may be set; a list can grow by one item at
+    its end."""
     path: list[str | int] = []
     for position, key in enumerate(keys):
         if isinstance(value, list):
             number = int(key) if key.isdecimal() else -1
             if not 0 <= number <= len(value):
                 raise ConfigError(
-                    f"{text!r}: {dotted(path)} is a list of {len(value)}: give a number from 0 to {len(value)}, "
+                    f"{text!r}: {dotted(path)} is a list of {len(value)} items: use an index from 0 to {len(value)}, "
                     f"not {key!r}"
                 )
             path.append(number)
@@ -47,7 +47,7 @@ def _places(value: Any, keys: list[str], text: str) -> Path_:
             path.append(key)
             value = value.get(key, {})
         elif isinstance(value, str) and position and keys[position - 1] != "type":
-            # A spec that is only a name: its arguments make a dict of it.
+            # A spec that is only a name becomes a dict with arguments.
             path.append(key)
             value = {}
         elif value is None:
@@ -63,7 +63,7 @@ def _put(document: Document, path: Path_, given: Document, source: Source) -> No
     for depth, key in enumerate(path[:-1]):
         inner = place[key] if _has(place, key) else None
         if not isinstance(inner, dict | list):
-            # `algorithm: APO` with `algorithm.beam_width=2` is the APO with that width.
+            # `algorithm: APO` with `algorithm.beam_width=2` is an APO with that width.
             name = "file" if str(path[0]).endswith(("_dataset", "_states")) else "type"
             here = path[: depth + 1]
             if inner is not None:

@@ -1,6 +1,6 @@
-"""What a configuration would do: its parts, where every value came from, and the most that it may take.
+"""What a configuration would do: its components, where every value came from, and upper limits.
 
-Making a plan imports the agent and reads the data, and starts nothing: no rollout, no model, no folder.
+Making a plan imports the agent and reads the data, but starts nothing: no rollout, no model, no run folder.
 """
 
 import inspect
@@ -36,21 +36,21 @@ class PlannedValue(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a run would be."""
+    """The plan of a run."""
 
     config: str
     kind: str
     parts: dict[str, str]
     values: list[PlannedValue]
     datasets: dict[str, int | None]
-    """How many tasks, rows or initial states; None where nobody knows."""
+    """The number of tasks, rows or initial states; None if unknown."""
     bound: dict[str, Any]
-    """The most of each; None is not known."""
+    """The upper limit of each; None if unknown."""
     because: list[str]
 
 
 def make_plan(config: "TrainConfig") -> Plan:
-    """The plan of a configuration of any kind."""
+    """Return the plan of a configuration of any kind."""
     make = {"agents": _of_agents, "simulator": _of_simulator, "fine-tuning": _of_fine_tuning}[config.kind]
     parts, datasets, bound, because = make(config)
     return Plan(str(config.path), config.kind, parts, _values(config), datasets, bound, [*because])
@@ -74,7 +74,7 @@ def _values(config: "TrainConfig") -> list[PlannedValue]:
 
 
 def _folded(config: "TrainConfig") -> Iterator[tuple[Path_, Any]]:
-    """Tasks that stand in the file itself are counted, not listed."""
+    """Yield the values; tasks written in the file itself are counted, not listed."""
     told: set[str | int] = set()
     for path, value in config.leaves():
         whole = config.values[str(path[0])]
@@ -86,7 +86,7 @@ def _folded(config: "TrainConfig") -> Iterator[tuple[Path_, Any]]:
 
 
 def _seen(config: "TrainConfig", path: Path_, value: Any) -> Any:
-    """What may be shown: under a key that looks like a secret nothing, from the environment its reference."""
+    """Return what may be shown: nothing under a key that looks secret, the reference for a value of the environment."""
     if path in config.references.secret_paths:
         return config.references.texts[path]
     if path in config.references.literals or any(looks_secret(str(key), value) for key in path):
@@ -95,7 +95,7 @@ def _seen(config: "TrainConfig", path: Path_, value: Any) -> Any:
 
 
 def _defaults(config: "TrainConfig", path: Path_, make: Any) -> Iterator[tuple[Path_, Any]]:
-    """What was not given: of the trainer, and of every component that is named."""
+    """Yield the settings that are not set: those of the trainer and of every named component."""
     if not path:
         for key, value in _top_defaults(config):
             if key not in config.values:
@@ -135,7 +135,7 @@ def _top_defaults(config: "TrainConfig") -> list[tuple[str, Any]]:
 
 
 def _parameters(make: Any) -> list[tuple[str, Any]]:
-    """The defaults of a constructor that say something."""
+    """Return the defaults of a constructor other than None."""
     try:
         found = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 def _of_agents(config: "TrainConfig") -> _Found:
     agent, sets = config.agent(), config.datasets()
-    # An algorithm that asks for the store when it is made gets one that leaves nothing behind.
+    # An algorithm that needs the store in its constructor gets one that leaves nothing behind.
     trainer = config.trainer(store="memory")
     sizes = [size_of(each) for each in sets]
     bound = _upper_bound(config, trainer, *sizes)
@@ -180,12 +180,12 @@ def _upper_bound(config: "TrainConfig", trainer: "RecordingTrainer", *sizes: int
     if algorithm is None and trainer.is_dev:
         algorithm = Baseline()
     if algorithm is None:
-        return UpperBound(None, None, ("there is no algorithm: others enqueue the rollouts, as many as they like",))
+        return UpperBound(None, None, ("there is no algorithm: other programs decide how many rollouts to enqueue",))
     return algorithm.upper_bound(*sizes)
 
 
 def _most_attempts(trainer: "RecordingTrainer") -> int | None:
-    """A runner ends after `max_rollouts`, and when all have ended so does the run."""
+    """Return the limit that `max_rollouts` sets: a run ends when all its runners have ended."""
     n_runners = getattr(trainer.strategy, "n_runners", None)
     return product(n_runners, trainer.max_rollouts) if isinstance(n_runners, int) else None
 
@@ -236,7 +236,7 @@ def _of_simulator(config: "TrainConfig") -> _Found:
         f"a validation on {counts['val']} states every {_count(every)} iterations (val_every_n_iters)"
         if every
         else "no validation (val_every_n_iters)",
-        "a simulator asks no models: nothing of this is paid for",
+        "a simulator calls no models, so there is no cost",
     )
     return parts, {**counts}, {"iterations": iterations, "episodes": episodes}, told
 

@@ -1,5 +1,5 @@
-"""Runs that a Trainer of agents does not record itself, of simulators and of fine-tuning, recorded in the same way: a
-run folder with `config.json`, `run.log`, `metrics.jsonl` and `result.json`."""
+"""Recording of simulator and fine-tuning runs in the same way as runs of agents: a run folder with `config.json`,
+`run.log`, `metrics.jsonl` and `result.json`."""
 
 import time
 import traceback
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RecordedRun:
-    """One run in a folder of its own, new or resumed. `work` returns the metrics and may add to `warnings`."""
+    """One run in its folder, new or resumed. `work` returns the metrics and may add to `warnings`."""
 
     def __init__(self, config: "TrainConfig", *, default_name: str, resume: Path | None) -> None:
         self.config, self.is_resumed = config, resume is not None
@@ -42,12 +42,12 @@ class RecordedRun:
         if kind != self.config.kind:
             self.folder.release()
             raise ConfigError(
-                f"the run in {str(self.folder.path)!r} is of the kind {kind!r}, not {self.config.kind!r}: give the "
-                "configuration that it began with"
+                f"the run in {str(self.folder.path)!r} has kind {kind!r}, not {self.config.kind!r}: use the "
+                "configuration that it was started with"
             )
 
     def execute(self, describe: Mapping[str, Any], work: Callable[[Path], Mapping[str, float]]) -> RunResult:
-        """Do the work, and write down how it ended; an error passes on after that."""
+        """Do the work and record how it ended; errors are raised after that."""
         began = time.monotonic()
         if not is_set_up():
             setup_logging()

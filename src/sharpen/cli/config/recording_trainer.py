@@ -1,4 +1,4 @@
-"""A `Trainer` that keeps the configuration it was made of in the folder of its run, from the run's beginning on."""
+"""A `Trainer` that saves its configuration in the run folder as soon as the run starts."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,14 +9,14 @@ from ...trainer import Trainer
 
 
 class RecordingTrainer(Trainer):
-    """`on_folder` is called with the folder of a run when it begins or goes on."""
+    """`on_folder` is called with the folder of a run when it starts or resumes."""
 
     on_folder: Callable[[Path], object] | None = None
     shown_specs: Mapping[str, Any] = {}
-    """What a configuration says of its parts, with references in place of secrets: this is what is written down."""
+    """The component specs of the configuration, with references instead of secrets: this is what is saved."""
 
     hidden: Callable[[Any], Any] | None = None
-    """Puts references in the place of secrets, wherever in a value they stand."""
+    """Replaces secrets by references anywhere in a value."""
 
     def hide(self, value: Any) -> Any:
         return value if self.hidden is None else self.hidden(value)
@@ -26,7 +26,7 @@ class RecordingTrainer(Trainer):
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the run under way, or of the last one."""
+        """The folder of the current run, or of the last one."""
         return None if self._folder is None else self._folder.path
 
     def _open_folder(self, resume: Any, algorithm: Algorithm[Any] | None) -> None:

@@ -23,11 +23,11 @@ KINDS: dict[str, type[Any]] = {"PromptTemplate": PromptTemplate, "LLM": LLM, "Pr
 
 
 def read_resources(given: Any, path: Path_, folder: Path, specs: Specs) -> NamedResources | None:
-    """The resources; what is wrong is said with its line."""
+    """Return the resources; errors name the line."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{specs.at(path)} is {shown(given)}: give a mapping of resources by their names")
+        raise ConfigError(f"{specs.at(path)} is {shown(given)}: use a mapping from names to resources")
     return {name: _read(each, (*path, name), folder, specs) for name, each in given.items()}
 
 
@@ -35,12 +35,12 @@ def _read(given: Any, path: Path_, folder: Path, specs: Specs) -> Any:
     if isinstance(given, str):
         return PromptTemplate(given)
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{specs.at(path)} is {shown(given)}: give a mapping with 'type', or the text of a prompt")
+        raise ConfigError(f"{specs.at(path)} is {shown(given)}: use a mapping with 'type', or the text of a prompt")
     name = given.get("type")
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         hint = did_you_mean(str(name), KINDS) or f" Use {', '.join(KINDS)}."
-        raise ConfigError(f"{specs.at((*path, 'type'))}: there is no resource of type {name!r}.{hint}")
+        raise ConfigError(f"{specs.at((*path, 'type'))}: unknown resource type {name!r}.{hint}")
     arguments = {key: value for key, value in given.items() if key != "type"}
     fields = [each.name for each in msgspec.structs.fields(kind)]
     known = [*fields, "template_file"] if kind is PromptTemplate else fields
@@ -56,10 +56,10 @@ def _read(given: Any, path: Path_, folder: Path, specs: Specs) -> Any:
 def _with_file(arguments: dict[str, Any], path: Path_, folder: Path, specs: Specs) -> dict[str, Any]:
     place, text = specs.at((*path, "template_file")), arguments.pop("template_file")
     if "template" in arguments:
-        raise ConfigError(f"{place}: template is given too: give one of them")
+        raise ConfigError(f"{place}: template and template_file are both set: remove one of them")
     if not isinstance(text, str):
-        raise ConfigError(f"{place} is {shown(text)}: give the path of a text file")
+        raise ConfigError(f"{place} is {shown(text)}: use the path of a text file")
     try:
         return {**arguments, "template": (folder / text).read_text("utf-8")}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{place}: {str(folder / text)!r} cannot be read: {error}") from error
+        raise ConfigError(f"{place}: cannot read {str(folder / text)!r}: {error}") from error

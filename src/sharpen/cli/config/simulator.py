@@ -1,4 +1,4 @@
-"""What a configuration of the kind `simulator` may hold: the parts of a vessel and the settings of its trainer.
+"""The keys of a configuration of kind `simulator`: the components of a vessel and the settings of its trainer.
 
     kind: simulator
     simulator_fn: room.py:Room
@@ -10,8 +10,8 @@
     episode_per_iter: 20
     max_iters: 10
 
-A policy and its network are given the spaces of the interpreters. `vessel` names a function or class that makes the
-whole vessel instead; then the keys of its parts are its arguments no more.
+A policy and its network get the spaces of the interpreters. `vessel` names a function or class that makes the whole
+vessel instead; then the keys of its components cannot be used.
 """
 
 import functools
@@ -46,16 +46,20 @@ def trainer_keys() -> list[str]:
 
 
 def check(config: "TrainConfig") -> None:
-    """Refuse what can be seen to be wrong without building anything."""
+    """Refuse mistakes that can be found without building anything."""
     values, specs = config.values, config.specs
     config.check_keys(["vessel", *vessel_keys(), *trainer_keys()])
     if "vessel" in values:
         both = [key for key in vessel_keys() if key in values]
         if both:
-            raise ConfigError(f"{specs.at((both[0],))} is given beside vessel, which makes all its parts: give one")
+            raise ConfigError(
+                f"{specs.at((both[0],))} cannot be combined with vessel, which makes all its components: remove one"
+            )
         specs.check(values["vessel"], ("vessel",))
     elif missing := [key for key in ("simulator_fn", "policy") if values.get(key) is None]:
-        raise ConfigError(f"{config.path.name} has no {missing[0]}: a simulator needs one, or a vessel")
+        raise ConfigError(
+            f"{config.path.name} has no {missing[0]}: a simulator needs simulator_fn and policy, or a vessel"
+        )
     for key in ("simulator_fn", *PARTS, *_LISTENERS):
         specs.check(values.get(key), (key,))
     for key in STATES:
@@ -71,13 +75,13 @@ def _check_states(config: "TrainConfig", given: Any, path: Path_) -> None:
     are_whole = isinstance(numbers, list) and all(isinstance(each, int) and each is not True for each in numbers)
     if not are_whole or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
         raise ConfigError(
-            f"{config.specs.at((*path, 'range'))} is {shown(numbers)}: give [stop], [start, stop] or "
-            "[start, stop, step] in whole numbers"
+            f"{config.specs.at((*path, 'range'))} is {shown(numbers)}: use [stop], [start, stop] or "
+            "[start, stop, step] with whole numbers"
         )
 
 
 def read_states(config: "TrainConfig", key: str) -> Any:
-    """The initial states of a stage; None where there are none."""
+    """Return the initial states of a stage; None if there are none."""
     given = config.values.get(key)
     if isinstance(given, Mapping) and "range" in given:
         return range(*given["range"])
@@ -85,7 +89,7 @@ def read_states(config: "TrainConfig", key: str) -> Any:
 
 
 def make_vessel(config: "TrainConfig") -> Any:
-    """The vessel with all its parts. What draws random numbers when it is made begins with the seed of the run."""
+    """Return the vessel with all its components. Random numbers are seeded first, as networks draw theirs here."""
     from ...rl import TrainingVessel
 
     _seed(config.values.get("seed"))
@@ -105,7 +109,7 @@ def make_vessel(config: "TrainConfig") -> Any:
 
 
 def _simulator(config: "TrainConfig") -> Any:
-    """The class, or with arguments a function that makes one of an initial state and them."""
+    """Return the class; with arguments, a function of the initial state that passes them on."""
     given = config.values["simulator_fn"]
     if isinstance(given, str):
         return config.specs.find(given, ("simulator_fn",))
@@ -115,7 +119,7 @@ def _simulator(config: "TrainConfig") -> Any:
 
 
 def _spaces(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is offered: the spaces of the interpreters, or of a simulator of many episodes."""
+    """Return what a policy is offered: the spaces of the interpreters, or of a vector simulator."""
     simulator = getattr(parts["simulator_fn"], "func", parts["simulator_fn"])
     seen = getattr(parts.get("state_interpreter"), "observation_space", None) or getattr(
         simulator, "observation_space", None
@@ -138,12 +142,12 @@ def _seed(seed: Any) -> None:
 
 
 def trainer_settings(config: "TrainConfig") -> dict[str, Any]:
-    """The keywords of the trainer, without callbacks and loggers."""
+    """Return the keywords of the trainer, without callbacks and loggers."""
     return {key: config.values[key] for key in trainer_keys() if key in config.values and key not in _LISTENERS}
 
 
 def listener_specs(config: "TrainConfig", key: str) -> list[Any]:
-    """The specs of callbacks or loggers, as a list."""
+    """Return the specs of callbacks or loggers as a list."""
     given = config.values.get(key)
     found = config.specs.ready(given, (key,))
     return [] if found is None else found if isinstance(found, list) else [found]

@@ -1,5 +1,5 @@
-"""A run of the kind `simulator`: trains a policy in a run folder, with metrics, episodes and checkpoints; and plays
-states with a checkpoint."""
+"""A run of kind `simulator`: trains a policy in a run folder, with metrics, episodes and checkpoints; and evaluates a
+checkpoint on initial states."""
 
 import signal
 import threading
@@ -30,9 +30,9 @@ _JSONL = ("jsonl", "JsonlLogger")
 
 
 def train_policy(config: "TrainConfig", *, resume: Path | None = None) -> RunResult:
-    """Train to the end; Ctrl-C ends the run after its iteration, with a checkpoint."""
+    """Train a policy; Ctrl-C stops the run after the current iteration and saves a checkpoint."""
     config.require("simulator")
-    vessel = make_vessel(config)  # what is wrong is said before there is a folder
+    vessel = make_vessel(config)  # errors are raised before a run folder is created
     run = RecordedRun(config, default_name=type(vessel.policy).__name__.lower(), resume=resume)
     return run.execute(_described(config, vessel), lambda folder: _train(config, vessel, folder, run))
 
@@ -53,7 +53,7 @@ def _train(config: "TrainConfig", vessel: Any, folder: Path, run: RecordedRun) -
     stopping.checkpoint = next(each for each in callbacks if isinstance(each, Checkpoint))
     saved = folder / LATEST
     if run.is_resumed and not saved.exists():
-        raise ConfigError(f"the run in {str(folder)!r} has no checkpoint to go on from: begin a new run")
+        raise ConfigError(f"the run in {str(folder)!r} has no checkpoint to resume from: start a new run")
     with stopping.listening():
         trainer.fit(vessel, ckpt_path=saved if run.is_resumed else None)
     run.warnings += trainer.warnings
@@ -61,7 +61,7 @@ def _train(config: "TrainConfig", vessel: Any, folder: Path, run: RecordedRun) -
 
 
 def _callbacks(config: "TrainConfig", folder: Path) -> list[Callback]:
-    """Those that are wanted; a checkpoint among them, by which the run can be resumed."""
+    """Return the configured callbacks, and a checkpoint so that the run can be resumed."""
     found = make_callbacks(listener_specs(config, "callbacks"), folder)
     place = (folder / LATEST).parent
     if not any(isinstance(each, Checkpoint) and each.dirpath == place and each.save_latest for each in found):
@@ -88,7 +88,7 @@ def _is_writer(spec: Any) -> bool:
 
 
 class _Stopping(Callback):
-    """Ctrl-C: the iteration is finished and kept; a second one stops at once. It also has the last of each metric."""
+    """Stops after the current iteration on Ctrl-C, and at once on a second one. It also keeps the latest metrics."""
 
     def __init__(self) -> None:
         self.checkpoint: Checkpoint | None = None
@@ -154,7 +154,7 @@ class _Rewards(LogWriter):
 
 
 def play_states(config: "TrainConfig", stage: str, checkpoint: Path | None) -> dict[str, Any]:
-    """Play every initial state of a stage once; the rewards of the episodes, and the metrics."""
+    """Play every initial state of a stage once, and return the rewards of the episodes and the metrics."""
     from ...rl import Trainer
 
     config.require("simulator")
@@ -164,7 +164,7 @@ def play_states(config: "TrainConfig", stage: str, checkpoint: Path | None) -> d
     key = f"{stage}_initial_states"
     states = read_states(config, key) if key in config.values else getattr(vessel, key, None)
     if states is None:
-        raise ConfigError(f"{config.path.name} has no {key}: give them, or choose another --dataset")
+        raise ConfigError(f"{config.path.name} has no {key}: add it, or choose another --dataset")
     vessel.test_initial_states = states
     settings = {key: value for key, value in trainer_settings(config).items() if key not in _OF_TRAINING}
     rewards = _Rewards()

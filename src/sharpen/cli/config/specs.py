@@ -1,4 +1,4 @@
-"""The component specs of a configuration: checked with their lines, and made ready for whoever builds them.
+"""The component specs of a configuration: checked, with line numbers in errors, and prepared for building.
 
 A spec is a name, an import path, or a dict with `type` and arguments; `type` may also be `file.py:name`. Specs inside
 the arguments of another are built before it.
@@ -22,11 +22,11 @@ _ROOMS = {
     key: key for key in ("tracer", "adapter", "store", "runner", "algorithm", "llm_proxy", "callbacks", "loggers")
 }
 _ROOMS |= {"strategy": "execution", "agent": "litagent"}
-"""Where the parts of a run are at home, by the key that they stand under."""
+"""The package that the components of each key come from."""
 
 
 class Specs:
-    """`names` are those that this kind of configuration knows beside the registry; `place` says where a value is."""
+    """`names` are those that this kind of configuration adds to the registry; `place` returns where a value is set."""
 
     def __init__(self, folder: Path, place: Callable[[Path_], Source], names: Mapping[str, str] | None = None) -> None:
         self._folder, self._place, self._names = folder, place, names or {}
@@ -34,7 +34,7 @@ class Specs:
     # -- finding -------------------------------------------------------------------------------------
 
     def is_spec(self, value: object) -> bool:
-        """Whether a dict asks for a component, rather than being an argument that has a `type` of its own."""
+        """Whether a dict is a component spec, rather than an argument that happens to have a `type` key."""
         kind = value.get("type") if isinstance(value, Mapping) else None
         return isinstance(kind, str) and (kind in self._known or "." in kind or is_import_path(kind))
 
@@ -43,7 +43,7 @@ class Specs:
         return {**DEFAULT_REGISTRY, **self._names}
 
     def find(self, name: str, path: Path_) -> Any:
-        """What a name, an import path or `file.py:name` leads to."""
+        """Return what a name, an import path or `file.py:name` resolves to."""
         if is_import_path(name):
             return load(name, self._folder, self.at(path))
         target = self._known.get(name, name)
@@ -59,14 +59,14 @@ class Specs:
             raise type(error)(f"{self.at(path)}: {error}") from error
 
     def _fitting(self, path: Path_) -> list[str]:
-        """The names that can be meant: under the key of a part, those of its room and those of users."""
+        """Return the names that fit: under the key of a component, those of its package and registered ones."""
         names = [part for part in path if isinstance(part, str) and part != "type"]
         room = _ROOMS.get(names[0]) if len(names) == 1 else None
         others = tuple(f"sharpen.{each}." for each in _ROOMS.values() if room is not None and each != room)
         return sorted(name for name, target in self._known.items() if not str(target).startswith(others))
 
     def at(self, path: Path_) -> str:
-        """The place and the name of a value, for the beginning of a message."""
+        """Return the place and the name of a value, for the beginning of a message."""
         source = self._place(path)
         place = source.exact() if source.kind == "file" else str(source)
         return f"{place}: {dotted(path)}"
@@ -74,7 +74,7 @@ class Specs:
     # -- checking ------------------------------------------------------------------------------------
 
     def check(self, spec: Any, path: Path_, *, default: Maker | None = None) -> None:
-        """Refuse a name that leads nowhere and arguments that the component does not take."""
+        """Refuse unknown names, and arguments that the component does not take."""
         if isinstance(spec, list):
             for number, each in enumerate(spec):
                 self.check(each, (*path, number), default=default)
@@ -83,20 +83,18 @@ class Specs:
         elif isinstance(spec, Mapping):
             self._check_dict(spec, path, default)
         elif spec is not None:
-            raise ConfigError(
-                f"{self.at(path)} is {shown(spec)}: give a name, an import path, or a mapping with 'type'"
-            )
+            raise ConfigError(f"{self.at(path)} is {shown(spec)}: use a name, an import path, or a mapping with 'type'")
 
     def _check_dict(self, spec: Mapping[str, Any], path: Path_, default: Maker | None) -> None:
         kind = spec.get("type")
         if kind is None and default is None:
-            raise ConfigError(f"{self.at(path)} has no 'type': give the name of a component, or an import path")
+            raise ConfigError(f"{self.at(path)} has no 'type': set it to the name of a component or an import path")
         if kind is not None and not isinstance(kind, str):
-            raise ConfigError(f"{self.at((*path, 'type'))} is {shown(kind)}: give a name or an import path")
+            raise ConfigError(f"{self.at((*path, 'type'))} is {shown(kind)}: use a name or an import path")
         make = default if kind is None else self.find(kind, (*path, "type"))
         given = {key: value for key, value in spec.items() if key != "type"}
         if make is None or not (isinstance(make, type) or callable(make)):
-            raise ConfigError(f"{self.at((*path, 'type'))} leads to {shown(make)}, which is no class")
+            raise ConfigError(f"{self.at((*path, 'type'))} resolves to {shown(make)}, which is not a class")
         self.check_names(given, argument_names(make), path, owner=name_of(make))
         if is_verl(make) and isinstance(spec.get("config"), Mapping):
             self._check_verl(spec["config"], (*path, "config"))
@@ -105,11 +103,11 @@ class Specs:
             self._check_inner(value, (*path, key))
 
     def check_names(self, given: Mapping[str, Any], known: list[str] | None, path: Path_, *, owner: str) -> None:
-        """Refuse the first key that is not known, with the nearest that is."""
+        """Refuse the first unknown key, and suggest the nearest known one."""
         for key in given if known is not None else ():
             if key not in (known or ()):
-                hint = did_you_mean(key, known or ()) or f" It takes {listed(known or [], limit=12) or 'none'}."
-                raise ConfigError(f"{self._place((*path, key)).exact()}: {owner} takes no {key!r}.{hint}")
+                hint = did_you_mean(key, known or ()) or f" Known keys: {listed(known or [], limit=12) or 'none'}."
+                raise ConfigError(f"{self._place((*path, key)).exact()}: {owner} has no option {key!r}.{hint}")
 
     def _check_verl(self, config: Mapping[str, Any], path: Path_) -> None:
         for keys, name in verl_leaves(config):
@@ -129,7 +127,7 @@ class Specs:
     # -- making ready --------------------------------------------------------------------------------
 
     def ready(self, spec: Any, path: Path_) -> Any:
-        """A spec as a trainer takes it: files are imported, and what stands in its arguments is built."""
+        """Return a spec as a trainer takes it: files are imported, and specs in its arguments are built."""
         if isinstance(spec, list):
             return [self.ready(each, (*path, number)) for number, each in enumerate(spec)]
         if isinstance(spec, str):
@@ -145,7 +143,7 @@ class Specs:
         return found
 
     def build(self, spec: Any, path: Path_, offered: Mapping[str, Any] | None = None) -> Any:
-        """The object that a spec asks for. `offered` are arguments for those, also inside, that take them."""
+        """Build the object that a spec describes. `offered` are arguments for every component in it that takes them."""
         if isinstance(spec, str):
             found = self.find(spec, path)
             return self._construct(found, {}, offered, path, spec) if isinstance(found, type) else found
@@ -156,7 +154,7 @@ class Specs:
         return self._construct(make, given, offered, path, spec)
 
     def _class_of(self, kind: Any, path: Path_) -> Any:
-        """The class that a type names; one that was found before is as it is."""
+        """Return the class that a type names; a class is returned unchanged."""
         return self.find(kind, path) if isinstance(kind, str) else kind
 
     def _argument(self, value: Any, path: Path_, offered: Mapping[str, Any] | None) -> Any:

@@ -1,7 +1,7 @@
 """The tasks that a configuration names: a file, an import path, a list in the file itself, or a component.
 
 A file is JSON Lines (`.jsonl`), JSON (`.json`), CSV (`.csv`) or Parquet (`.parquet`), relative to the configuration.
-`limit` takes the first so many.
+`limit` keeps only that many tasks from the beginning.
 """
 
 import csv
@@ -21,7 +21,7 @@ from .specs import Specs
 
 _FILE_KEYS = ("file", "limit")
 NO_VALIDATION = ("val_dataset",)
-"""Here an empty list has a meaning: an algorithm then takes no validation tasks out of those for training."""
+"""Where an empty list has a meaning: the algorithm then does not split validation tasks off the training tasks."""
 
 
 class Tasks:
@@ -38,38 +38,38 @@ class Tasks:
         elif isinstance(given, Mapping):
             self._check_dict(given, path)
         elif given == [] and path != NO_VALIDATION:
-            raise ConfigError(f"{self._specs.at(path)} has no tasks")
+            raise ConfigError(f"{self._specs.at(path)} is an empty list: add tasks")
         elif given is not None and not isinstance(given, list):
             raise ConfigError(
-                f"{self._specs.at(path)} is {shown(given)}: give a file, 'module:name', a list of tasks, or a mapping "
+                f"{self._specs.at(path)} is {shown(given)}: use a file, 'module:name', a list of tasks, or a mapping "
                 "with 'file' or 'type'"
             )
 
     def _check_dict(self, given: Mapping[str, Any], path: Path_) -> None:
         limit = given.get("limit")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ConfigError(f"{self._specs.at((*path, 'limit'))} is {shown(limit)}: give a whole number from 1 on")
+            raise ConfigError(f"{self._specs.at((*path, 'limit'))} is {shown(limit)}: use a whole number of at least 1")
         if "type" in given:
             self._specs.check(_without_limit(given), path)
             return
         self._specs.check_names(given, [*_FILE_KEYS, "type"], path, owner=str(path[-1]))
         if not isinstance(given.get("file"), str):
-            raise ConfigError(f"{self._specs.at(path)} has neither 'file' nor 'type': give one of them")
+            raise ConfigError(f"{self._specs.at(path)} has neither 'file' nor 'type': set one of them")
         self.check(given["file"], (*path, "file"))
 
     def _check_file(self, text: str, path: Path_) -> Path:
         file = (self._folder / text).expanduser()
         if file.suffix not in _READERS:
             raise ConfigError(
-                f"{self._specs.at(path)} is {text!r}: give a file that ends in {', '.join(_READERS)}, or 'module:name'"
+                f"{self._specs.at(path)} is {text!r}: use a file that ends in {', '.join(_READERS)}, or 'module:name'"
             )
         if not file.is_file():
             near = did_you_mean(file.name, [each.name for each in file.parent.glob("*")])
-            raise ConfigError(f"{self._specs.at(path)}: there is no file {str(file)!r}.{near}")
+            raise ConfigError(f"{self._specs.at(path)}: file {str(file)!r} not found.{near}")
         return file
 
     def read(self, given: Any, path: Path_) -> Dataset[Any] | None:
-        """The data set."""
+        """Return the data set."""
         limit = given.get("limit") if isinstance(given, Mapping) else None
         found = self._all(given, path)
         if limit is not None and found is not None:
@@ -92,12 +92,12 @@ class Tasks:
 
     def _checked(self, found: Any, path: Path_) -> Any:
         if isinstance(found, Mapping | str | bytes) or not isinstance(found, SizedDataset | Iterable):
-            raise ConfigError(f"{self._specs.at(path)} gave {shown(found)}: a data set is a list of tasks")
+            raise ConfigError(f"{self._specs.at(path)} returned {shown(found)}, but a data set must be a list of tasks")
         return found
 
 
 class _First:
-    """The first tasks of a data set that knows its size; of another, a list of them."""
+    """The first tasks of a data set that has a length; for another one, a list of them."""
 
     def __new__(cls, dataset: Any, limit: int) -> Any:
         if not isinstance(dataset, SizedDataset):
@@ -127,11 +127,11 @@ def _read_file(path: Path, place: str) -> list[Any]:
     try:
         found = _READERS[path.suffix](path)
     except (OSError, ValueError, csv.Error) as error:
-        raise ConfigError(f"{place}: {str(path)!r} cannot be read: {error}") from error
+        raise ConfigError(f"{place}: cannot read {str(path)!r}: {error}") from error
     if not isinstance(found, list):
-        raise ConfigError(f"{place}: {str(path)!r} holds a {type(found).__name__}, not a list of tasks")
+        raise ConfigError(f"{place}: {str(path)!r} contains a {type(found).__name__}, not a list of tasks")
     if not found:
-        raise ConfigError(f"{place}: {str(path)!r} has no tasks")
+        raise ConfigError(f"{place}: {str(path)!r} contains no tasks")
     return found
 
 
@@ -157,7 +157,7 @@ def _csv(path: Path) -> list[Any]:
         rows = list(reader)
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise ValueError(f"row {number} has not as many values as the first line has names")
+            raise ValueError(f"row {number} does not have as many values as the header has columns")
     return rows
 
 

@@ -1,7 +1,7 @@
-"""`TrainConfig`: a configuration file that was read and checked, and the parts that it asks for.
+"""`TrainConfig`: a configuration file that was read and checked, and the components that it describes.
 
-Reading checks everything that can be known without building: the YAML, the names of keys and of components, files that
-are missing. Nothing is built before it is asked for, and what fails then is told with the line that asked for it.
+Reading checks everything that can be checked without building: the YAML, the names of keys and components, missing
+files. Components are built on request, and errors then name the line of the setting.
 """
 
 import os
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 Kind = Literal["agents", "simulator", "fine-tuning"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _CALLED = {"server_port": "port"}
-"""What a key of the file is called by the part that it goes to."""
+"""The name that a component uses for a key of the file, and that key."""
 EVERYWHERE = ("kind", "folder", "name", "run_dir")
-"""Keys of every kind: `folder` is what paths are relative to, instead of the folder of the file."""
+"""Keys of every kind. Paths are relative to `folder` if it is set, otherwise to the folder of the file."""
 
 
 class TrainConfig:
     """Made by `load_config`.
 
-    `values` are those of the file with overrides and the environment in them, `source(path)` says where one came from.
+    `values` are those of the file, with overrides and variables applied; `source(path)` is where one came from.
     """
 
     kept_in: Path | None = None
-    """The folder of its run, from the run's beginning on."""
+    """The folder of its run, once the run has started."""
 
     def __init__(self, path: Path, document: Document, references: References) -> None:
         self.path, self.references = path, references
@@ -56,46 +56,46 @@ class TrainConfig:
         self.tasks = Tasks(self.folder, self.specs)
 
     def found_in(self, folder: Path) -> None:
-        """Its run has begun in this folder."""
+        """Record that its run has started in this folder."""
         self.kept_in = folder
 
     # -- where values came from ----------------------------------------------------------------------
 
     def source(self, path: Path_) -> Source:
-        """Where a value came from; of one that is not there, where the nearest thing around it did."""
+        """Return where a value came from; for one that is not set, where the nearest value around it did."""
         for end in range(len(path), 0, -1):
             if path[:end] in self._sources:
                 return self._sources[path[:end]]
         return self._sources.get((), Source("file", self._name, 1))
 
     def origin(self, path: Path_) -> Source:
-        """Where exactly this value came from: the default, where nobody gave it."""
+        """Return where exactly this value came from; `DEFAULT` if it is not set."""
         return self._sources.get(path, DEFAULT)
 
     def leaves(self) -> Iterator[tuple[Path_, Any]]:
-        """Every value that is given, with its path."""
+        """Yield every value that is set, with its path."""
         yield from _leaves(self.values, ())
 
     def hide(self, text: str) -> str:
-        """A text without the secrets that came from the environment."""
+        """Return a text with the secrets of the environment replaced by their references."""
         return self.references.hide(text)
 
     def hidden(self, value: Any) -> Any:
-        """A value without these secrets in any of its texts."""
+        """Return a value with these secrets replaced in all its strings."""
         return _mapped(value, (), lambda _, each: self.hide(each) if isinstance(each, str) else each)
 
     def shown_value(self, path: Path_, value: Any) -> Any:
-        """A value as it may be seen: the reference, where it is a secret."""
+        """Return a value as it may be shown: the reference if it is a secret."""
         if path in self.references.secret_paths:
             return self.references.texts[path]
         return self.references.literals.get(path, value)
 
     def resolved(self) -> dict[str, Any]:
-        """The values as they may be seen: secrets as references, paths relative to `folder`."""
+        """Return the values as they may be shown: secrets as references, paths relative to `folder`."""
         return {**_mapped(self.values, (), self.shown_value), "folder": str(self.folder)}
 
     def kept(self) -> dict[str, Any]:
-        """The same so that it can be read again: what is no reference is not taken for one."""
+        """Return the same in a form that can be loaded again: literal `${` is escaped."""
         return {**_mapped(self.values, (), self._kept_value), "folder": str(self.folder).replace("${", "$${")}
 
     def _kept_value(self, path: Path_, value: Any) -> Any:
@@ -105,7 +105,7 @@ class TrainConfig:
 
     @contextmanager
     def locating(self, path: Path_ = ()) -> Iterator[None]:
-        """Errors of what is built inside are told with the line of what they speak of, else of `path`, and without
+        """Add the line of the setting an error is about, otherwise that of `path`, to errors in the block, and hide
         secrets."""
         try:
             yield
@@ -118,7 +118,7 @@ class TrainConfig:
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
-        """Errors of a run, which speak for themselves, are told without secrets."""
+        """Hide secrets in errors of a run."""
         try:
             yield
         except SharpenError as error:
@@ -155,13 +155,13 @@ class TrainConfig:
     # -- the parts -----------------------------------------------------------------------------------
 
     def agent(self) -> "LitAgent[Any]":
-        """The agent; its module is imported, with the folder of the file on `sys.path`."""
+        """Return the agent; its module is imported with the folder of the file on `sys.path`."""
         from ...litagent import LitAgent, as_agent
 
         self.require("agents")
         given = self.values.get("agent")
         if given is None:
-            raise ConfigError(f"{self._name} names no agent: give agent: 'file.py:name' or 'module:name'")
+            raise ConfigError(f"{self._name} has no agent: set agent: 'file.py:name' or 'module:name'")
         with self.locating(("agent",)):
             if isinstance(given, Mapping):
                 return as_agent(self.specs.build(given, ("agent",)))
@@ -170,16 +170,16 @@ class TrainConfig:
             return as_agent(self.specs.build(given, ("agent",)) if is_class else found)
 
     def datasets(self) -> tuple[Dataset[Any] | None, Dataset[Any] | None]:
-        """The training and the validation tasks."""
+        """Return the training and the validation tasks."""
         return self.dataset("train_dataset"), self.dataset("val_dataset")
 
     def dataset(self, key: str) -> Dataset[Any] | None:
-        """The data set under a key."""
+        """Return the data set under a key."""
         with self.locating():
             return self.tasks.read(self.values.get(key), (key,))
 
     def trainer(self, **changes: Any) -> "RecordingTrainer":
-        """A `Trainer` of every part that the file names; `changes` count more than the file."""
+        """Return a `Trainer` with every component that the file names; `changes` override the file."""
         from .agent_keys import COMPONENTS, trainer_keys
         from .recording_trainer import RecordingTrainer
 
@@ -200,12 +200,12 @@ class TrainConfig:
         return trainer
 
     def _try_gateway(self, spec: Any) -> None:
-        """A trainer makes its gateway only when the run has begun: what is wrong with it is said before."""
+        """Build the gateway once to find errors: the trainer builds it only after the run has started."""
         if isinstance(spec, Mapping):
             self.specs.build({"type": "LLMProxy", **spec}, ("llm_proxy",))
 
     def resources(self) -> Any:
-        """The initial resources. A key of the environment stays a reference, for it must not be written down."""
+        """Return the initial resources. API keys from the environment stay references, as they must not be saved."""
         given = _mapped(self.values.get("initial_resources"), ("initial_resources",), self._as_reference)
         return read_resources(given, ("initial_resources",), self.folder, self.specs)
 
@@ -217,17 +217,17 @@ class TrainConfig:
     # -- checking ------------------------------------------------------------------------------------
 
     def require(self, kind: Kind) -> None:
-        """Refuse to go on with a configuration of another kind."""
+        """Raise an error for a configuration of another kind."""
         if self.kind != kind:
-            raise ConfigError(f"{self._name} is of the kind {self.kind!r}, but this needs one of the kind {kind!r}")
+            raise ConfigError(f"{self._name} has kind {self.kind!r}, but this needs kind {kind!r}")
 
     def check_keys(self, known: Sequence[str]) -> None:
-        """Refuse keys at the top that this kind does not have."""
+        """Refuse top-level keys that this kind does not have."""
         keys = list(dict.fromkeys([*EVERYWHERE, *known]))
         for key in self.values:
             if key not in keys:
-                hint = did_you_mean(key, keys) or f" A configuration of {self.kind} has: {', '.join(sorted(keys))}."
-                raise ConfigError(f"{self.source((key,)).exact()}: there is no key {key!r}.{hint}")
+                hint = did_you_mean(key, keys) or f" Keys of kind {self.kind!r}: {', '.join(sorted(keys))}."
+                raise ConfigError(f"{self.source((key,)).exact()}: unknown key {key!r}.{hint}")
 
     def _read_kind(self) -> Kind:
         kind = self.values.get("kind", "agents")
@@ -240,12 +240,12 @@ class TrainConfig:
         given = self.values.get("folder", ".")
         folder = (self.path.parent / str(given)).resolve()
         if not isinstance(given, str) or not folder.is_dir():
-            raise ConfigError(f"{self.source(('folder',)).exact()}: folder is {given!r}, which is no folder")
+            raise ConfigError(f"{self.source(('folder',)).exact()}: folder is {given!r}, which is not a folder")
         return folder
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
-    """Read a configuration file, with `key=value` overrides over it. What is wrong is a `ConfigError` with its line."""
+    """Read a configuration file and apply `key=value` overrides. Mistakes raise a `ConfigError` that names the line."""
     file = Path(path)
     if file.is_dir():
         file = file / "config.yaml"
@@ -253,7 +253,9 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
-        raise ConfigError(f"{file.name}:1: the file holds a {type(document.value).__name__}: write 'key: value' lines")
+        raise ConfigError(
+            f"{file.name}:1: the file contains a {type(document.value).__name__}, not a mapping: write 'key: value'"
+        )
     apply_overrides(document, overrides)
     config = TrainConfig(file.resolve(), document, References())
     with config.locating():
@@ -295,7 +297,7 @@ def _leaves(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
 
 
 def _mapped(value: Any, path: Path_, change: Callable[[Path_, Any], Any]) -> Any:
-    """The same with every leaf changed."""
+    """Return the same value with every leaf changed."""
     if isinstance(value, dict):
         return {key: _mapped(each, (*path, key), change) for key, each in value.items()}
     if isinstance(value, list):
