@@ -138,7 +138,7 @@ def test_both_roles_work_with_a_store_that_outlives_them(
 
 def test_a_runner_needs_an_address_that_it_can_reach(config: str, capsys: Text) -> None:
     assert main(["runner", config, "--store", "https://store.example"]) == 2
-    assert "by http:// only" in capsys.readouterr().err
+    assert "https://store.example" in capsys.readouterr().err
     assert main(["runner", config, "--store", "127.0.0.1:4747"]) == 2
     assert "such as http://127.0.0.1:4747" in capsys.readouterr().err
     assert main(["runner", config, "--n-runners", "0"]) == 2
@@ -151,12 +151,12 @@ def test_an_algorithm_without_a_store_points_to_the_one_that_is_served(
     monkeypatch.setenv("SHARPEN_RUNS", str(tmp_path / "runs"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["algorithm", config, "--port", str(taken.getsockname()[1])]) == 1
-    assert "name it with --store" in capsys.readouterr().err
+    assert "--store" in capsys.readouterr().err
 
 
 def test_an_algorithm_has_one_store(config: str, capsys: Text) -> None:
     assert main(["algorithm", config, "--store", "http://127.0.0.1:4747", "--port", "1"]) == 2
-    assert "leave them out" in capsys.readouterr().err
+    assert "--host and --port" in capsys.readouterr().err
 
 
 def test_an_algorithm_goes_on_with_a_run_of_agents_only(
@@ -167,7 +167,7 @@ def test_an_algorithm_goes_on_with_a_run_of_agents_only(
     simulated.write_config({"kind": "simulator", "components": {}})
     simulated.release()
     assert main(["algorithm", config, "--resume", "last"]) == 3
-    assert "there is no run of the kind 'agents'" in capsys.readouterr().err
+    assert "kind 'agents'" in capsys.readouterr().err
 
 
 def test_roles_are_for_agents(tmp_path: Path, capsys: Text) -> None:

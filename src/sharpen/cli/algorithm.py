@@ -1,7 +1,7 @@
-"""`sharpen algorithm CONFIG`: the algorithm alone, with runners elsewhere.
+"""`sharpen algorithm CONFIG`: the algorithm as a separate process, with runners elsewhere.
 
-Without `--store` it serves the store of its run; with the address of a server, both sides are clients of a store that
-`sharpen store` serves, which outlives them. A database it serves itself.
+Without `--store` it serves the store of its run. With the address of a server, it and the runners are clients of a
+store that `sharpen store` serves and that outlives them. A database is served by this process.
 """
 
 import argparse
@@ -28,12 +28,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "algorithm",
-        help="only the algorithm (and its store), for runners elsewhere",
+        help="run the algorithm and its store as a separate process",
         description="Run the algorithm of a configuration, and serve the store of its run to runners that "
-        "`sharpen runner` starts, here or on other machines. With --store, that store is used instead. Beyond this "
-        "machine set SHARPEN_TOKEN on both sides.",
+        "`sharpen runner` starts on this or other machines. With --store, that store is used instead. To connect other "
+        "machines, set SHARPEN_TOKEN on both sides.",
         epilog=examples(
-            "sharpen algorithm config.yaml                             # and elsewhere: sharpen runner config.yaml",
+            "sharpen algorithm config.yaml                             # in another shell: sharpen runner config.yaml",
             "SHARPEN_TOKEN=... sharpen algorithm config.yaml --host 0.0.0.0",
             "sharpen algorithm config.yaml --store http://127.0.0.1:4747",
             "sharpen algorithm config.yaml --store http://127.0.0.1:4747 --resume unfinished   # under a supervisor",
@@ -44,12 +44,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="a store that is served by somebody else, or a database that is served here: postgresql://…, redis://… "
-        "or env:NAME",
+        help="address of a store server to use, or a database for this process to serve: postgresql://…, redis://… or "
+        "env:NAME",
     )
-    parser.add_argument("--host", help="where to serve the store from here (default: this machine only)")
+    parser.add_argument("--host", help="address to serve the store on (default: this machine only)")
     parser.add_argument(
-        "--port", type=int, help=f"the port of that; 0 takes a free one (default: as the file says, or {STORE_PORT})"
+        "--port", type=int, help=f"port of the store, 0 for a free one (default: from the file, or {STORE_PORT})"
     )
     add_resume_option(parser)
     add_output_options(parser)
@@ -57,7 +57,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the algorithm to its end."""
+    """Run the algorithm."""
     from .config import load_config
     from .config.last_run import resumed_run
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, Any]:
-    """The store and the strategy, in the place of those of the file."""
+    """Return the store and the strategy that replace those of the file."""
     from ..components.paths import resolve_address
     from ..execution import ClientServerExecutionStrategy
     from ..store.opening import open_url
@@ -84,17 +84,17 @@ def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, An
         port = arguments.port if arguments.port is not None else config.values.get("port")
         strategy = ClientServerExecutionStrategy(role="algorithm", server_host=arguments.host, server_port=port or None)
         if port == 0:
-            strategy.server_port = None  # a free one, which is not the default where the roles are apart
+            strategy.server_port = None  # a free one, which is not the default of separate roles
         return {"strategy": strategy} | ({} if url is None else {"store": open_url(url)})
     if arguments.host is not None or arguments.port is not None:
         raise ConfigError(
-            "--host and --port are for a store that is served from here, but --store names a server: leave them out"
+            "--host and --port are for a store that this process serves, but --store is a server: remove them"
         )
     return {"strategy": ClientServerExecutionStrategy(role="algorithm", managed_store=False), "store": _reached(url)}
 
 
 def _reached(url: str) -> "LightningStore":
-    """The store behind a server, which is waited for: a run begins when there is one that lets it in."""
+    """Return the store of a server, and wait until it responds and accepts the token."""
     from ..execution.apart import reached
     from ..store.client import LightningStoreClient
 
@@ -104,10 +104,12 @@ def _reached(url: str) -> "LightningStore":
 
 @contextlib.contextmanager
 def _pointing_to_store(arguments: argparse.Namespace) -> Iterator[None]:
-    """Who wants to use a store that is served here already, and does not say so, meets its port."""
+    """Suggest --store when the port is taken, perhaps by a store server that should be used."""
     try:
         yield
     except PortTakenError as error:
         if arguments.store is not None:
             raise
-        raise PortTakenError(f"{error}. If it is a store for this run, name it with --store") from None
+        raise PortTakenError(
+            f"{error}. If a store server for this run uses the port, pass its address with --store"
+        ) from None

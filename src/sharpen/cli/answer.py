@@ -1,7 +1,6 @@
-"""With `--json` standard output has the answer and nothing else, whatever the user's code prints.
+"""With `--json`, standard output holds the JSON result and nothing else, whatever the user's code prints.
 
-The descriptor itself is led elsewhere, not only `sys.stdout`: runners are processes of their own, and libraries in C
-write past Python.
+The file descriptor is redirected, not only `sys.stdout`: runners are separate processes, and C libraries bypass Python.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ _STDOUT = 1
 
 @contextlib.contextmanager
 def only_answer(out: Output) -> Iterator[None]:
-    """While the block lasts, what is printed goes to standard error where the command answers with JSON."""
+    """Redirect what is printed in the block to standard error if the command prints JSON."""
     if not out.is_json:
         yield
         return
@@ -30,10 +29,10 @@ def _descriptor_apart() -> Iterator[None]:
     _flush()
     try:
         kept = os.dup(_STDOUT)
-    except OSError:  # the program was started with it closed
+    except OSError:  # the program was started with standard output closed
         yield
         return
-    os.set_inheritable(kept, False)  # a child that lives on must not hold the reader of the answer
+    os.set_inheritable(kept, False)  # a child that outlives us must not keep the pipe open
     try:
         with contextlib.suppress(OSError):  # there is no standard error
             os.dup2(2, _STDOUT)
@@ -45,7 +44,7 @@ def _descriptor_apart() -> Iterator[None]:
 
 
 def _flush() -> None:
-    """What lies in a buffer, of ours or of the C library, belongs to where it was printed."""
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+    """Write buffered output, ours and that of the C library, to where it was printed."""
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader is gone
         sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)

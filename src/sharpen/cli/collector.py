@@ -1,11 +1,11 @@
-"""The garbage collector of a command that serves."""
+"""Garbage collection in commands that serve requests."""
 
 import gc
 
 
 def tune_collector() -> None:
-    """Requests make many short-lived objects and leave no circles: looking through all objects after every 700 of them
-    doubles the decoding. What is loaded by now stays to the end, and is never looked through again."""
+    """Collect less often. Requests create many short-lived objects without reference cycles, and a collection after
+    every 700 of them doubles the time for decoding. Objects that exist now are never scanned again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -1,7 +1,7 @@
 """`sharpen dashboard [STORE]`: runs, rollouts and curves in the browser.
 
-Whoever knows the printed address may look: it holds a random token, which is shown here and nowhere else. Changing
-something (cancel, retry) needs the token of SHARPEN_TOKEN, and a store that is served: files are opened for reading.
+Anyone with the printed address can view it: it contains a random token, which is printed only here. Changes (cancel,
+retry) need the token in SHARPEN_TOKEN and a store server: files are opened read-only.
 """
 
 import argparse
@@ -26,22 +26,22 @@ from .signals import ended_by_signals
 if TYPE_CHECKING:
     from ..dashboard.sources import Source
 
-RETRY_SECONDS = 5.0  # a person waits
+RETRY_SECONDS = 5.0  # a person is waiting
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "dashboard",
-        help="look at runs and rollouts in the browser",
-        description="Serve the dashboard and print its address, which holds a random token: whoever has it may look. "
-        "To cancel and retry rollouts, give the address of a served store and set SHARPEN_TOKEN to its token; "
-        "otherwise everything is read-only.",
+        help="view runs and rollouts in the browser",
+        description="Serve the dashboard and print its address. The address contains a random token, and anyone who "
+        "has it can view the dashboard. To cancel and retry rollouts, pass the address of a store server and set "
+        "SHARPEN_TOKEN to its token; otherwise everything is read-only.",
         epilog=examples(
-            "sharpen dashboard --open                  # all runs in the folder of runs",
-            "sharpen dashboard last                    # the newest run only",
+            "sharpen dashboard --open                  # all runs in the runs folder",
+            "sharpen dashboard last                    # only the newest run",
             "sharpen dashboard old/store.db",
-            "sharpen dashboard http://127.0.0.1:4747   # a store that is being served",
+            "sharpen dashboard http://127.0.0.1:4747   # a store server",
             "sharpen dashboard env:SHARPEN_DATABASE_URL",
         ),
     )
@@ -49,26 +49,32 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "store",
         nargs="?",
         metavar="STORE",
-        help="a run (name, folder or 'last'), a store file, a folder of runs, the address of a served store, or a "
-        "database: postgresql://…, redis://… or env:NAME (default: the folder of runs)",
+        help="what to show: a run (name, folder or 'last'), a store file, a folder of runs, the address of a store "
+        "server, or a database: postgresql://…, redis://… or env:NAME (default: the runs folder)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
+    )
     parser.add_argument(
         "--port",
         type=int,
-        help=f"the port; 0 takes a free one (default: {DASHBOARD_PORT}, or a free one where that is taken)",
+        help=f"port, 0 for a free one (default: {DASHBOARD_PORT}, or a free one if that is taken)",
     )
-    parser.add_argument("--no-token", action="store_true", help="let every program on this machine look, read-only")
+    parser.add_argument(
+        "--no-token",
+        action="store_true",
+        help="allow every program on this machine to view it without a token, read-only",
+    )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal stops it."""
     _check(arguments)
     out = Output.of(arguments)
-    from ..dashboard import app  # noqa: F401 - a missing package is said before anything is opened
+    from ..dashboard import app  # noqa: F401 - a missing package is reported before anything is opened
     from ..web.serving import new_loop
 
     bound = _listen(arguments.host, arguments.port, out)
@@ -80,15 +86,15 @@ def _check(arguments: argparse.Namespace) -> None:
     from ..http.proxies import is_loopback
 
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
-        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
+        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free port")
     if arguments.no_token and not is_loopback(arguments.host):
-        raise ConfigError(f"--no-token on host {arguments.host!r} lets everybody look: leave one of the two out")
+        raise ConfigError(f"--no-token with --host {arguments.host!r} would let anyone view it: use only one of them")
     if arguments.store is not None and not _is_served(arguments.store) and not is_database(arguments.store):
-        _place_of(arguments.store)  # what is not there is said before a port is taken
+        _place_of(arguments.store)  # a missing run is reported before a port is taken
 
 
 def _listen(host: str, port: int | None, out: Output) -> socket.socket:
-    """A port that was asked for must be free; the usual one gives way."""
+    """Return a socket: an explicit port must be free; the default port falls back to a free one."""
     from ..web.serving import listen
 
     if port is not None:
@@ -97,7 +103,9 @@ def _listen(host: str, port: int | None, out: Output) -> socket.socket:
         return listen(host, DASHBOARD_PORT)
     except PortTakenError:
         bound = listen(host, 0)
-        out.note(f"port {DASHBOARD_PORT} is taken (by another dashboard?), so this one is {bound.getsockname()[1]}")
+        out.note(
+            f"Port {DASHBOARD_PORT} is in use (by another dashboard?); using port {bound.getsockname()[1]} instead."
+        )
         return bound
 
 
@@ -135,7 +143,7 @@ class _Tokens(NamedTuple):
         return cls(secrets.token_urlsafe(24), os.environ.get("SHARPEN_TOKEN", "").strip() or None)
 
 
-# -- what is looked at -------------------------------------------------------------------------------
+# -- the source --------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -149,20 +157,20 @@ async def _opened(text: str | None) -> AsyncIterator["Source"]:
             yield StoreSource(opened.store, opened.label)
         return
     if text is None or not is_address(text):
-        yield _of_files(text)  # whoever serves it closes it
+        yield _of_files(text)  # the server closes it
         return
     from ..store.client import LightningStoreClient
 
     client = LightningStoreClient(text, token_for(text), retry_seconds=RETRY_SECONDS)
     try:
-        await client.statistics()  # a server that is not there, or a wrong token, is said at once
+        await client.statistics()  # an unreachable server or a wrong token is reported at once
         yield StoreSource(client, _name_of(text))
     finally:
         await client.close()
 
 
 def _name_of(address: str) -> str:
-    """Its host and port: a login in an address is not for titles and links."""
+    """Return the host and port: credentials in an address must not appear in titles and links."""
     return urlsplit(address).netloc.rpartition("@")[2]
 
 
@@ -173,7 +181,7 @@ def _of_files(text: str | None) -> "Source":
 
 
 def _place_of(text: str) -> Path:
-    """A path counts first, then the name of a run."""
+    """Return an existing path, otherwise the folder of the run with that name."""
     from ..archive.catalog import RunCatalog
 
     path = Path(text).expanduser()
@@ -181,11 +189,11 @@ def _place_of(text: str) -> Path:
 
 
 def _is_served(text: str | None) -> bool:
-    """Whether somebody serves the store; only there something can be changed."""
+    """Whether the store is on a server; only then can it be changed."""
     return text is not None and is_address(text)
 
 
-# -- who is told -------------------------------------------------------------------------------------
+# -- announcing --------------------------------------------------------------------------------------
 
 
 def _url(host: str, bound: socket.socket, token: str | None) -> str:
@@ -200,13 +208,13 @@ def _announce(out: Output, url: str, label: str, *, can_edit: bool) -> None:
         out.value({"url": url, "source": label, "can_edit": can_edit})
         return
     out.line(url)
-    rights = "the token of SHARPEN_TOKEN allows changes" if can_edit else "read-only"
-    out.note(f"The dashboard of {label}, {rights}. Ctrl-C ends it.")
+    rights = "the token in SHARPEN_TOKEN allows changes" if can_edit else "read-only"
+    out.note(f"Serving the dashboard of {label} ({rights}). Press Ctrl-C to stop.")
 
 
 @contextlib.contextmanager
 def _in_browser(url: str, out: Output) -> Iterator[None]:
-    """Open it by a page that only this user can read: others see the command line of a browser, and the token on it."""
+    """Open it through a page that only this user can read: other users can see the browser's command line."""
     import webbrowser
 
     handle, name = tempfile.mkstemp(prefix="sharpen-dashboard-", suffix=".html")
@@ -214,7 +222,7 @@ def _in_browser(url: str, out: Output) -> Iterator[None]:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(url)}">')
         if not webbrowser.open(Path(name).as_uri()):
-            out.note("No browser could be opened: open the address above.")
+            out.note("Could not open a browser: open the address above.")
         yield
     finally:
         os.unlink(name)

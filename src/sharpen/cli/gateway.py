@@ -1,7 +1,7 @@
-"""`sharpen gateway [CONFIG]`: the gateway alone, between agents and models, before a store that is served elsewhere.
+"""`sharpen gateway [CONFIG]`: the gateway as a separate process, with a store that is served elsewhere.
 
-It waits for the store, and goes on while that is away: what it has recorded meanwhile is written when the store is
-back, or lies in the spool. A signal lets calls under way end, and writes what is left.
+It waits for the store, and keeps working while the store is unreachable: what it records in that time is written when
+the store is back, or kept in the spool. On a signal, open calls finish and all records are written.
 """
 
 import argparse
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TOKEN_VARIABLE = "SHARPEN_GATEWAY_TOKEN"
-LOOK_SECONDS = 0.5  # whether the gateway is still alive
-SIGNAL_SECONDS = 0.1  # whether a signal came while the store is waited for
+LOOK_SECONDS = 0.5  # how often to check that the gateway is alive
+SIGNAL_SECONDS = 0.1  # how often to check for a signal while waiting for the store
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "gateway",
-        help="only the gateway between agents and models, for a store that is served elsewhere",
-        description="Serve the gateway: an OpenAI-compatible proxy that records what agents ask and models answer, in "
-        "the store that `sharpen store` serves. Its models, limits and records stand in a YAML file with the keywords "
-        "of LLMProxy; one model can be given by options. The token that agents must show is that of "
-        f"{TOKEN_VARIABLE}; on this machine alone it works without. A run uses it by its address: "
-        "`llm_proxy: http://HOST:4749` in its configuration.",
+        help="run the gateway between agents and models as a separate process",
+        description="Serve the gateway: an OpenAI-compatible proxy that records requests and responses in the store "
+        "that `sharpen store` serves. Models, limits and recording are configured in a YAML file with the keywords of "
+        f"LLMProxy; a single model can be given with options. Agents must send the token in {TOKEN_VARIABLE}; it is "
+        "optional if only this machine can connect. To use the gateway in a run, set `llm_proxy: http://HOST:4749` in "
+        "its configuration.",
         epilog=examples(
             "sharpen gateway gateway.yaml",
             "sharpen gateway --model qwen --base-url http://127.0.0.1:8000/v1",
@@ -47,28 +47,32 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
             "--host 0.0.0.0",
         ),
     )
-    parser.add_argument("config", metavar="CONFIG", nargs="?", help="a YAML file with the keywords of LLMProxy")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help="YAML file with the keywords of LLMProxy")
     parser.add_argument(
-        "overrides", metavar="key=value", nargs="*", default=[], help="over the file, such as num_retries=2"
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        default=[],
+        help="override a value of the file, such as num_retries=2",
     )
-    parser.add_argument("--model", metavar="NAME", help="a model that agents may ask for, beside those of the file")
-    parser.add_argument("--base-url", metavar="URL", help="the server of --model, with /v1 where it has it")
-    parser.add_argument("--api-key", metavar="env:NAME", help="the variable with the key of --model")
+    parser.add_argument("--model", metavar="NAME", help="name of an additional model that agents can request")
+    parser.add_argument("--base-url", metavar="URL", help="base URL of the server of --model, usually ending in /v1")
+    parser.add_argument("--api-key", metavar="env:NAME", help="environment variable with the API key of --model")
     parser.add_argument(
         "--store",
         metavar="URL",
         default=f"http://127.0.0.1:{STORE_PORT}",
-        help="the store of the runs: its server, or a database as env:NAME (default: port "
+        help="the store: address of its server, or a database as env:NAME (default: port "
         f"{STORE_PORT} on this machine)",
     )
-    parser.add_argument("--host", help="where to listen (default: as the file says, or this machine only)")
-    parser.add_argument("--port", type=int, help=f"0 takes a free one (default: as the file says, or {GATEWAY_PORT})")
+    parser.add_argument("--host", help="address to listen on (default: from the file, or this machine only)")
+    parser.add_argument("--port", type=int, help=f"port, 0 for a free one (default: from the file, or {GATEWAY_PORT})")
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal stops it."""
     from ..logging import is_set_up, setup_logging
 
     if not is_set_up():
@@ -93,10 +97,10 @@ def _serve(gateway: "LLMProxy", stopping: threading.Event, out: Output) -> None:
         _announce(gateway, out)
         while not stopping.wait(LOOK_SECONDS):
             if gateway.has_died():
-                raise RunError("the gateway has failed; its log says why")
+                raise RunError("the gateway has stopped unexpectedly; see its log for the reason")
     totals = gateway.totals_sync()
     lost = f", {totals.lost} of them not recorded" if totals.lost else ""
-    log.info("the gateway has ended; it has passed %d calls since the first of its name%s", totals.calls, lost)
+    log.info("gateway stopped after %d calls in total%s", totals.calls, lost)
 
 
 def _announce(gateway: "LLMProxy", out: Output) -> None:
@@ -108,15 +112,15 @@ def _announce(gateway: "LLMProxy", out: Output) -> None:
         return
     out.line(f"gateway    {url}")
     out.line(f"models     {', '.join(gateway.model_names) or 'none yet'}")
-    who = f"the token is that of {TOKEN_VARIABLE}" if needs_token else "every program on this machine may call it"
-    out.note(f"{who}; a run uses it by its address: llm_proxy: {url}")
+    who = f"Clients need the token in {TOKEN_VARIABLE}" if needs_token else "Every program on this machine can use it"
+    out.note(f"{who}. To use it in a run, set llm_proxy: {url}")
 
 
-# -- what it is made of ------------------------------------------------------------------------------
+# -- configuration ----------------------------------------------------------------------------------
 
 
 def _config(arguments: argparse.Namespace) -> "GatewayConfig":
-    """The file may be left out before overrides."""
+    """Return the configuration; the file may be left out before overrides."""
     from .config.gateway_config import read_gateway_config
 
     path, overrides = arguments.config, list(arguments.overrides)
@@ -126,7 +130,7 @@ def _config(arguments: argparse.Namespace) -> "GatewayConfig":
 
 
 def _options(arguments: argparse.Namespace, config: "GatewayConfig") -> dict[str, Any]:
-    """What options and the environment say, over the file."""
+    """Return what options and the environment set, which override the file."""
     from ..http.proxies import is_loopback
     from ..llm_proxy.client import given_token
 
@@ -138,13 +142,13 @@ def _options(arguments: argparse.Namespace, config: "GatewayConfig") -> dict[str
     host = arguments.host or config.values.get("host") or "127.0.0.1"
     if not {**config.values, **found}.get("token") and not is_loopback(str(host)):
         raise ConfigError(
-            f"others can reach host {host!r} and could spend the keys of the gateway: set {TOKEN_VARIABLE} to a long "
-            "random text, here and where the algorithm and the runners are"
+            f"other machines can reach host {host!r} and could use the API keys of the gateway: set {TOKEN_VARIABLE} "
+            "to a long random string, here and for the algorithm and the runners"
         )
     if (entry := _entry(arguments)) is not None:
         found["model_list"] = [entry, *(config.values.get("model_list") or ())]
     elif not config.values.get("model_list") and config.values.get("mode") != "replay":
-        raise ConfigError("the gateway has no models: give model_list in its file, or --model with --base-url")
+        raise ConfigError("the gateway has no models: set model_list in its file, or use --model with --base-url")
     return found
 
 
@@ -152,7 +156,7 @@ def _port(given: int | None, of_file: int | None) -> int | None:
     if given is None:
         return GATEWAY_PORT if of_file is None else of_file
     if not 0 <= given <= 65535:
-        raise ConfigError(f"--port is {given}: use 1 to 65535, or 0 for a free one")
+        raise ConfigError(f"--port is {given}: use 1 to 65535, or 0 for a free port")
     return given or None
 
 
@@ -160,12 +164,12 @@ def _entry(arguments: argparse.Namespace) -> dict[str, Any] | None:
     key = arguments.api_key
     if key is not None and not key.startswith("env:"):
         raise ConfigError(
-            "--api-key is no reference, and others see a command line: put the key into an environment variable and "
-            "write --api-key env:NAME"
+            "--api-key must be a reference, as other users can see command lines: put the key into an environment "
+            "variable and write --api-key env:NAME"
         )
     if arguments.model is None:
         if key is not None or arguments.base_url is not None:
-            raise ConfigError("--base-url and --api-key are for the model of --model: give it, too")
+            raise ConfigError("--base-url and --api-key need --model: add --model NAME")
         return None
     given = {"name": arguments.model, "base_url": arguments.base_url, "api_key": key}
     return {name: value for name, value in given.items() if value is not None}
@@ -175,7 +179,7 @@ def _entry(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _open_store(text: str, stopping: threading.Event) -> "LightningStore | None":
-    """The store, once its server answers; None when a signal came first. A database is opened at once."""
+    """Return the store once its server responds; None if a signal came first. A database is opened at once."""
     from ..components.paths import resolve_address
     from ..store.opening import open_url
 

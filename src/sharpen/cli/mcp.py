@@ -1,4 +1,4 @@
-"""`sharpen mcp`: the training tool for agents that speak MCP, over standard input and output."""
+"""`sharpen mcp`: the training tool for MCP clients, over standard input and output."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from .parser import examples
 
 _DESCRIPTION = (
     "Serve the training tool over MCP on standard input and output. Models, data and results stay inside the base "
-    "folder. A client starts it by itself: its settings name the command and its arguments."
+    "folder. An MCP client starts this command itself, as configured in its settings."
 )
 
 
@@ -18,13 +18,18 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description=_DESCRIPTION,
         epilog=examples(
             "sharpen mcp --base-dir ~/models",
-            """{"command": "sharpen", "args": ["mcp", "--base-dir", "/home/me/models"]}    # settings of a client""",
+            """{"command": "sharpen", "args": ["mcp", "--base-dir", "/home/me/models"]}    # client settings""",
         ),
     )
     parser.add_argument(
-        "--base-dir", default=".", metavar="FOLDER", help="the folder that paths may not leave (default: this one)"
+        "--base-dir",
+        default=".",
+        metavar="FOLDER",
+        help="folder that all paths must be inside (default: the current folder)",
     )
-    parser.add_argument("--allow-download", action="store_true", help="let models and data sets come from the hub")
+    parser.add_argument(
+        "--allow-download", action="store_true", help="allow downloading models and data sets from the hub"
+    )
     parser.set_defaults(run=run)
 
 

@@ -1,6 +1,6 @@
-"""`sharpen runner CONFIG`: runners alone, for a store that somebody else serves.
+"""`sharpen runner CONFIG`: runners as a separate process, with a store that is served elsewhere.
 
-They wait for the store, work on whatever it has, and end with Ctrl-C, or a minute after the store has gone.
+They wait for the store, run its rollouts, and stop on Ctrl-C or one minute after the store disappears.
 """
 
 import argparse
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..execution import ClientServerExecutionStrategy
     from .config import TrainConfig
 
-# What only the other role needs; building it here could ask for keys and packages that this machine has not.
+# Only the algorithm needs these; building them here could require keys and packages this machine does not have.
 _OF_ALGORITHM = ("algorithm", "callbacks", "loggers", "llm_proxy", "initial_resources", "store", "port")
 
 
@@ -22,23 +22,26 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "runner",
-        help="only runners, for a store that is served elsewhere",
+        help="run only runners, with a store that is served elsewhere",
         description="Run the agent of a configuration on the rollouts of a store that `sharpen algorithm` or "
-        "`sharpen store` serves, here or on another machine. On one machine the token of the store is found; between "
-        "machines set SHARPEN_TOKEN on both sides. It ends with Ctrl-C, or a minute after the store has gone.",
+        "`sharpen store` serves on this or another machine. The token is found automatically on the same machine; "
+        "between machines, set SHARPEN_TOKEN on both sides. Stop it with Ctrl-C; it also stops one minute after the "
+        "store disappears.",
         epilog=examples(
             "sharpen runner config.yaml --n-runners 4",
             "SHARPEN_TOKEN=... sharpen runner config.yaml --store http://10.0.0.5:4747",
         ),
     )
     add_config_arguments(parser)
-    parser.add_argument("--store", metavar="URL", help=f"the address of the store (default: port {STORE_PORT} here)")
-    parser.add_argument("--n-runners", type=int, metavar="N", help="how many runners (default: as the file says, or 1)")
+    parser.add_argument(
+        "--store", metavar="URL", help=f"address of the store (default: port {STORE_PORT} on this machine)"
+    )
+    parser.add_argument("--n-runners", type=int, metavar="N", help="number of runners (default: from the file, or 1)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Work until the store has gone or a signal ends it."""
+    """Run rollouts until the store disappears or a signal stops it."""
     from .config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
@@ -69,8 +72,8 @@ def _count_in_file(config: "TrainConfig") -> int:
 
 
 def _wants_many_at_once(config: "TrainConfig") -> bool:
-    """Whether the algorithm asks for many rollouts at once, as its class says: then async agents run side by side,
-    unless the file has its own runner."""
+    """Whether the class of the algorithm says that it runs many rollouts at once: then async agents run concurrently,
+    unless the file configures the runner."""
     given = config.values.get("algorithm")
     specs = given if isinstance(given, list) else [given]
     kinds = [each.get("type") if isinstance(each, dict) else each for each in specs]

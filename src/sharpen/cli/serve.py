@@ -1,4 +1,4 @@
-"""`sharpen serve MODEL`: a model behind an OpenAI-compatible API, on Sharpen's own engine."""
+"""`sharpen serve MODEL`: a model with an OpenAI-compatible API, on Sharpen's own engine."""
 
 import argparse
 import threading
@@ -13,12 +13,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser(
         "serve",
         help="serve a language model with an OpenAI-compatible API",
-        description="Serve a model with an OpenAI-compatible API. It prints one line when it answers, and ends in "
-        "order with Ctrl-C.",
+        description="Serve a model with an OpenAI-compatible API. It prints one line when it is ready, and shuts down "
+        "cleanly on Ctrl-C.",
         epilog=examples(
             "sharpen serve ./my-model",
             "sharpen serve ./my-model --port 9000 --token env:MY_TOKEN --max-batch 64",
-            "sharpen serve ./my-adapter --name my-model     # the folder of an adapter names its base model",
+            "sharpen serve ./my-adapter --name my-model     # an adapter folder names its base model",
         ),
         parents=[server.parser()],
         add_help=False,
@@ -27,7 +27,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal stops it."""
     stopping = threading.Event()
     with ended_by_signals(stopping.set) as ended:
         server.serve(arguments, stopping)

@@ -1,4 +1,4 @@
-"""Commands that serve until somebody ends them: the signal that did, as an exit code."""
+"""Commands that serve until a signal stops them: the signal as an exit code."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class Ended:
-    """How a server was ended: `code` is that of the first signal, or 0."""
+    """How a server was stopped: `code` is that of the first signal, or 0."""
 
     def __init__(self) -> None:
         self.code = OK
@@ -20,9 +20,9 @@ class Ended:
 
 @contextlib.contextmanager
 def ended_by_signals(stop: Callable[[], object]) -> Iterator[Ended]:
-    """Ctrl-C and SIGTERM call `stop` (on the main thread, between two steps of it), and a second one ends at once.
+    """Call `stop` on Ctrl-C and SIGTERM (on the main thread); a second signal ends the process at once.
 
-    A signal that somebody ignores, as a shell does for what it starts in the background, stays ignored.
+    An ignored signal, as in a background process of a shell, stays ignored.
     """
     ended, before = Ended(), _handlers()
 
@@ -42,7 +42,7 @@ def ended_by_signals(stop: Callable[[], object]) -> Iterator[Ended]:
 
 
 def _handlers() -> dict[signal.Signals, Callable[[int, FrameType | None], object] | int]:
-    """Those that can be replaced and put back: on the main thread, and set by Python."""
+    """Return the handlers that can be replaced and restored: only on the main thread, and set by Python."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     found = {number: signal.getsignal(number) for number in _CODES}

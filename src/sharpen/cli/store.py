@@ -1,4 +1,4 @@
-"""`sharpen store`: serve a store by itself (see `store_serving`), and look after it: stats, prune, backup."""
+"""`sharpen store`: serve a store (see `store_serving`), and maintain it: stats, prune, backup."""
 
 import argparse
 import asyncio
@@ -24,10 +24,10 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "store",
-        help="serve a store by itself; its size; prune it; back it up",
-        description="A store by itself: serve (what `sharpen store` alone and `sharpen store FILE` do), stats, prune, "
-        f"backup. It lies in a file, or in a PostgreSQL or Redis database; a URL with a password is best read from the "
-        f"environment: {DATABASE_VARIABLE} for serve, env:NAME elsewhere.",
+        help="serve a store, show its size, prune it or back it up",
+        description="Serve a store (the default, also for `sharpen store FILE`), show its statistics, prune it or back "
+        "it up. A store is a file, or a PostgreSQL or Redis database. Read a URL with a password from the environment: "
+        f"{DATABASE_VARIABLE} for serve, env:NAME elsewhere.",
         epilog=examples(
             "sharpen store runs/shared.db                     # then: sharpen runner, sharpen algorithm",
             "SHARPEN_DATABASE_URL=postgresql://... sharpen store serve --host 0.0.0.0",
@@ -38,13 +38,13 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     _add_serve_options(parser)
     inner = add_inner_commands(parser, dest="store_command", metavar="COMMAND", implied="serve", is_argument=_is_file)
-    serve = inner.add_parser("serve", help="serve a store to runners and algorithms that run elsewhere")
+    serve = inner.add_parser("serve", help="serve a store to runners and algorithms in other processes")
     serve.add_argument(
         "database",
         nargs="?",
         metavar="FILE",
-        help="a store file, made if new, or a database: postgresql://…, redis://… or env:NAME (default: that of "
-        f"{DATABASE_VARIABLE}, else {DATABASE})",
+        help="store file, created if it does not exist, or database: postgresql://…, redis://… or env:NAME (default: "
+        f"the value of {DATABASE_VARIABLE}, otherwise {DATABASE})",
     )
     _add_serve_options(serve)
     leave_to_outer(serve, parser)
@@ -52,29 +52,39 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=STORE_PORT, help=f"0 takes a free one (default: {STORE_PORT})")
-    parser.add_argument("--no-token", action="store_true", help="let every program on this machine in")
-    parser.add_argument("--no-dashboard", action="store_true", help="without the pages at /dashboard")
     parser.add_argument(
-        "--synchronous", choices=("normal", "full"), help="of a file: full survives power loss (default: normal)"
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=STORE_PORT, help=f"port to listen on, 0 for a free one (default: {STORE_PORT})"
+    )
+    parser.add_argument(
+        "--no-token", action="store_true", help="allow every program on this machine to connect without a token"
+    )
+    parser.add_argument("--no-dashboard", action="store_true", help="do not serve the dashboard at /dashboard")
+    parser.add_argument(
+        "--synchronous",
+        choices=("normal", "full"),
+        help="durability of a store file; full survives power loss (default: normal)",
     )
     add_output_options(parser)
     parser.set_defaults(run=run_serve)
 
 
 def _add_others(inner: "argparse._SubParsersAction[argparse.ArgumentParser]", outer: argparse.ArgumentParser) -> None:
-    stats = inner.add_parser("stats", help="how much a store holds, and what is going on in it")
+    stats = inner.add_parser("stats", help="show what a store contains and how many rollouts are queued or running")
     stats.add_argument("store", metavar="STORE", nargs="?", default="last", help=f"{STORE} (default: last)")
     stats.set_defaults(run=run_stats)
-    prune = inner.add_parser("prune", help="delete rollouts that finished long ago, with all they left")
+    prune = inner.add_parser("prune", help="delete old finished rollouts with their attempts and spans")
     prune.add_argument("store", metavar="STORE", help=STORE)
-    prune.add_argument("--older-than", required=True, type=_age, metavar="AGE", help="such as 7d, 12h or 30min")
-    prune.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    prune.add_argument(
+        "--older-than", required=True, type=_age, metavar="AGE", help="minimum age, such as 7d, 12h or 30min"
+    )
+    prune.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     prune.set_defaults(run=run_prune)
-    backup = inner.add_parser("backup", help="copy a store file, also one that is in use")
+    backup = inner.add_parser("backup", help="copy a store file, even while it is in use")
     backup.add_argument("store", metavar="STORE", help="a store file, or a run (name, folder or 'last')")
-    backup.add_argument("file", metavar="FILE", help="the copy; it must not be there yet")
+    backup.add_argument("file", metavar="FILE", help="the copy; must not exist yet")
     backup.set_defaults(run=run_backup)
     for parser in (stats, prune, backup):
         add_output_options(parser)
@@ -82,14 +92,14 @@ def _add_others(inner: "argparse._SubParsersAction[argparse.ArgumentParser]", ou
 
 
 def _is_file(word: str) -> bool:
-    """Whether a word is the path of a file, which may be a new one, or a database, and no misspelt command."""
+    """Whether a word is a database or the path of a file, which may be new, rather than a misspelt command."""
     return "/" in word or word.startswith("env:") or Path(word).suffix != "" or Path(word).is_file()
 
 
 def _age(text: str) -> float:
     found = _AGE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age: write a number and a unit, such as 7d, 12h or 30min")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: write a number and a unit, such as 7d, 12h or 30min")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -97,7 +107,7 @@ def _age(text: str) -> float:
 
 
 def run_stats(arguments: argparse.Namespace) -> None:
-    """How much a store holds."""
+    """Print what a store contains."""
     out = Output.of(arguments)
     label, found = asyncio.run(_stats(arguments.store))
     if out.is_json:
@@ -113,7 +123,7 @@ def run_stats(arguments: argparse.Namespace) -> None:
         ("workers", f"{found['total_workers']:,}"),
         ("size", f"{found['size_bytes'] / 1e6:,.1f} MB"),
     ]
-    out.table(("what", "how much"), rows, title=f"Store {label}")
+    out.table(("item", "amount"), rows, title=f"Store {label}")
 
 
 async def _stats(text: str) -> tuple[str, dict[str, Any]]:
@@ -122,18 +132,18 @@ async def _stats(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def run_prune(arguments: argparse.Namespace) -> int | None:
-    """Delete what finished long ago."""
+    """Delete old finished rollouts."""
     out = Output.of(arguments)
     opened = named_store(arguments.store, read_only=False)
     question = f"Delete all rollouts of {opened.label} that finished more than {_said(arguments.older_than)} ago?"
     if not arguments.yes and not _is_sure(question):
-        out.note("nothing was deleted")
+        out.note("Nothing was deleted.")
         return FAILED
     count = asyncio.run(_prune(arguments))
     if out.is_json:
         out.value({"store": opened.label, "deleted": count})
     else:
-        out.line(f"{count:,} rollout{'s' * (count != 1)} deleted")
+        out.line(f"deleted {count:,} rollout{'s' * (count != 1)}")
     return None
 
 
@@ -144,7 +154,9 @@ async def _prune(arguments: argparse.Namespace) -> int:
 
 def _is_sure(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("nobody can be asked here, and deleting cannot be undone: give --yes")
+        raise ConfigError(
+            "cannot ask for confirmation without a terminal, and deleting cannot be undone: pass --yes to delete"
+        )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -163,28 +175,30 @@ def run_backup(arguments: argparse.Namespace) -> None:
 
     out, target = Output.of(arguments), Path(arguments.file)
     if is_address(arguments.store):
-        raise InvalidInputError(f"{arguments.store} is a server: back up its file, on the machine where it lies")
+        raise InvalidInputError(f"{arguments.store} is a store server: back up its file on the machine that serves it")
     opened = named_store(arguments.store)
     if is_database(arguments.store):
-        raise InvalidInputError(f"{opened.label} is a database, which has its own tools: {_own_backup(opened.label)}")
-    assert opened.path is not None  # a file or a run, as it is no address and no database
+        raise InvalidInputError(
+            f"{opened.label} is a database: back it up with its own tools; {_own_backup(opened.label)}"
+        )
+    assert opened.path is not None  # it is neither an address nor a database
     _check_target(target)
     backup_store(opened.path, target)
     size = target.stat().st_size
     if out.is_json:
         out.value({"store": str(opened.path), "file": str(target), "bytes": size})
     else:
-        out.line(f"{opened.path} copied to {target} ({size / 1e6:,.1f} MB)")
+        out.line(f"copied {opened.path} to {target} ({size / 1e6:,.1f} MB)")
 
 
 def _check_target(target: Path) -> None:
     if target.exists() or target.is_symlink():
-        raise ConfigError(f"{str(target)!r} is there already, and a backup replaces nothing: choose another name")
+        raise ConfigError(f"{str(target)!r} already exists, and a backup does not overwrite files: choose another name")
     if not target.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {str(target.parent)!r} to write {target.name!r} to: make it first")
+        raise ConfigError(f"folder {str(target.parent)!r} for {target.name!r} does not exist: create it first")
 
 
 def _own_backup(label: str) -> str:
     if label.startswith("redis"):
-        return "keep a copy of what redis-cli --rdb FILE writes, or of its append-only files"
-    return "pg_dump writes it to a file while it is in use, pg_restore reads it"
+        return "`redis-cli --rdb FILE` writes a snapshot, or copy the append-only files"
+    return "pg_dump writes a backup while the database is in use, and pg_restore restores it"

@@ -1,4 +1,4 @@
-"""`sharpen store serve`: a store, in a file or in a database, behind a server of its own."""
+"""`sharpen store serve`: a server for a store in a file or a database."""
 
 import argparse
 import asyncio
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 DATABASE = "sharpen.db"
 Place = Path | str
-"""Where a store lies: a file, or the URL of a database."""
+"""Where a store is: a file, or the URL of a database."""
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal stops it."""
     from ..http.proxies import is_loopback
 
     if not 0 <= arguments.port <= 65535:
-        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free one")
+        raise ConfigError(f"--port is {arguments.port}: use 1 to 65535, or 0 for a free port")
     if arguments.no_token and not is_loopback(arguments.host):
-        raise ConfigError(f"--no-token on host {arguments.host!r} lets everybody in: leave one of the two out")
+        raise ConfigError(f"--no-token with --host {arguments.host!r} would let anyone connect: use only one of them")
     return asyncio.run(_serve(arguments, Output.of(arguments)))
 
 
@@ -69,8 +69,8 @@ async def _serve(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _place(text: str | None) -> Place:
-    """What was named, else the database of the environment, else a file here. A folder stands for the store file in
-    it."""
+    """Return the named store, otherwise the database of the environment, otherwise the default file. A folder stands
+    for the store file in it."""
     from ..components.paths import resolve_address
     from ..store.opening import scheme_of
 
@@ -83,7 +83,7 @@ def _place(text: str | None) -> Place:
 
 
 def _check(place: Place) -> None:
-    """A file that can be no store is wrong usage: whoever starts a server again and again must not try it again."""
+    """Raise a `ConfigError` for a file that is not a store, so that a supervisor does not restart the server."""
     from ..store.sqlite_schema import check_file
 
     try:
@@ -94,7 +94,7 @@ def _check(place: Place) -> None:
 
 
 def _run_folder(place: Place) -> Path | None:
-    """The folder of the run whose store it is; None for a store that is no run's."""
+    """Return the folder of the run that the store belongs to, or None."""
     if not isinstance(place, Path):
         return None
     folder = place.absolute().parent
@@ -102,7 +102,7 @@ def _run_folder(place: Place) -> Path | None:
 
 
 def _shown_as_served(place: Place) -> contextlib.AbstractContextManager[None]:
-    """Nobody removes a run while its store is served; a folder that is no run's is left alone."""
+    """Mark the run of a served store, so that it is not removed; does nothing for other stores."""
     from ..runs.folder import served
 
     folder = _run_folder(place)
@@ -110,7 +110,7 @@ def _shown_as_served(place: Place) -> contextlib.AbstractContextManager[None]:
 
 
 def _label(place: Place) -> str:
-    """For people: a URL without its password."""
+    """Return the path, or the URL without its password."""
     from ..secrets import hidden_password
 
     return str(place) if isinstance(place, Path) else hidden_password(place)
@@ -126,11 +126,11 @@ def _new_token() -> str:
 
 
 def _mounts(store: "LightningStore", place: Place, token: str | None, out: Output) -> "list[tuple[str, App]]":
-    """The dashboard, where jinja2 is installed."""
+    """Return the dashboard, if jinja2 is installed."""
     from importlib.util import find_spec
 
     if find_spec("jinja2") is None:
-        out.note("without the dashboard, which needs jinja2: pip install 'sharpen[dashboard]'")
+        out.note("The dashboard is not served because jinja2 is not installed: pip install 'sharpen[dashboard]'")
         return []
     from ..dashboard.mounted import dashboard_app
 
@@ -141,7 +141,8 @@ def _mounts(store: "LightningStore", place: Place, token: str | None, out: Outpu
 
 
 def _announce(url: str, place: Place, token: str | None, out: Output, *, has_dashboard: bool) -> None:
-    """The token is seen on a terminal only, never in a log or a pipe; programs of this user find it in its file."""
+    """Print where the store is served. The token is printed only on a terminal, never to a log or a pipe; programs of
+    this user read it from its file."""
     from ..store.tokens import given_token
 
     dashboard = f"{url}/dashboard/" if has_dashboard else None
@@ -154,13 +155,11 @@ def _announce(url: str, place: Place, token: str | None, out: Output, *, has_das
     if dashboard is not None:
         out.line(f"dashboard  {dashboard}{f'?token={token}' if is_shown else ''}")
     if token is None:
-        out.note("every program on this machine may read and write it (--no-token)")
+        out.note("Every program on this machine can read and write the store (--no-token).")
     elif given_token() is not None:
-        out.note("the token is that of SHARPEN_TOKEN")
+        out.note("Clients need the token in SHARPEN_TOKEN.")
     elif is_shown:
         out.line(f"token      {token}")
-        out.note(
-            "programs of this user on this machine find the token by themselves; elsewhere set SHARPEN_TOKEN to it"
-        )
+        out.note("Your programs on this machine find the token automatically; elsewhere, set SHARPEN_TOKEN to it.")
     else:
-        out.note("programs of this user on this machine find the token by themselves; to choose it, set SHARPEN_TOKEN")
+        out.note("Your programs on this machine find the token automatically; to choose your own, set SHARPEN_TOKEN.")
