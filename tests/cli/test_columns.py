@@ -89,7 +89,7 @@ def test_a_dry_run_says_where_each_value_came_from(width: int, tmp_path: Path, m
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_doctor_keeps_states(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown_at(width, "doctor", monkeypatch=monkeypatch)
-    assert {"what", "state", "found", "extra"} <= set(text.split())
+    assert {"check", "state", "result", "extra"} <= set(text.split())
     assert "…" not in text
     assert each_line_fits(text.split("What to do:")[0], width)
 

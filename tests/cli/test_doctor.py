@@ -34,7 +34,7 @@ def finding(found: dict[str, Any], name: str) -> dict[str, Any]:
 def test_a_machine_that_is_fine_is_said_to_be(capsys: Text, tmp_path: Path) -> None:
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
-    assert "Everything that Sharpen needs is there." in shown
+    assert "Sharpen is ready to use." in shown
     assert sys.executable in shown
     assert list(tmp_path.iterdir()) == []  # nothing stays behind
 

@@ -134,11 +134,13 @@ def test_a_project_takes_the_override_that_help_shows(
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text("mine: 1\n")
     assert main(["init", str(tmp_path)]) == 2
-    assert "is there already, and is not overwritten" in capsys.readouterr().err
+    assert str(tmp_path / "config.yaml") in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     (tmp_path / "agent.py").write_text("")
     assert main(["init", str(tmp_path)]) == 2
-    assert "config.yaml are there already, and are not overwritten" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert str(tmp_path / "agent.py") in said
+    assert str(tmp_path / "config.yaml") in said
     assert main(["init", str(tmp_path / "config.yaml")]) == 2
 
 

@@ -71,7 +71,7 @@ def test_it_tells_its_version(capsys: Text) -> None:
 def test_without_a_command_it_lists_them(capsys: Text) -> None:
     assert main([]) == 2
     shown = capsys.readouterr().out
-    assert "look at what happened:" in shown
+    assert "inspect results:" in shown
     assert len(program.make_parser().summaries) == 15
     for name in program.make_parser().summaries:
         assert f"\n  {name} " in shown
@@ -198,9 +198,9 @@ def test_an_unexpected_error_says_where_its_traceback_is(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert command(raising(ZeroDivisionError("by zero"))) == 1
     (kept,) = tmp_path.iterdir()
-    assert capsys.readouterr().err.startswith(
-        f"sharpen try: ZeroDivisionError: by zero\nThis was not expected. Its traceback is in {kept}"
-    )
+    told = capsys.readouterr().err
+    assert told.startswith("sharpen try: ZeroDivisionError: by zero\n")
+    assert str(kept) in told
     assert "Traceback (most recent call last)" in kept.read_text()
     assert kept.stat().st_mode & 0o077 == 0
 

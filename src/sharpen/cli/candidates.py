@@ -1,7 +1,7 @@
-"""What may stand at the cursor of a command line, read off the parser.
+"""Completion candidates at the cursor of a command line, from the parser.
 
-A value is completed by its choices, else by its metavar, which says what it is: RUN, STORE, CONFIG, FILE, FOLDER, ...
-A line is a word with a tab and what it means; `:files` and `:folders` leave the rest to the shell.
+A value is completed by its choices, otherwise by its metavar, the kind of value: RUN, STORE, CONFIG, FILE, FOLDER, ...
+A line is a word, a tab and a description; `:files` and `:folders` leave the rest to the shell.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _EASY = re.compile(r"[\w.+-]+")  # a name that needs no quotes in any shell
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str], *, is_split: bool = False) -> list[str]:
-    """The lines for the last of `words`, which may be empty. `is_split`: the shell cuts `--a=b` into three words."""
+    """Return the lines for the last of `words`, which may be empty. `is_split`: the shell splits `--a=b` into three."""
     words = _joined(words) if is_split else list(words)
     cursor = _Cursor(parser)
     for word in words[:-1]:
@@ -33,7 +33,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str], *, is_spli
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """`--a`, `=`, `b` as one word again."""
+    """Join `--a`, `=`, `b` into one word again."""
     found: list[str] = []
     for word in words:
         follows = len(found) > 0 and (found[-1].endswith("=") or word == "=") and found[-1].startswith("--")
@@ -100,7 +100,7 @@ class _Cursor:
             self._places = self._places[1:]
 
     def possible(self, last: str) -> Iterator[str]:
-        """What may stand here: a value, a command, or an option where the word begins like one."""
+        """Yield what can be typed here: a value, a command, or an option if the word begins like one."""
         if self._waiting is not None and (not self._is_open or not last.startswith("-")):
             yield from _values(self._waiting)
         elif last.startswith("-") and not self._has_only_values:
@@ -150,7 +150,7 @@ def _of_kind(kind: str) -> Iterator[str]:
 
 
 def run_names(root: Path | None = None) -> list[str]:
-    """Names of runs, the newest first; only a bounded number of them, and nothing where nothing can be read."""
+    """Return names of runs, newest first; a limited number of them, and none if the folder cannot be read."""
     from ..runs import runs_root
 
     try:

@@ -1,7 +1,7 @@
-"""`sharpen completion SHELL`: prints a script that completes commands, options, choices, run names and files.
+"""`sharpen completion SHELL`: print a script that completes commands, options, choices, run names and files.
 
-The script is small and stays the same: at each Tab it asks `sharpen completion --words`, which reads the words before
-the cursor from standard input and answers from the parser itself (see `candidates`).
+The script is small and never changes: on each Tab it calls `sharpen completion --words`, which reads the words before
+the cursor from standard input and prints candidates from the parser (see `candidates`).
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from .parser import examples
 
 BASH = """\
-# Completion of sharpen for bash. To load it: source <(sharpen completion bash)
+# bash completion for sharpen. To load it: source <(sharpen completion bash)
 _sharpen_paths() {
     local path
     compopt -o filenames 2>/dev/null
@@ -33,7 +33,7 @@ complete -F _sharpen_completion sharpen
 
 ZSH = """\
 #compdef sharpen
-# Completion of sharpen for zsh. To load it: source <(sharpen completion zsh), or save it as _sharpen in $fpath.
+# zsh completion for sharpen. To load it: source <(sharpen completion zsh), or save it as _sharpen in $fpath.
 _sharpen() {
     local line name kind=""
     local -a found
@@ -54,7 +54,7 @@ if [[ ${funcstack[1]} == _sharpen ]]; then _sharpen "$@"; else compdef _sharpen 
 """
 
 FISH = """\
-# Completion of sharpen for fish. To load it: sharpen completion fish | source
+# fish completion for sharpen. To load it: sharpen completion fish | source
 function __sharpen_completion
     set -l words (commandline -opc)
     set -l last (commandline -ct)
@@ -83,8 +83,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "completion",
-        help="print a script that completes sharpen's words in a shell",
-        description="Print a script for a shell. It completes commands, options, choices, names of runs, and files.",
+        help="print a shell completion script",
+        description="Print a shell completion script. It completes commands, options, choices, run names and files.",
         epilog=examples(
             "source <(sharpen completion bash)    # in ~/.bashrc",
             "source <(sharpen completion zsh)     # in ~/.zshrc, after compinit",
@@ -98,11 +98,11 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the script, or answer one."""
+    """Print the script, or the candidates that a script asks for."""
     if arguments.words:
         _answer(is_split=arguments.split)
     elif arguments.shell is None:
-        arguments.parser.error(f"say which shell: {', '.join(sorted(SCRIPTS))}")
+        arguments.parser.error(f"missing SHELL: choose one of {', '.join(sorted(SCRIPTS))}")
     else:
         sys.stdout.write(SCRIPTS[arguments.shell])
 

@@ -1,6 +1,6 @@
-"""`sharpen doctor`: what is installed, what a feature still needs, whether this machine is fine.
+"""`sharpen doctor`: check the installation, the requirements of each feature, and this machine.
 
-Nothing heavy is imported unless `--deep` asks for it, and nothing stays behind.
+Nothing heavy is imported without `--deep`, and nothing is left behind.
 """
 
 import argparse
@@ -23,19 +23,18 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = commands.add_parser(
         "doctor",
-        help="what is installed, what a feature still needs, whether this machine is fine",
-        description="Look at Python, packages, processors, GPU, disk, ports and clock. It ends with 1 when something "
-        "is broken that Sharpen cannot work without; what only some features need is told with the command that "
-        "installs it.",
-        epilog=examples("sharpen doctor", "sharpen doctor --deep      # also loads torch and asks it for the GPU"),
+        help="check the installation, the requirements of each feature, and this machine",
+        description="Check Python, packages, processors, GPU, disk, ports and clock. The exit code is 1 if something "
+        "that Sharpen needs is broken. For optional features, the command that installs what is missing is printed.",
+        epilog=examples("sharpen doctor", "sharpen doctor --deep      # also loads torch to check the GPU"),
     )
-    parser.add_argument("--deep", action="store_true", help="load torch: its threads and the GPU as it sees it (slow)")
+    parser.add_argument("--deep", action="store_true", help="also load torch and check its threads and GPU (slow)")
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything; 1 when something needed is broken."""
+    """Check everything; return 1 if something that is needed is broken."""
     from .extras import core_findings, extras
     from .machine import machine_findings
 
@@ -54,21 +53,21 @@ def _show(out: Output, findings: "Sequence[Finding]", features: "Sequence[Extra]
     from rich.text import Text
 
     rows = [(each.name, Text(each.state, style=_STYLES[each.state]), each.text) for each in findings]
-    out.table(("what", "state", Column("found", least=24, wraps=True)), rows, title="This machine")
+    out.table(("check", "state", Column("result", least=24, wraps=True)), rows, title="This machine")
     out.line()
     installed = Text("installed", style=_STYLES["ok"])
     cells = [(each.extra, each.feature, installed if each.is_installed else each.needs) for each in features]
-    columns = ("extra", Column("what it is for", least=20, wraps=True), Column("state", least=24, wraps=True))
+    columns = ("extra", Column("feature", least=20, wraps=True), Column("state", least=24, wraps=True))
     out.table(columns, cells, title="Features")
     missing = [each.command for each in features if each.command is not None]
     if missing:
-        out.line("\nWhat installs a feature:")
+        out.line("\nTo install missing features:")
     for command in missing:
         out.line(f"  {command}")
     advice = [each.advice for each in findings if each.advice]
     if advice:
-        out.line("\nWhat to do:")
+        out.line("\nRecommendations:")
     for each in advice:
         out.line(f"  - {each}")
     if not any(each.state == "broken" for each in findings):
-        out.line("\nEverything that Sharpen needs is there.")
+        out.line("\nSharpen is ready to use.")

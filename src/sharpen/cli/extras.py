@@ -1,4 +1,4 @@
-"""Which packages are installed, and what each feature still needs, by their metadata: none is imported."""
+"""The installed packages and the requirements of each feature, from package metadata: nothing is imported."""
 
 import re
 import sys
@@ -12,21 +12,21 @@ from .findings import Finding
 FEATURES = {
     "llm": "fine-tuning and serving language models (SFT, GRPO, sharpen serve)",
     "rl": "training policies in simulators",
-    "demo": "a real small model in a package, for trying",
+    "demo": "a small language model to try things with",
     "dashboard": "sharpen dashboard",
-    "apo": "APO: prompts improved by a model",
-    "gepa": "GEPA: prompts by reflection and evolution",
-    "prompts": "templates in Jinja and POML",
+    "apo": "APO: a model improves prompts",
+    "gepa": "GEPA: prompts improved by reflection and evolution",
+    "prompts": "Jinja and POML templates",
     "postgres": "stores in PostgreSQL",
     "redis": "stores in Redis",
-    "ray": "runners on a cluster of Ray",
-    "parquet": "data sets and exports as Parquet",
+    "ray": "runners on a Ray cluster",
+    "parquet": "Parquet data sets and exports",
     "mcp": "sharpen mcp",
-    "otel": "traces of OpenAI's client, export to OpenTelemetry",
-    "agentops": "traces by AgentOps",
+    "otel": "traces of the OpenAI client, export to OpenTelemetry",
+    "agentops": "traces with AgentOps",
     "langchain": "agents written with LangChain",
-    "litellm": "models of other providers in the gateway",
-    "plot": "pictures of curves",
+    "litellm": "models of other providers through the gateway",
+    "plot": "plots of metrics",
     "tensorboard": "metrics to TensorBoard",
     "wandb": "metrics to Weights & Biases",
     "mlflow": "metrics to MLflow",
@@ -65,7 +65,7 @@ class Extra(msgspec.Struct, frozen=True):
     packages: list[Package]
     is_installed: bool
     command: str | None
-    """What installs it, where something is missing."""
+    """The command that installs it, if something is missing."""
 
     @property
     def needs(self) -> str:
@@ -74,7 +74,7 @@ class Extra(msgspec.Struct, frozen=True):
 
 
 def extras() -> list[Extra]:
-    """Every feature with its packages, those that people install most first; none where Sharpen was not installed."""
+    """Return every feature with its packages, the most popular first; none if Sharpen is not installed as a package."""
     try:
         wanted = _requirements()
     except metadata.PackageNotFoundError:
@@ -83,11 +83,16 @@ def extras() -> list[Extra]:
 
 
 def core_findings() -> list[Finding]:
-    """Python, Sharpen, and the packages that it cannot work without."""
+    """Check Python, Sharpen, and the packages that it requires."""
     version = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info >= (3, 11)
     return [
-        Finding("Python", "ok" if is_new else "broken", f"{version}, {sys.executable}", _unless(is_new, "use 3.11")),
+        Finding(
+            "Python",
+            "ok" if is_new else "broken",
+            f"{version}, {sys.executable}",
+            _unless(is_new, "use Python 3.11 or newer"),
+        ),
         *_sharpen_findings(),
     ]
 
@@ -96,8 +101,8 @@ def _sharpen_findings() -> list[Finding]:
     try:
         packages = _requirements().get("", [])
     except metadata.PackageNotFoundError:
-        text = f"{__version__}, but it is not installed as a package, so its requirements are not known"
-        return [Finding("Sharpen", "note", text, "install it with pip, so that features can be looked up")]
+        text = f"{__version__}, not installed as a package, so its requirements are unknown"
+        return [Finding("Sharpen", "note", text, "install Sharpen with pip, so that its features can be checked")]
     missing = [each.words for each in packages if not each.is_fine]
     command = f"pip install {' '.join(repr(each.name + each.wanted) for each in packages if not each.is_fine)}"
     found = f"missing: {', '.join(missing)}" if missing else f"{len(packages)} of {len(packages)} installed"
@@ -118,7 +123,7 @@ def _extra(name: str, packages: list[Package]) -> Extra:
 
 
 def _requirements() -> dict[str, list[Package]]:
-    """By extra; those of Sharpen itself under an empty name. It is an error where Sharpen is not installed."""
+    """Return the requirements by extra, those of Sharpen itself under an empty name."""
     found: dict[str, list[Package]] = {}
     for text in metadata.requires("sharpen") or ():
         parsed = _REQUIREMENT.fullmatch(text)
@@ -140,5 +145,5 @@ def _package(name: str, wanted: str) -> Package:
 
 
 def _numbers(version: str) -> list[int]:
-    """The leading numbers of a version, which is all that a least version needs."""
+    """Return the leading numbers of a version, which is enough for a minimum version."""
     return [int(each) for each in re.findall(r"\d+", version.partition("+")[0])[:3]]

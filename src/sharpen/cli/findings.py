@@ -1,4 +1,4 @@
-"""One thing that `sharpen doctor` looked at."""
+"""The result of one check of `sharpen doctor`."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ State = Literal["ok", "note", "broken"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`broken` is for what Sharpen cannot work without, `note` for what somebody may want to know."""
+    """`broken` means that Sharpen cannot work, `note` is for information."""
 
     name: str
     state: State

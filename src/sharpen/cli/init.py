@@ -1,4 +1,4 @@
-"""`sharpen init [FOLDER]`: a small project that runs as it is."""
+"""`sharpen init [FOLDER]`: write a small example project that is ready to run."""
 
 import argparse
 import shlex
@@ -11,12 +11,12 @@ from .output import Output, add_output_options
 from .parser import examples
 
 TEMPLATES = {
-    "prompt": "a search for a better prompt, offline and without further packages",
-    "calculator": "GRPO trains a small language model; needs sharpen[llm,demo,apo]",
-    "simulator": "PPO trains a policy in a simulator; needs sharpen[rl]",
+    "prompt": "search for a better prompt; works offline, no extra packages",
+    "calculator": "train a small language model with GRPO; needs sharpen[llm,demo,apo]",
+    "simulator": "train a policy in a simulator with PPO; needs sharpen[rl]",
 }
 _SUFFIX = ".txt"
-"""Programs are kept as texts, for they are files of the new project and no modules of this one."""
+"""Python files have this suffix here, as they belong to the new project and are not modules of this package."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,13 +24,21 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     listed = "\n".join(f"  {name:<12}{words}" for name, words in TEMPLATES.items())
     parser = commands.add_parser(
         "init",
-        help="write a small project that runs: an agent, data, a configuration",
-        description=f"Write a small project that runs as it is. Files that are there are never overwritten.\n\n"
+        help="create a small example project: agent, data and configuration",
+        description=f"Create a small example project that is ready to run. Existing files are never overwritten.\n\n"
         f"templates:\n{listed}",
         epilog=examples("sharpen init my-agent", "sharpen init my-model --template calculator"),
     )
-    parser.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="where to (default: here)")
-    parser.add_argument("--template", choices=list(TEMPLATES), default="prompt", help="which one (default: prompt)")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=".",
+        metavar="FOLDER",
+        help="folder to create the project in (default: the current one)",
+    )
+    parser.add_argument(
+        "--template", choices=list(TEMPLATES), default="prompt", help="template to use (default: prompt)"
+    )
     add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -55,20 +63,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write_project(folder: Path, template: str) -> list[Path]:
-    """Write the files of a template; none where one of them is there already."""
+    """Write the files of a template and return their paths; if one of them exists, write none."""
     from ..errors import ConfigError
 
     contents = dict(_contents(files(__package__) / "project" / template, Path()))
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{str(folder)!r} is a file: give a new folder")
+        raise ConfigError(f"{str(folder)!r} is a file: choose another folder")
     there = [str(folder / path) for path in contents if (folder / path).exists()]
     if there:
-        verb = "is" if len(there) == 1 else "are"
-        raise ConfigError(f"{', '.join(there)} {verb} there already, and {verb} not overwritten: give a new folder")
+        verb = "exists" if len(there) == 1 else "exist"
+        raise ConfigError(f"{', '.join(there)} already {verb}, and files are not overwritten: choose another folder")
     try:
         return [_write(folder / path, text) for path, text in contents.items()]
     except OSError as error:
-        raise ConfigError(f"the project cannot be written to {str(folder)!r}: {error}") from error
+        raise ConfigError(f"cannot write the project to {str(folder)!r}: {error}") from error
 
 
 def _contents(place: Traversable, path: Path) -> Iterator[tuple[Path, str]]:

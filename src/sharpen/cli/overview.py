@@ -7,30 +7,30 @@ from typing import Any
 from .parser import CommandParser, examples
 
 _EXAMPLES = examples(
-    "sharpen init my-agent                  # a small project that runs",
+    "sharpen init my-agent                  # create a small example project",
     "sharpen train my-agent/config.yaml --dry-run",
     "sharpen train my-agent/config.yaml algorithm.seed=2",
-    "sharpen runs list                      # what ran, newest first",
-    "sharpen rollouts show ID               # one rollout as a transcript; of the last run",
-    "sharpen dashboard                      # all of it in the browser",
+    "sharpen runs list                      # list runs, newest first",
+    "sharpen rollouts show ID               # show a rollout of the last run as a transcript",
+    "sharpen dashboard                      # view everything in the browser",
 )
 _CODES = (
-    "exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not found, 130 Ctrl-C, 141 output not read, "
-    "143 SIGTERM"
+    "exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 not found, 130 Ctrl-C, 141 output pipe "
+    "closed, 143 SIGTERM"
 )
 VARIABLES = {
-    "SHARPEN_RUNS": "the folder of runs (default: runs)",
-    "SHARPEN_TOKEN": "the token of a store that is served, or for the one served here",
-    "SHARPEN_GATEWAY_TOKEN": "the token of a gateway that is served, or for the one served here",
-    "SHARPEN_DATABASE_URL": "the database that `sharpen store` serves where none is named: postgresql://… or redis://…",
-    "SHARPEN_LOG": "what is logged, such as debug or info,store=debug",
-    "SHARPEN_DEBUG": "1 shows the traceback of an error",
-    "NO_COLOR": "no colours; FORCE_COLOR: colours also in a pipe",
+    "SHARPEN_RUNS": "folder for runs (default: runs)",
+    "SHARPEN_TOKEN": "token of the store server, for clients and for the server itself",
+    "SHARPEN_GATEWAY_TOKEN": "token of the gateway, for clients and for the gateway itself",
+    "SHARPEN_DATABASE_URL": "default database of `sharpen store serve`: postgresql://… or redis://…",
+    "SHARPEN_LOG": "log levels, such as debug or info,store=debug",
+    "SHARPEN_DEBUG": "set to 1 to print tracebacks of errors",
+    "NO_COLOR": "disable colours; FORCE_COLOR enables them in pipes too",
 }
 
 
 class Overview(CommandParser):
-    """Groups are filled by whoever adds the commands: title -> names."""
+    """`groups` maps titles to command names; the caller fills it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -45,8 +45,8 @@ class Overview(CommandParser):
         parts = [f"usage: {self.prog} COMMAND ...", "", self.description or "", ""]
         for title, names in self.groups.items():
             parts += [f"{title}:", *(self._line(name, width) for name in names), ""]
-        parts += ["options:", "  -h, --help    this page; COMMAND --help tells of one command"]
-        parts += ["  --version     Sharpen's version", "", _EXAMPLES, ""]
+        parts += ["options:", "  -h, --help    show this help; use COMMAND --help for one command"]
+        parts += ["  --version     print the version", "", _EXAMPLES, ""]
         parts += ["variables:", *(_entry(name, meaning, width, longest) for name, meaning in VARIABLES.items()), ""]
         parts += [_wrapped(_CODES, width)]
         return "\n".join(parts) + "\n"
@@ -56,7 +56,7 @@ class Overview(CommandParser):
 
     @property
     def summaries(self) -> dict[str, str]:
-        """What each command does, in a line."""
+        """The one-line summary of each command."""
         assert self._subparsers is not None
         listed = self._subparsers._group_actions[0]._get_subactions()  # type: ignore[attr-defined]
         return {each.dest: each.help or "" for each in listed}

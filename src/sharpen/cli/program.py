@@ -1,10 +1,10 @@
-"""The program `sharpen`: its commands, and how it ends.
+"""The program `sharpen`: its commands, and its exit codes.
 
 A command module has `add_command(commands)`, which adds its parser and sets `run=` to a function of the arguments that
-gives the exit code (None is 0). Importing a command loads nothing heavy: that happens in its `run`.
+returns the exit code (None is 0). Importing a command loads nothing heavy: that happens in its `run`.
 
-However a command ends, it ends with a code that means something (see `exit_codes`) and without a traceback: Ctrl-C and
-SIGTERM unwind the command like an exception, so what it has open is closed.
+Every command ends with a defined exit code (see `exit_codes`) and without a traceback: Ctrl-C and SIGTERM unwind the
+command like an exception, so open resources are closed.
 """
 
 import argparse
@@ -52,8 +52,8 @@ class Command(Protocol):
 
 GROUPS: dict[str, tuple[Command, ...]] = {
     "start and train": (init, train, evaluation),
-    "look at what happened": (runs, rollouts, replay, dashboard),
-    "roles apart": (store, gateway, algorithm, runner),
+    "inspect results": (runs, rollouts, replay, dashboard),
+    "run roles separately": (store, gateway, algorithm, runner),
     "models and tools": (serve, mcp),
     "this machine": (doctor, completion),
 }
@@ -65,7 +65,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code. It raises nothing."""
+    """Run a command and return the exit code. It raises nothing."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _have_outputs()
     ending = _Ending(is_json="--json" in given)
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Overview:
-    """The parser of the command line, with all commands."""
-    parser = Overview(prog="sharpen", description="Makes agents better: their prompts, their weights, their policies.")
+    """Return the parser of the command line, with all commands."""
+    parser = Overview(prog="sharpen", description="Train LLM agents, policies and language models.")
     parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for title, group in GROUPS.items():
@@ -95,7 +95,7 @@ def make_parser() -> Overview:
 
 
 class _Ending:
-    """Turns whatever ends a command into its words and its exit code."""
+    """Turns whatever ends a command into a message and an exit code."""
 
     def __init__(self, *, is_json: bool) -> None:
         self.command = "sharpen"
@@ -142,7 +142,7 @@ class _Ending:
 
 
 def _have_outputs() -> None:
-    """A program that was started with its outputs closed writes nowhere."""
+    """Discard output if the program was started with its outputs closed."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
     if sys.stderr is None:
@@ -150,7 +150,7 @@ def _have_outputs() -> None:
 
 
 def _is_output_closed() -> bool:
-    """Whether nobody reads standard output any more; then what is left of it goes nowhere."""
+    """Whether the reader of standard output is gone; then the rest of the output is discarded."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):  # no file at all
@@ -160,14 +160,14 @@ def _is_output_closed() -> bool:
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0)):
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, output)  # or the interpreter complains when it flushes at its end
+    os.dup2(nowhere, output)  # otherwise the interpreter complains when it flushes at exit
     os.close(nowhere)
     return True
 
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM raises on the main thread, unless the program that calls us handles or ignores it itself."""
+    """Let SIGTERM raise on the main thread, unless the calling program handles or ignores it."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

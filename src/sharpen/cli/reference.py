@@ -1,6 +1,6 @@
-"""The reference of the command line, made from its parser: `python -m sharpen.cli.reference > docs/reference/cli.md`.
+"""The command-line reference, generated from the parser: `python -m sharpen.cli.reference > docs/reference/cli.md`.
 
-A test holds the page equal to it.
+A test checks that the page is up to date.
 """
 
 import argparse
@@ -14,18 +14,17 @@ from .program import make_parser
 _HEAD = """\
 # The command line
 
-`sharpen COMMAND --help` shows the same for one command. A misspelt command or option is answered with the nearest
-name. With `--json` a command prints exactly one JSON value on standard output, and an error there is
-`{"error": {"type": ..., "message": ...}}`; notes, progress and the words of errors go to standard error.
+`sharpen COMMAND --help` shows the same for one command. For a misspelt command or option, the nearest name is
+suggested. With `--json` a command prints exactly one JSON value to standard output; an error is
+`{"error": {"type": ..., "message": ...}}`. Notes, progress and error messages go to standard error.
 
-RUN is a run: its name in the folder of runs, a part of the name that no other run has, a path, or `last`. STORE is a
-store: its file, a run, or the address of a store that is served. CONFIG is the YAML file of a training, as
-`sharpen init` writes one.
+RUN is a run: its name in the runs folder, a unique part of the name, a path, or `last`. STORE is a store: a file, a
+run, or the address of a store server. CONFIG is a YAML configuration file, such as `sharpen init` writes.
 """
 
 
 def reference_page() -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     parser = make_parser()
     commands = _commands(parser)
     lines = [_HEAD, *_overview(parser)]
@@ -36,7 +35,7 @@ def reference_page() -> str:
 
 
 def _overview(parser: Overview) -> Iterator[str]:
-    yield from ("| command | what it does |", "| --- | --- |")
+    yield from ("| command | description |", "| --- | --- |")
     for names in parser.groups.values():
         for name in names:
             yield f"| [`sharpen {name}`](#sharpen-{name}) | {_cell(parser.summaries[name])} |"
@@ -57,7 +56,7 @@ def _section(parser: argparse.ArgumentParser, *, level: int, summary: str = "") 
 
 
 def _description(text: str) -> Iterator[str]:
-    """A paragraph; what follows it after an empty line is drawn as it stands."""
+    """Yield a paragraph, and what follows it after an empty line as a code block."""
     first, _, rest = text.partition("\n\n")
     yield f"{_sentence(first)}\n"
     if rest:
@@ -68,7 +67,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     shown = [each for each in parser._actions if each.help != argparse.SUPPRESS and not _is_common(each)]
     if not shown:
         return
-    yield from ("| argument | meaning |", "| --- | --- |")
+    yield from ("| argument | description |", "| --- | --- |")
     formatter = parser._get_formatter()
     for action in shown:
         meaning = formatter._expand_help(action) if action.help else ""
@@ -100,7 +99,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 def _summaries(parser: argparse.ArgumentParser) -> dict[str, str]:
     actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    # A help text is a format, in which %% stands for %.
+    # A help text is a format string, in which %% stands for %.
     return {each.dest: (each.help or "") % {} for action in actions for each in action._get_subactions()}
 
 
@@ -111,7 +110,7 @@ def _codes() -> Iterator[str]:
 
 
 def _variables() -> Iterator[str]:
-    yield from ("## Variables\n", "| variable | meaning |", "| --- | --- |")
+    yield from ("## Environment variables\n", "| variable | description |", "| --- | --- |")
     yield from (f"| `{name}` | {_cell(meaning)} |" for name, meaning in VARIABLES.items())
 
 
