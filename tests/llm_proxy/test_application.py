@@ -99,12 +99,17 @@ async def test_health_tells_how_things_stand_and_asks_nobody(gateway: Served, up
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [(b"{", "no JSON"), (b"[1]", "no JSON object"), (b"", "no JSON"), (b'{"a": "\xff"}', "no JSON")]
+    ("body", "code"),
+    [
+        (b"{", "malformed_json"),
+        (b"[1]", "malformed_request"),
+        (b"", "malformed_json"),
+        (b'{"a": "\xff"}', "malformed_json"),
+    ],
 )
-async def test_a_body_that_is_no_request_is_refused(gateway: Served, body: bytes, words: str) -> None:
+async def test_a_body_that_is_no_request_is_refused(gateway: Served, body: bytes, code: str) -> None:
     status, _, data = await gateway.post("/v1/chat/completions", body)
-    assert status == 400
-    assert words in json.loads(data)["error"]["message"]
+    assert (status, json.loads(data)["error"]["code"]) == (400, code)
 
 
 async def test_a_body_nested_without_end_is_refused(gateway: Served) -> None:
@@ -253,7 +258,7 @@ async def test_a_body_that_stops_coming_is_refused(gateway: Served, monkeypatch:
     raw = await _half(gateway)
     answered = await raw.rest()  # the connection is closed too
     assert answered.startswith(b"HTTP/1.1 408 ")
-    assert b"body_too_slow" in answered or b"nothing more of the body" in answered
+    assert b"body_too_slow" in answered or b"0.05 s" in answered
 
 
 async def test_half_a_body_at_the_stop_is_answered_in_order(

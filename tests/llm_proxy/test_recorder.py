@@ -97,9 +97,8 @@ async def test_a_store_that_cannot_write_is_asked_again_until_it_can(caplog: pyt
     with caplog.at_level(logging.ERROR, "sharpen"):
         assert await recorder.write(_span(rollout)) is True
     assert store.batches == [1, 1, 1]
-    assert [record.message for record in caplog.records] == [
-        "the store takes no spans now (the disk is full); they are kept and sent again"
-    ]
+    (error,) = caplog.records
+    assert "the disk is full" in error.getMessage()
 
 
 async def test_one_bad_span_does_not_take_others_with_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +131,7 @@ async def test_what_waits_is_bounded_and_what_is_lost_is_counted_and_logged(capl
         await recorder.write(_span(rollout, text="x" * 8000))
         assert await recorder.write(_span(rollout, text="x" * 8000)) is False
     assert recorder.lost == 1
-    assert "too much waits" in caplog.text
+    assert f"rollout {rollout.rollout_id!r}" in caplog.text
     store.may_go.set()
     await recorder.aclose()
     assert await _count(store, rollout) == 1

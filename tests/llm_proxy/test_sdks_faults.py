@@ -108,7 +108,7 @@ def test_an_upstream_that_does_not_begin_in_time_is_given_up(upstream):
         through = raised_by(at.gateway_url)
         assert isinstance(through, openai.InternalServerError)
         assert through.status_code == 504
-        assert "did not begin to answer in time" in str(through)
+        assert upstream.base_url.split("/")[2] in str(through)
 
 
 def test_malformed_json_arrives_as_it_is_and_the_span_says_so(upstream):
@@ -178,7 +178,7 @@ def test_a_client_that_times_out_ends_the_call_upstream(upstream):
         wait_until(lambda: [asked.outcome for asked in upstream.requests] == ["left", "left"])
         (span,) = wait_until(at.spans)
         assert span.status.status_code == "ERROR"
-        assert "hung up" in str(span.status.description)
+        assert "disconnected" in str(span.status.description)
 
 
 def test_the_gateways_own_timeout_is_a_504(upstream):

@@ -60,7 +60,9 @@ class Parent:
         try:
             return None if line is None else wire.decode_job(line)
         except msgspec.DecodeError as error:
-            raise ConfigError(f"standard input holds no job ({error}): this program is started by LLMProxy") from None
+            raise ConfigError(
+                f"standard input has no valid settings ({error}): this program is started by LLMProxy, not by hand"
+            ) from None
 
     def tell(self, told: wire.Told) -> None:
         with self._lock, contextlib.suppress(OSError):  # it has gone, which the thread that listens notices
@@ -75,7 +77,7 @@ class Parent:
     def tell_failure(self, error: Exception) -> None:
         """At its start the parent raises it; later only the log tells."""
         if self.is_served or not isinstance(error, SharpenError):
-            log.error("the gateway has failed", exc_info=error)
+            log.error("the gateway failed", exc_info=error)
         self.tell(wire.Told(wire.READY, error=wire.Problem.of(error)))
 
     def listen(self, service: Service, stopping: asyncio.Event) -> None:
@@ -108,7 +110,7 @@ def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, seconds: flo
 
 def _cut_short(seconds: float) -> None:
     time.sleep(seconds)
-    log.error("the gateway did not end in order within %g s", seconds)
+    log.error("the gateway did not shut down within %g s", seconds)
     os._exit(1)
 
 

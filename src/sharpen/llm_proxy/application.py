@@ -67,7 +67,7 @@ class GatewayApplication:
         """A page of another site must not spend the user's keys, by name tricks or by script."""
         host = headers.get("host", "")
         if self.options.hosts is not None and _name_of(host).lower() not in self.options.hosts:
-            raise Refusal(403, "wrong_host", f"the host {host!r} is not served here")
+            raise Refusal(403, "wrong_host", f"the host {host!r} is not allowed")
         origin = headers.get("origin")
         if origin and origin.partition("://")[2] != host:
             raise Refusal(403, "wrong_origin", f"requests from the origin {origin!r} are not allowed")
@@ -88,9 +88,9 @@ class GatewayApplication:
             return True
         if self.options.open_attempts and route is not None and route.place is not None:
             return False
-        advice = "give it to your SDK as its API key"
+        advice = "pass it to your SDK as the API key"
         if self.options.open_attempts:
-            advice = "agents call under the URL of their attempt, llm.get_base_url(rollout_id, attempt_id)"
+            advice = "agents must use the URL of their attempt, llm.get_base_url(rollout_id, attempt_id)"
         raise Refusal(401, "wrong_token", f"the token of the gateway is missing or wrong: {advice}", should_retry=False)
 
     # -- a call --------------------------------------------------------------------------------------
@@ -98,9 +98,13 @@ class GatewayApplication:
     async def _call(self, api: Api, place: Place | None, headers: dict[str, str], receive: Receive) -> Call:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise Refusal(415, "wrong_content_type", f"the body is {kind or 'of no type'}: send application/json")
+            raise Refusal(415, "wrong_content_type", f"the content type is {kind or 'missing'}: send application/json")
         if headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, "wrong_content_encoding", "the body is packed: send it as it is")
+            raise Refusal(
+                415,
+                "wrong_content_encoding",
+                f"the content encoding is {headers['content-encoding']!r}: send the request body uncompressed",
+            )
         body = await self._read(headers, receive)
         return Call(new_id("call"), api, place, body, _parse(body), headers)
 
@@ -112,7 +116,7 @@ class GatewayApplication:
         while True:
             message = await _next(receive)
             if message["type"] == "http.disconnect":
-                raise HungUp("the client hung up")
+                raise HungUp("the client disconnected")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
@@ -132,7 +136,7 @@ class GatewayApplication:
             return await _answer(send, 200, models_body(models.names), [JSON_TYPE])
         if models.has(route.model):
             return await _answer(send, 200, model_body(route.model), [JSON_TYPE])
-        refusal = Refusal(404, "model_not_found", f"there is no model {route.model!r}: {models.known()}")
+        refusal = Refusal(404, "model_not_found", f"model {route.model!r} does not exist: {models.known()}")
         return await _refuse(refusal, route, headers, send)
 
     def _health(self) -> dict[str, Any]:
@@ -143,9 +147,9 @@ class GatewayApplication:
 
 def _checked(verb: str, path: str, route: Route | None) -> Route:
     if route is None:
-        raise Refusal(404, "not_found", f"there is nothing at {path}; there are {ROUTES}", should_retry=False)
+        raise Refusal(404, "not_found", f"{path} does not exist; the gateway serves {ROUTES}", should_retry=False)
     if verb != route.verb:
-        raise Refusal(405, "wrong_method", f"{path} takes {route.verb}, not {verb}", should_retry=False)
+        raise Refusal(405, "wrong_method", f"{path} only allows {route.verb}, not {verb}", should_retry=False)
     return route
 
 
@@ -155,7 +159,7 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
         async with asyncio.timeout(BODY_SECONDS):
             return await receive()
     except TimeoutError:
-        message = f"nothing more of the body came within {BODY_SECONDS:g} s"
+        message = f"the request body was not received: no data for {BODY_SECONDS:g} s"
         raise Refusal(408, "body_too_slow", message) from None
 
 
@@ -172,14 +176,16 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         request = decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Refusal(400, "malformed_json", f"the body is no JSON: {error}", should_retry=False) from None
+        raise Refusal(
+            400, "malformed_json", f"the request body is not valid JSON: {error}", should_retry=False
+        ) from None
     if not isinstance(request, dict):
-        raise Refusal(400, "malformed_request", "the body is no JSON object", should_retry=False)
+        raise Refusal(400, "malformed_request", "the request body is not a JSON object", should_retry=False)
     return mended(request) if may_hold_halves(body) else request
 
 
 def _too_large(limit: int) -> Refusal:
-    return Refusal(413, "body_too_large", f"the body has more than {limit} bytes, the limit of this gateway")
+    return Refusal(413, "body_too_large", f"the request body exceeds the limit of {limit} bytes")
 
 
 def _dialect(route: Route | None, headers: dict[str, str]) -> Dialect:

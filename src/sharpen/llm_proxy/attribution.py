@@ -79,7 +79,7 @@ class Attempts:
                 refusal = await self._ask(place)
         except TimeoutError:
             self._silent_until = self._clock() + SILENT_SECONDS
-            raise TimeoutError(f"no answer within {seconds:g} s") from None
+            raise TimeoutError(f"no response within {seconds:g} s") from None
         self._silent_until = 0.0
         return refusal
 
@@ -92,7 +92,7 @@ class Attempts:
         if hmac.compare_digest(latest.attempt_id.encode(), place.attempt_id.encode(errors="surrogatepass")):
             why = _why_unwanted(rollout, latest)
         elif await self._exists(place):
-            why = "another attempt has taken its place"
+            why = "a newer attempt has replaced it"
         else:
             return _unknown(place)
         return None if why is None else self._refuse(place, why)
@@ -129,7 +129,7 @@ class Attempts:
         return Refusal(
             503,
             "store_unavailable",
-            f"the store does not say whether this attempt is wanted: {error}",
+            f"the store cannot be asked whether this attempt is still active: {error}",
             retry_after_seconds=1.0,
         )
 
@@ -142,15 +142,15 @@ def _why_unwanted(rollout: Rollout, attempt: Attempt) -> str | None:
 
 
 def _past(status: str) -> str:
-    return {"cancelled": "been cancelled", "timeout": "run out of time"}.get(status, status)
+    return {"cancelled": "been cancelled", "timeout": "timed out"}.get(status, status)
 
 
 def _unknown(place: Place) -> Refusal:
     return Refusal(
         404,
         "unknown_attempt",
-        f"there is no attempt {place.attempt_id!r} of a rollout {place.rollout_id!r}: "
-        "use the base URL that the rollout was given",
+        f"rollout {place.rollout_id!r} with attempt {place.attempt_id!r} does not exist: "
+        "use the base URL that the rollout received",
         should_retry=False,
     )
 
@@ -159,6 +159,6 @@ def _ended(place: Place, why: str) -> Refusal:
     return Refusal(
         409,
         "attempt_ended",
-        f"attempt {place.attempt_id!r} of rollout {place.rollout_id!r} is not wanted any more: {why}",
+        f"attempt {place.attempt_id!r} of rollout {place.rollout_id!r} is no longer active: {why}",
         should_retry=False,
     )

@@ -119,7 +119,7 @@ class Books:
             await self._settle(passage, error)
         except Exception:
             # The agent's answer is worth more than its record.
-            log.exception("the call %s could not be recorded", passage.call.call_id)
+            log.exception("call %s could not be recorded", passage.call.call_id)
 
     async def _settle(self, passage: Passage, error: str | None) -> None:
         reading, upstream = passage.reading, passage.upstream
@@ -145,7 +145,7 @@ class Books:
             refused = {LightningLLMAttributes.REFUSED.value: refusal.code}
             await self._write(passage, said, self._attributes(passage, said, None) | refused)
         except Exception:
-            log.exception("the refusal of the call %s could not be recorded", passage.call.call_id)
+            log.exception("the refusal of call %s could not be recorded", passage.call.call_id)
 
     def _attributes(self, passage: Passage, said: Said, cost: float | None) -> dict[str, Any]:
         if passage.call.place is None:
@@ -179,7 +179,7 @@ class Books:
         """Write what is left."""
         await self.recorder.aclose()
         if self.recorder.lost:
-            log.error("%d calls are missing in the store: their spans never reached it", self.recorder.lost)
+            log.error("%d calls are missing in the store: their spans could not be written", self.recorder.lost)
         await self.budget.aclose()
 
     def _append(self, call: Call, attributes: dict[str, Any]) -> None:
@@ -195,11 +195,11 @@ class Books:
             if self._record is not None:
                 self._record.append(exchange)
         except (OSError, ValueError) as error:
-            log.error("the call %s is missing in the record: %s", call.call_id, in_words(error))
+            log.error("call %s is missing in the record: %s", call.call_id, in_words(error))
 
     def _tell_of_parts(self) -> None:
         if not self._has_told_of_parts:
-            log.warning("the redaction takes away parts of raw exchanges: such calls cannot be replayed (told once)")
+            log.warning("the redaction removes parts of raw exchanges: these calls cannot be replayed (logged once)")
         self._has_told_of_parts = True
 
 
@@ -208,7 +208,7 @@ def _exchange(passage: Passage, said: Said) -> dict[str, Any]:
         return {}
     if passage.tape.is_too_long:
         log.warning(
-            "the exchange of call %s has more than %d bytes: it is not kept, and cannot be replayed",
+            "the exchange of call %s exceeds %d bytes: it is not recorded and cannot be replayed",
             passage.call.call_id,
             MAX_TAPE_BYTES,
         )
@@ -216,7 +216,7 @@ def _exchange(passage: Passage, said: Said) -> dict[str, Any]:
     try:
         return exchange_attributes(passage.tape.exchange(is_complete=said.is_complete))
     except RecursionError:
-        log.warning("the call %s is missing in the record: its request is nested too deep", passage.call.call_id)
+        log.warning("call %s is missing in the record: its request is nested too deeply", passage.call.call_id)
         return {}
 
 

@@ -34,11 +34,14 @@ def given_token() -> str | None:
 
 
 class LLMProxyClient:
-    """The gateway at `url`, such as `http://10.0.0.7:4749`.
+    """A client of a gateway that was started elsewhere.
 
-    `token` is best a reference, `"env:NAME"`: runners, which send it with the calls of their agents, then read it in
-    their own environment. Not given, it is `"env:SHARPEN_GATEWAY_TOKEN"` where that variable is set. A gateway that
-    does not answer yet is waited for, `wait_seconds` at most.
+    Args:
+        url: The address of the gateway, such as `http://10.0.0.7:4749`.
+        token: The token of the gateway, preferably as a reference, `"env:NAME"`: runners, which send it with the calls
+            of their agents, then read it from their own environment. Default: `"env:SHARPEN_GATEWAY_TOKEN"` if that
+            variable is set.
+        wait_seconds: How long to wait for a gateway that does not respond yet.
     """
 
     def __init__(self, url: str, token: str | None = None, *, wait_seconds: float = 60.0) -> None:
@@ -49,15 +52,15 @@ class LLMProxyClient:
 
     @property
     def model_names(self) -> list[str]:
-        """The models that agents may ask for, as the gateway lists them; none before `start`."""
+        """The models that the gateway lists; empty before `start`."""
         return list(self._names or ())
 
     def is_running(self) -> bool:
-        """Whether it has answered."""
+        """Return True if the gateway has responded."""
         return self._names is not None
 
     async def start(self) -> None:
-        """Wait until it answers, and ask which models it has."""
+        """Wait until the gateway responds, and read its list of models."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
         end = loop.time() + self.wait_seconds
         while True:
@@ -66,12 +69,12 @@ class LLMProxyClient:
                 self._names = [each.id for each in models.data]
                 return
             except msgspec.MsgspecError:
-                raise self._is_something_else("its list of models cannot be read") from None
+                raise self._is_something_else("its list of models is unreadable") from None
             except (OSError, TimeoutError) as error:
                 if loop.time() + pause > end:
                     raise RunError(
-                        f"no gateway answers at {self.url} ({in_words(error)}): start one there with `sharpen "
-                        "gateway`, or correct the address"
+                        f"no gateway responds at {self.url} ({in_words(error)}): start one there with `sharpen "
+                        "gateway`, or check the address"
                     ) from None
                 if pause == FIRST_PAUSE_SECONDS:
                     log.warning("waiting for a gateway at %s", self.url)
@@ -79,21 +82,21 @@ class LLMProxyClient:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def stop(self) -> None:
-        """Let go of it; the gateway itself goes on."""
+        """Disconnect; the gateway itself keeps running."""
         self._names = None
 
     def as_resource(self, *, model: str | None = None, sampling_parameters: Mapping[str, Any] | None = None) -> LLM:
-        """The endpoint for agents, to be bound by each rollout."""
+        """Return the endpoint for agents, which each rollout binds to its attempt."""
         entries = [ModelEntry(name) for name in self.model_names]
         chosen = choose_model(model, entries)
         return ProxyLLM(f"{self.url}/v1", chosen, self._token, dict(sampling_parameters or {}))
 
     async def totals(self) -> Totals:
-        """What was called, refused and spent at the gateway, by whomever."""
+        """Return what was called, refused and spent at the gateway, by all callers."""
         try:
             return msgspec.json.decode(await self._get("/totals"), type=Totals)
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-            raise RunError(f"the gateway at {self.url} does not say what it did: {in_words(error)}") from error
+            raise RunError(f"the gateway at {self.url} did not return its totals: {in_words(error)}") from error
 
     async def _get(self, path: str) -> bytes:
         token = resolve_token(self._token)
@@ -108,17 +111,17 @@ class LLMProxyClient:
     def _checked(self, status: int, body: bytes) -> bytes:
         if status == 401:
             raise RunError(
-                f"the gateway at {self.url} wants another token: set {TOKEN_VARIABLE} to that of the gateway, here and "
-                "where the runners are"
+                f"the gateway at {self.url} refused the token: set {TOKEN_VARIABLE} to the token of the gateway, here "
+                "and where the runners are"
             )
         if status >= 500:
-            raise ConnectionError(f"it answers with status {status}")
+            raise ConnectionError(f"it responded with status {status}")
         if status != 200:
             raise self._is_something_else(f"status {status}")
         return body
 
     def _is_something_else(self, what: str) -> ConfigError:
-        return ConfigError(f"what answers at {self.url} is no gateway ({what}): correct the address")
+        return ConfigError(f"{self.url} is not a gateway ({what}): check the address")
 
     def __repr__(self) -> str:
         return f"<LLMProxyClient {self.url}, models {self.model_names}>"
@@ -135,7 +138,7 @@ class _Models(msgspec.Struct):
 def _address(url: object) -> str:
     """The address without a slash at its end; agents' clients add the version."""
     if not isinstance(url, str):
-        raise ConfigError(f"url is of type {type(url).__name__}: give an address such as http://127.0.0.1:4749")
+        raise ConfigError(f"url is of type {type(url).__name__}: use an address such as http://127.0.0.1:4749")
     text = url.strip().rstrip("/").removesuffix("/v1")
     try:
         parts = urlsplit(text)
@@ -143,5 +146,5 @@ def _address(url: object) -> str:
     except ValueError:  # the port is no number
         is_address = False
     if not is_address or "@" in parts.netloc or parts.query:
-        raise ConfigError(f"url is {hidden_password(url)!r}: give an address such as http://127.0.0.1:4749")
+        raise ConfigError(f"url is {hidden_password(url)!r}: use an address such as http://127.0.0.1:4749")
     return text

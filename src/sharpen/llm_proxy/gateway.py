@@ -63,7 +63,7 @@ class Gateway:
             # The server stops and has waited long enough: this is the last word, so the task may end in order.
             await self._stop(passage, send)
         except Exception as error:
-            log.exception("the call %s failed in the gateway", call.call_id)
+            log.exception("call %s failed in the gateway", call.call_id)
             await self._fail(passage, error, send)
         finally:
             if passage.has_entered:
@@ -165,12 +165,12 @@ def _failure(error: Exception) -> Refusal:
     if isinstance(error, TimedOut):
         return Refusal(504, "timeout", str(error))
     if isinstance(error, TimeoutError):
-        return Refusal(504, "timeout", f"the upstream did not answer in time: {in_words(error)}")
+        return Refusal(504, "timeout", f"the upstream did not respond in time: {in_words(error)}")
     if isinstance(error, Unsent):
         return Refusal(502, "upstream_unreachable", f"the upstream cannot be reached: {error}")
     if isinstance(error, OSError):
-        return Refusal(502, "upstream_failed", f"the upstream broke off: {in_words(error)}")
-    return Refusal(500, "internal_error", "the gateway failed; its log has the details")
+        return Refusal(502, "upstream_failed", f"the upstream closed the connection early: {in_words(error)}")
+    return Refusal(500, "internal_error", "internal error; see the log of the gateway")
 
 
 def dialect_of(api: Api) -> Dialect:

@@ -48,7 +48,7 @@ class Gate:
             self.in_flight += 1
             return False
         if self._when_paused == "refuse" and not self._is_closed:
-            raise _refusal("paused, while its model is updated")
+            raise _refusal("paused while its model is updated")
         self.waiting += 1
         try:
             await self._wait()

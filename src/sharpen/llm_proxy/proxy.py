@@ -52,12 +52,37 @@ log = logging.getLogger(__name__)
 
 
 class LLMProxy:
-    """An OpenAI-compatible proxy between agents and models, which records what was sampled.
+    """An OpenAI-compatible proxy between agents and models that records every call in the store.
 
-    `model_list` says who answers: `[{"name": "qwen", "base_url": "http://127.0.0.1:8000/v1"}]`, or LiteLLM's form.
-    Without a `port` it takes a free one. `launch_mode` is "thread" or "process"; None takes a thread for a store in
-    the memory of this process, else a process. Beyond loopback a `token` is required; "env:NAME" keeps it out of
-    what is written down.
+        gateway = LLMProxy(model_list=[{"name": "qwen", "base_url": "http://127.0.0.1:8000/v1"}], store=store)
+        await gateway.start()
+        resources = {"main_llm": gateway.as_resource()}
+
+    Args:
+        port: The port to bind, or None for a free one.
+        model_list: The models and their upstreams, as in the example or in LiteLLM's form.
+        store: The store that calls are recorded in.
+        host: The address to bind (default: 127.0.0.1). Other than on loopback, a token is required.
+        num_retries: How often to retry a failed call.
+        launch_mode: `"thread"` or `"process"`. None chooses a thread for a store in the memory of this process and
+            a process otherwise.
+        token: The token that callers must send. `"env:NAME"` reads it from a variable and keeps it out of files.
+        strict: Whether to refuse calls of attempts that the store does not know or that have ended.
+        mode: `"live"`; `"record"` also saves the raw exchanges; `"replay"` responds from saved ones.
+        record: The file to record to or to replay from.
+        replay_rollout: The rollout whose calls are replayed.
+        limits: What a rollout and the whole run may spend.
+        prices: US dollars per million tokens by model, as `(input, output)` or `(input, output, cached input)`.
+        when_paused: Whether calls `"wait"` while the gateway is paused, or are refused (`"refuse"`).
+        pause_wait_seconds: How long a call waits while the gateway is paused.
+        redact: A function of the attributes of a span, or its import path; returns those that may be stored.
+        capture_content: Whether to store messages and token ids.
+        max_body_bytes: The maximum size of a request body.
+        timeout: The maximum duration of a call in seconds.
+        connect_timeout: The maximum time to connect to an upstream.
+        first_byte_timeout: The maximum time until a response begins, or None.
+        chunk_timeout: The maximum time between two parts of a response, or None.
+        name: The name for logs, and for the totals in the store.
     """
 
     def __init__(
@@ -140,14 +165,14 @@ class LLMProxy:
 
     @property
     def name(self) -> str:
-        """What its totals are kept under in the store, and what messages call it."""
+        """The name for logs, and for the totals in the store."""
         return self._settings.name
 
     @name.setter
     def name(self, name: str) -> None:
-        """From the next start on."""
+        """Takes effect at the next start."""
         if self.is_running():
-            raise ConfigError(f"the gateway {self.name!r} is running: stop() it first")
+            raise ConfigError(f"the gateway {self.name!r} is running: call stop() first")
         self._settings = make_settings(msgspec.structs.asdict(self._settings) | {"name": name})
 
     @property
@@ -156,14 +181,14 @@ class LLMProxy:
 
     @property
     def reach(self) -> tuple[str, str | None]:
-        """Where it listens, and its token as it was given."""
+        """The address it binds, and its token as given."""
         return self.host, self._token
 
     @reach.setter
     def reach(self, reach: tuple[str, str | None]) -> None:
-        """From the next start on."""
+        """Takes effect at the next start."""
         if self.is_running():
-            raise ConfigError(f"the gateway {self.name!r} is running on {self.host}: stop() it first")
+            raise ConfigError(f"the gateway {self.name!r} is running on {self.host}: call stop() first")
         host, token = reach
         literal = None if is_reference(token) else token
         settings = make_settings(msgspec.structs.asdict(self._settings) | {"host": host, "token": literal})
@@ -172,67 +197,69 @@ class LLMProxy:
 
     @property
     def run_token(self) -> str | None:
-        """The token of the run that started it, where it has no other. Every call needs it that is not under the URL of
-        an open attempt."""
+        """The token of the run that started the gateway, if it has no other.
+
+        Calls that are not under the URL of an open attempt need it.
+        """
         return self._run_token if self._token is None else None
 
     @run_token.setter
     def run_token(self, token: str | None) -> None:
-        """From the next start on."""
+        """Takes effect at the next start."""
         self._run_token = token
 
     @property
     def port(self) -> int | None:
-        """The port: the one that was asked for, or the one taken; None while it is unknown."""
+        """The port, or None until a free one has been chosen."""
         running = self._running
         return self._fixed_port if running is None else running.port
 
     @port.setter
     def port(self, port: int | None) -> None:
-        """From the next start on; None takes a free one."""
+        """Takes effect at the next start; None chooses a free port."""
         check_port(port)
         if self.is_running():
-            raise ConfigError(f"the gateway {self.name!r} is running on port {self.port}: stop() it first")
+            raise ConfigError(f"the gateway {self.name!r} is running on port {self.port}: call stop() first")
         self._fixed_port = port
 
     @property
     def pid(self) -> int | None:
-        """The process that it works in, while it runs."""
+        """The id of the process that the gateway runs in, while it is running."""
         running = self._running
         return running.pid if running is not None and running.is_alive() else None
 
     @property
     def model_names(self) -> list[str]:
-        """The names under which agents may ask; "*" stands for any."""
+        """The model names that agents can use; "*" stands for any."""
         return names_of(self._entries)
 
     @property
     def model_list(self) -> list[dict[str, Any]]:
-        """Who answers, as it was given last."""
+        """The current model list, as given."""
         return [dict(each) for each in self._settings.model_list]
 
     @property
     def needs_token(self) -> bool:
-        """Whether callers must show one."""
+        """Whether callers must send a token."""
         return self._token is not None
 
     @property
     def hides_content(self) -> bool:
-        """Whether it keeps something of what was said out of the store."""
+        """Whether some content of calls is not stored."""
         return not self._settings.capture_content or self._settings.redact is not None or self._redact is not None
 
     def is_running(self) -> bool:
-        """Whether it answers; False too when its process has died."""
+        """Return True if the gateway is running; False also after its process died."""
         running = self._running
         return running is not None and running.is_alive()
 
     def has_died(self) -> bool:
-        """Whether it ended without having been stopped."""
+        """Return True if the gateway ended without being stopped."""
         running = self._running
         return running is not None and not running.is_alive()
 
     def get_store(self) -> LightningStore | None:
-        """The store that calls are checked against and recorded in."""
+        """Return the store that calls are recorded in."""
         if isinstance(self._store, StoreAddress):
             self._address, self._store = self._store, self._store.open()
         return self._store
@@ -245,10 +272,10 @@ class LLMProxy:
             in_thread(lambda: asyncio.run(opened.close())).result()
 
     def set_store(self, store: LightningStore | None) -> None:
-        """Use this store from the next start on."""
+        """Use this store from the next start."""
         check_store(store)
         if self.is_running() and not is_same_store(self.get_store(), store):
-            raise ConfigError(f"the gateway {self.name!r} is running with another store: stop() it first")
+            raise ConfigError(f"the gateway {self.name!r} is running with another store: call stop() first")
         if self._address is not None and store is not self._store:
             self._close_opened()
         self._store, self._lost_store, self._address = store, None, None
@@ -265,13 +292,13 @@ class LLMProxy:
     # -- life ----------------------------------------------------------------------------------------
 
     def start_sync(self) -> None:
-        """Start; it answers when this returns. One that runs already stays as it is."""
+        """Start the gateway and wait until it accepts calls. A running one is not changed."""
         with self._lock:
             if not self.is_running():
                 self._begin(self._fixed_port)
 
     def stop_sync(self) -> None:
-        """Let calls under way end, for a short while, write what is left, and release the port."""
+        """Let calls in progress finish for a short time, write pending data and release the port."""
         with self._lock:
             running, self._running = self._running, None
             if running is not None:
@@ -279,15 +306,17 @@ class LLMProxy:
             self._close_opened()
 
     def restart_sync(self) -> None:
-        """Start anew on the same port, also after its process has died."""
+        """Restart on the same port, also after its process has died."""
         with self._lock:
             port = self.port
             self.stop_sync()
             self._begin(port)
 
     def revive_sync(self) -> bool:
-        """Start anew, on the same port and paused if it was, where it has died; False where it has not. It may be
-        called again after an error."""
+        """Restart the gateway if it has died, on the same port and paused if it was; return False if it has not died.
+
+        It can be called again after an error.
+        """
         with self._lock:
             dead, is_paused = self._running, self._is_paused
             if dead is None or dead.is_alive():
@@ -306,7 +335,7 @@ class LLMProxy:
         self._is_paused = False
         if self._lost_store is not None:
             raise ConfigError(
-                f"the store of the gateway {self.name!r}, {self._lost_store}, lives in the memory of another process: "
+                f"the store of the gateway {self.name!r}, {self._lost_store}, is in the memory of another process: "
                 "call set_store() before start()"
             )
         settings = msgspec.structs.replace(
@@ -326,14 +355,14 @@ class LLMProxy:
         if self.host in EVERYWHERE and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "the gateway %r listens on every address of this machine, but the URLs that it hands out, %s, work on "
-                "this machine only: for agents elsewhere give host= the name or address that they reach it by",
+                "the gateway %r listens on all addresses, but its URLs for agents, %s, only work on this machine: for "
+                "agents elsewhere, set host= to the name or address at which they reach it",
                 self.name,
                 address(self.host, self.port or 0),
             )
 
     async def start(self) -> None:
-        """Start; it answers when this returns. One that runs already stays as it is."""
+        """Start the gateway and wait until it accepts calls. A running one is not changed."""
         if self.is_running():
             return
         starting = in_thread(self.start_sync)
@@ -348,11 +377,11 @@ class LLMProxy:
         self.stop_sync()
 
     async def stop(self) -> None:
-        """Let calls under way end, for a short while, write what is left, and release the port."""
+        """Let calls in progress finish for a short time, write pending data and release the port."""
         await asyncio.wrap_future(in_thread(self.stop_sync))
 
     async def restart(self) -> None:
-        """Start anew on the same port, also after its process has died."""
+        """Restart on the same port, also after its process has died."""
         await asyncio.wrap_future(in_thread(self.restart_sync))
 
     def __enter__(self) -> "LLMProxy":
@@ -372,46 +401,46 @@ class LLMProxy:
     # -- orders --------------------------------------------------------------------------------------
 
     async def pause(self) -> int:
-        """Let no new call through; how many are under way."""
+        """Hold back new calls; return how many are in progress."""
         return (await self._ask(Pause())).in_flight
 
     async def resume(self) -> int:
-        """Let calls through again; how many are under way."""
+        """Let calls through again; return how many are in progress."""
         return (await self._ask(Resume())).in_flight
 
     async def drain(self, timeout: float | None = None) -> int:
-        """Wait until no call is under way, or the time is over; how many are left. Pause first."""
+        """Wait until no call is in progress or the time is up; return how many are left. Call `pause` first."""
         return (await self._ask(Drain(timeout))).in_flight
 
     async def totals(self) -> Totals:
-        """What was called, refused and spent; after its end, as it stood then."""
+        """Return what was called, refused and spent; after `stop`, the final values."""
         return (await self._ask(Look())).totals if self.is_running() else self._last_totals()
 
     async def open_calls(self) -> tuple[int, int]:
-        """How many calls a model works on, and how many are held back because the gateway is paused."""
+        """Return how many calls are in progress, and how many wait because the gateway is paused."""
         if not self.is_running():
             return 0, 0
         found = await self._ask(Look())
         return found.in_flight, found.waiting
 
     def pause_sync(self) -> int:
-        """Let no new call through; how many are under way."""
+        """Hold back new calls; return how many are in progress."""
         return self._ask_sync(Pause()).in_flight
 
     def resume_sync(self) -> int:
-        """Let calls through again; how many are under way."""
+        """Let calls through again; return how many are in progress."""
         return self._ask_sync(Resume()).in_flight
 
     def drain_sync(self, timeout: float | None = None) -> int:
-        """Wait until no call is under way, or the time is over; how many are left. Pause first."""
+        """Wait until no call is in progress or the time is up; return how many are left. Call `pause` first."""
         return self._ask_sync(Drain(timeout)).in_flight
 
     def totals_sync(self) -> Totals:
-        """What was called, refused and spent; after its end, as it stood then."""
+        """Return what was called, refused and spent; after `stop`, the final values."""
         return self._ask_sync(Look()).totals if self.is_running() else self._last_totals()
 
     def update_model_list(self, model_list: ModelList) -> None:
-        """Other models for the next call; calls under way go on as they began."""
+        """Use other models from the next call; calls in progress are not changed."""
         entries = parse_model_list(model_list)
         models = [dict(each) for each in model_list]
         settings = make_settings(msgspec.structs.asdict(self._settings) | {"model_list": models})
@@ -427,7 +456,7 @@ class LLMProxy:
     def _given(self, order: Order) -> "Future[Answer]":
         running = self._running
         if running is None:
-            raise RunError(f"the gateway {self.name!r} is not running: start() it first")
+            raise RunError(f"the gateway {self.name!r} is not running: call start() first")
         if isinstance(order, Pause | Resume):
             self._is_paused = isinstance(order, Pause)
         return running.ask(order)
@@ -457,10 +486,10 @@ class LLMProxy:
         return self._last
 
     def _silent(self, seconds: float | None) -> RunError:
-        return RunError(f"the gateway {self.name!r} did not answer within {seconds:g} s")
+        return RunError(f"the gateway {self.name!r} did not respond within {seconds:g} s")
 
     def _ended(self) -> RunError:
-        return RunError(f"the gateway {self.name!r} was stopped meanwhile")
+        return RunError(f"the gateway {self.name!r} was stopped during the call")
 
     # -- what agents are given -----------------------------------------------------------------------
 
@@ -471,18 +500,18 @@ class LLMProxy:
         model: str | None = None,
         sampling_parameters: Mapping[str, Any] | None = None,
     ) -> LLM:
-        """The endpoint for agents: bound to an attempt when its ids are given, else to be bound by each rollout."""
+        """Return the endpoint for agents, bound to an attempt if its ids are given, otherwise by each rollout."""
         if (rollout_id is None) != (attempt_id is None):
-            raise ConfigError("a resource of the gateway needs both rollout_id and attempt_id, or neither")
+            raise ConfigError(f"rollout_id is {rollout_id!r} and attempt_id is {attempt_id!r}: pass both or neither")
         for name, value in (("rollout_id", rollout_id), ("attempt_id", attempt_id)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigError(f"{name} is {value!r}: give the id, a text, as the store knows it")
+                raise ConfigError(f"{name} is {value!r}: pass the id from the store, a string")
         if sampling_parameters is not None and not isinstance(sampling_parameters, Mapping):
             raise ConfigError(
-                f"sampling_parameters is {shown(sampling_parameters)}: give a dict such as {{'temperature': 0.7}}"
+                f"sampling_parameters is {shown(sampling_parameters)}: pass a dict such as {{'temperature': 0.7}}"
             )
         if self.port is None:
-            raise ConfigError(f"the gateway {self.name!r} has no port yet: start() it first, or give it a port")
+            raise ConfigError(f"the gateway {self.name!r} has no port yet: call start() first, or pass port=")
         chosen = choose_model(model, self._entries)
         self._warn_of_reach()
         # Anthropic's clients add another /v1, which the gateway takes for the same.
@@ -497,8 +526,8 @@ class LLMProxy:
     def __getstate__(self) -> dict[str, Any]:
         if self.is_running():
             raise ConfigError(
-                f"the gateway {self.name!r} is running, and a running server cannot be pickled: stop() it first, or "
-                "send what agents need, as_resource()"
+                f"the gateway {self.name!r} is running, and a running server cannot be pickled: call stop() first, or "
+                "pickle as_resource(), which is all that agents need"
             )
         local = ("_lock", "_running", "_last", "_is_paused", "_instance", "_address", "_store", "_lost_store")
         state = {name: value for name, value in self.__dict__.items() if name not in local}

@@ -66,7 +66,7 @@ class Recorder:
         loop = asyncio.get_running_loop()
         entry = _Entry(span, loop.create_future())
         if self._bytes + entry.size > self._max_bytes:
-            self._lose(entry, "too much waits already for a store that does not answer")
+            self._lose(entry, "the buffer for a store that does not respond is full")
             return False
         self._waiting.append(entry)
         self._bytes += entry.size
@@ -87,7 +87,7 @@ class Recorder:
             self._sending.cancel()
             left, self._waiting = self._waiting, []
             for entry in left:
-                self._lose(entry, "the gateway ends and the store does not answer")
+                self._lose(entry, "the gateway stopped while the store did not respond")
 
     # -- the way to the store ------------------------------------------------------------------------
 
@@ -129,26 +129,28 @@ class Recorder:
         if len(entries) > 1:
             return [kept for entry in entries for kept in await self._send([entry])]
         self._bytes -= entries[0].size
-        self._lose(entries[0], f"the store refuses it: {in_words(error)}")
+        self._lose(entries[0], f"the store refused it: {in_words(error)}")
         return []
 
     def _lose(self, entry: _Entry, why: str) -> None:
         self.lost += 1
         span = entry.span
-        log.error("a call of rollout %r, attempt %r is not recorded: %s", span.rollout_id, span.attempt_id, why)
+        log.error("a call of rollout %r, attempt %r was not recorded: %s", span.rollout_id, span.attempt_id, why)
         entry.tell(is_stored=False)
 
     def _let_go(self, entry: _Entry) -> None:
         """The store is slow: the agent gets the end of its answer, and the span follows."""
         if not self._is_slow:
             self._is_slow = True
-            log.warning("the store has not taken a span within %g s; agents go on without", self._record_seconds)
+            log.warning(
+                "the store has not stored a span within %g s; agents no longer wait for it", self._record_seconds
+            )
         entry.tell(is_stored=False)
 
     def _note_away(self, error: Exception) -> None:
         if not self._is_away:
             self._is_away = True
-            log.error("the store takes no spans now (%s); they are kept and sent again", error)
+            log.error("the store cannot store spans at the moment (%s); they are buffered and retried", error)
 
 
 def _size_of(span: Span) -> int:

@@ -45,7 +45,7 @@ async def relay(
     if left == math.inf:
         await way.begin()  # else it leaves with the first piece, which saves a packet
     end = StreamEnd(passage.call.api) if is_stream else None
-    too_slow = f"{upstream.name} sent nothing more of its answer in time"
+    too_slow = f"{upstream.name} stopped sending its response in time"
     watch.expect(chunk_seconds, too_slow)
     held = b""
     async for piece in answer:

@@ -7,10 +7,10 @@ from ..errors import ConfigError
 
 INSTEAD = {
     "litellm_config": "its model list is model_list, its retries num_retries, and an entry's litellm_params the rest",
-    "num_workers": "one gateway serves thousands of calls at once; for more, start several under names of their own",
+    "num_workers": "one gateway serves thousands of calls at once; for more, start several with different names",
     "launcher_args": "use host, port and launch_mode",
-    "middlewares": "redact= changes what is recorded; serve others in front of the gateway",
-    "callbacks": "every call is a span in the store; redact= changes what is recorded, limits= bounds it",
+    "middlewares": "redact= changes what is recorded; run other middleware in front of the gateway",
+    "callbacks": "every call is a span in the store; redact= changes what is recorded, limits= limits spending",
 }
 
 
@@ -19,5 +19,5 @@ def refuse_unknown_arguments(names: Iterable[str], *, known: Iterable[str]) -> N
         if name in INSTEAD:
             raise ConfigError(f"LLMProxy has no {name}: {INSTEAD[name]}")
         near = get_close_matches(name, list(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f": it takes {', '.join(known)}"
-        raise TypeError(f"LLMProxy takes no argument {name!r}{hint}")
+        hint = f"; did you mean {near[0]!r}?" if near else f": use one of {', '.join(known)}"
+        raise TypeError(f"LLMProxy got an unexpected argument {name!r}{hint}")

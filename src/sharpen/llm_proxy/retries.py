@@ -73,7 +73,7 @@ async def ask(
         upstream, is_last = upstreams[number % len(upstreams)], number == num_retries
         again = number + 1 - len(upstreams)  # how often the next one was asked before, less one
         _give_time(clock, upstream)
-        clock.expect(first_byte_seconds, f"{upstream.name} did not begin to answer in time")
+        clock.expect(first_byte_seconds, f"{upstream.name} did not begin its response in time")
         try:
             answer = await _send(call, upstream, choice, clock)
         except Unsent:

@@ -27,14 +27,14 @@ EVERYWHERE = ("0.0.0.0", "::", "[::]")
 MAX_BODY_BYTES = 64 * 2**20
 _SECONDS = "seconds, a number above 0"
 _WANTED = {
-    "name": "a text, such as 'gateway'",
-    "host": "a text, the name or address to listen on, such as '127.0.0.1'",
-    "token": "a text, best a reference: 'env:NAME'",
+    "name": "a string such as 'gateway'",
+    "host": "a string, the name or address to bind, such as '127.0.0.1'",
+    "token": "a string, preferably a reference: 'env:NAME'",
     "num_retries": "a whole number, 0 for none",
     "strict": "True or False",
     "mode": "'live', 'record' or 'replay'",
     "replay_rollout": "the id of a rollout",
-    "prices": "a dict of prices by the name of the model",
+    "prices": "a dict of model names to prices",
     "when_paused": "'wait' or 'refuse'",
     "pause_wait_seconds": _SECONDS,
     "capture_content": "True or False",
@@ -83,14 +83,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("pause_wait_seconds", "timeout", "connect_timeout", "max_body_bytes"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: give a number above 0")
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: use a number above 0")
         for name in ("first_byte_timeout", "chunk_timeout"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value!r}: give a number above 0, or None for no bound of its own")
+                raise ConfigError(f"{name} is {value!r}: use a number above 0, or None for no separate limit")
         if self.num_retries < 0:
-            raise ConfigError(f"num_retries is {self.num_retries}: give 0 for none, or a positive number")
+            raise ConfigError(f"num_retries is {self.num_retries}: use 0 or more")
         if not self.host:
-            raise ConfigError(f"host is empty: give the name or address to listen on, such as {DEFAULT_HOST!r}")
+            raise ConfigError(f"host is empty: use the name or address to bind, such as {DEFAULT_HOST!r}")
         _check_name(self.name)
         _check_token(self.token)
         Prices(self.prices)
@@ -116,9 +116,9 @@ def make_settings(values: Mapping[str, Any]) -> GatewaySettings:
         what, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`").partition("[")[0].partition(".")[0]
         if name not in _WANTED:
-            raise ConfigError(f"{name or 'a setting'} of the gateway is wrong: {what.lower()}") from None
+            raise ConfigError(f"{name or 'a setting'} of the gateway is invalid: {what.lower()}") from None
         value = described(values.get(name)) if name == "token" else shown(values.get(name))
-        raise ConfigError(f"{name} is {value}: give {_WANTED[name]}") from None
+        raise ConfigError(f"{name} is {value}: use {_WANTED[name]}") from None
 
 
 def _check_json(values: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ def _check_json(values: Mapping[str, Any]) -> None:
         try:
             msgspec.json.encode(values.get(name))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{name} holds something that is no plain data (JSON): {error}") from None
+            raise ConfigError(f"{name} contains a value that is not plain data (JSON): {error}") from None
 
 
 def plain_prices(prices: Mapping[str, Any] | None) -> Any:
@@ -148,7 +148,7 @@ def plain_record(record: object) -> str | None:
     if record is None:
         return None
     if not isinstance(record, str | os.PathLike) or not isinstance(os.fspath(record), str) or not os.fspath(record):
-        raise ConfigError(f"record is {shown(record)}: give the path of a file, such as 'calls.jsonl'")
+        raise ConfigError(f"record is {shown(record)}: use the path of a file, such as 'calls.jsonl'")
     return os.path.abspath(os.fspath(record))
 
 
@@ -156,8 +156,8 @@ def check_reach(host: str, token: str | None) -> None:
     """Beyond loopback everybody could spend the keys that a gateway holds."""
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"host is {host!r}, which others can reach: give a token (best as a reference, token='env:NAME'), "
-            f"or bind to {DEFAULT_HOST} (the default)"
+            f"host is {host!r}, which other machines can reach: pass a token (preferably a reference, "
+            f"token='env:NAME'), or use {DEFAULT_HOST} (the default)"
         )
 
 
@@ -176,22 +176,21 @@ def _check_name(name: str) -> None:
 
 def _check_token(token: str | None) -> None:
     if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
-        raise ConfigError("the token of the gateway must be printable ASCII without spaces")
+        raise ConfigError("the token of the gateway is not printable ASCII without spaces: choose another one")
 
 
 def _check_mode(settings: GatewaySettings) -> None:
     if settings.mode == "live" and settings.record is not None:
         raise ConfigError(
-            f"record is {settings.record!r}, but mode is 'live': use mode='record' to write it, mode='replay' to answer"
+            f"record is {settings.record!r}, but mode is 'live': use mode='record' to write it or "
+            "mode='replay' to read it"
         )
     if settings.mode == "record" and settings.record is None and not settings.capture_content:
         raise ConfigError(
             "mode is 'record' without a file, but capture_content=False keeps exchanges out of the store: "
-            "give record=PATH, or leave capture_content out"
+            "pass record=PATH, or omit capture_content"
         )
     if settings.mode != "replay" and settings.replay_rollout is not None:
         raise ConfigError(f"replay_rollout is {settings.replay_rollout!r}, but mode is {settings.mode!r}: use 'replay'")
     if settings.mode == "replay" and settings.record is None and settings.replay_rollout is None:
-        raise ConfigError(
-            "mode is 'replay', but there is nothing to answer from: give record=PATH or replay_rollout=ID"
-        )
+        raise ConfigError("mode is 'replay', but there is no record to replay: pass record=PATH or replay_rollout=ID")

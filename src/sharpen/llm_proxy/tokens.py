@@ -16,5 +16,5 @@ def resolve_token(token: str | None) -> str | None:
         return token
     name = token.removeprefix(ENV_PREFIX)
     if not os.environ.get(name):
-        raise ConfigError(f"token is {token!r}, but the environment variable {name} is not set here")
+        raise ConfigError(f"token is {token!r}, but the environment variable {name} is not set")
     return os.environ[name]

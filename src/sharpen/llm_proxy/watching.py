@@ -111,7 +111,7 @@ class Watch:
     async def _listen(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._interrupt(HungUp("the client hung up"))
+        self._interrupt(HungUp("the client disconnected"))
 
     def _interrupt(self, reason: Exception) -> None:
         if self._reason is None:

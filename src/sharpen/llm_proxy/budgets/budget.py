@@ -38,7 +38,7 @@ _KINDS: tuple[Kind, ...] = ("calls", "tokens", "cost")
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much a rollout, and the whole run, may spend. Cost is in US dollars; None is no limit."""
+    """How much a rollout, and the whole run, may spend. Costs are in US dollars; None means no limit."""
 
     rollout_calls: int | None = None
     rollout_tokens: int | None = None
@@ -53,20 +53,20 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             kinds = (int, float) if name.endswith("cost") else (int,)
             if value is not None and (type(value) not in kinds or not 0 < value < math.inf):
                 what = "US dollars" if name.endswith("cost") else "a whole number"
-                raise ConfigError(f"the limit {name} is {value!r}: give {what} above 0, or None for no limit")
+                raise ConfigError(f"the limit {name} is {value!r}: use {what} above 0, or None for no limit")
 
     @classmethod
     def of(cls, given: "Limits | Mapping[str, Any] | None") -> "Limits":
-        """Limits as a user writes them: by name in a dict, or made already."""
+        """Return the limits that a user passed: as `Limits`, as a dict by name, or None for no limits."""
         if given is None or isinstance(given, Limits):
             return given or cls()
         unknown = [name for name in given if name not in cls.__struct_fields__] if isinstance(given, Mapping) else given
         if unknown or not isinstance(given, Mapping):
-            raise ConfigError(f"limits has {unknown!r}: the limits are {', '.join(cls.__struct_fields__)}")
+            raise ConfigError(f"limits has {unknown!r}: use {', '.join(cls.__struct_fields__)}")
         return cls(**given)
 
     def given(self) -> list[tuple[Scope, Kind, float]]:
-        """Those that are set; those of a rollout come first."""
+        """Return the limits that are set, those of a rollout first."""
         every = ((scope, kind, getattr(self, f"{scope}_{kind}")) for scope in _SCOPES for kind in _KINDS)
         return [(scope, kind, limit) for scope, kind, limit in every if limit is not None]
 
@@ -253,8 +253,8 @@ class Budget:
             self._totals.unpriced += 1
             if "cost" in self._limited_kinds:
                 self._warn_once(
-                    f"the price of model {call.model!r} is not known: its calls count as free for the cost limits; "
-                    "give its price with prices={...} or in the model list"
+                    f"the price of model {call.model!r} is unknown: its calls do not count towards the cost limits; "
+                    "set its price with prices={...} or in the model list"
                 )
         return cost
 
@@ -267,8 +267,8 @@ class Budget:
         is_limited = bool(self._limited_kinds & {"tokens", "cost"})
         if is_limited and said.error is None and said.is_complete and (said.usage is None or said.is_usage_estimated):
             self._warn_once(
-                f"the upstream of model {call.model!r} did not say how many tokens a call took: for the limits they "
-                "are estimated; streams of the OpenAI API tell it with stream_options={'include_usage': True}"
+                f"the upstream of model {call.model!r} did not report the tokens of a call, so they are estimated for "
+                "the limits; for streams of the OpenAI API, pass stream_options={'include_usage': True}"
             )
 
     def _warn_once(self, message: str) -> None:
@@ -298,7 +298,7 @@ class Budget:
 
 def _limit_reached(who: str, name: str, kind: Kind, limit: float, spent: float) -> Refusal:
     allowed, used = (f"${limit:g}", f"${spent:.6g}") if kind == "cost" else (_counted(limit, kind), f"{spent}")
-    message = f"{who} may spend {allowed} and has spent {used}: its limit {name} is reached; raise it in limits"
+    message = f"{who} has reached its limit {name}: it may spend {allowed} and has spent {used}; raise it in limits"
     return Refusal(429, "limit_reached", message, should_retry=False)
 
 
@@ -310,7 +310,7 @@ def _all_reserved(wait_seconds: float) -> Refusal:
     return Refusal(
         429,
         "limit_reserved",
-        f"calls under way may use up all that is left of a limit, and none has ended within {wait_seconds:g} s: "
+        f"calls in progress may use up the rest of a limit, and none finished within {wait_seconds:g} s: "
         "try again later",
         retry_after_seconds=1.0,
         should_retry=True,
@@ -322,7 +322,7 @@ def _unreadable(call: Call, error: Exception) -> Refusal:
     return Refusal(
         503,
         "store_unavailable",
-        f"what rollout {rollout_id!r} has spent cannot be read from the store now ({in_words(error)}): try again",
+        f"cannot read from the store what rollout {rollout_id!r} has spent ({in_words(error)}): try again",
         retry_after_seconds=1.0,
         should_retry=True,
     )

@@ -81,7 +81,7 @@ class TotalsKeeper:
             number += 1
         assert free is not None
         if free[0] != self._first_id:
-            logger.warning("another gateway has the name of %r: totals are kept as %r", self._first_id, free[0])
+            logger.warning("another gateway already uses the name %r: totals are stored as %r", self._first_id, free[0])
         return free
 
     async def _is_in_use(self, store: LightningStore, worker: Worker | None) -> bool:
@@ -102,7 +102,7 @@ class TotalsKeeper:
         try:
             totals = msgspec.convert(worker.heartbeat_stats, Totals)
         except msgspec.ValidationError as error:
-            logger.warning("the totals of %r in the store cannot be read (%s): they begin at 0", self.worker_id, error)
+            logger.warning("the totals of %r in the store are unreadable (%s): starting at 0", self.worker_id, error)
             return Totals()
         return totals
 
@@ -159,7 +159,7 @@ class TotalsKeeper:
 
     def _note_failure(self, error: Exception) -> None:
         if not self._is_failing:
-            logger.warning("the totals of %r are not stored for now: %s", self.worker_id, in_words(error))
+            logger.warning("the totals of %r cannot be stored at the moment: %s", self.worker_id, in_words(error))
         self._is_failing = True
         self._save_later()
 

@@ -15,14 +15,14 @@ from ..calls import Usage
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens. Input that comes from a cache may cost less."""
+    """The price of a model in US dollars per million tokens. Cached input may cost less."""
 
     input: float
     output: float
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """The cost of a call in US dollars."""
+        """Return the cost of a call in US dollars."""
         cached = min(usage.cached_tokens, usage.input_tokens)
         cached_price = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - cached
@@ -95,7 +95,7 @@ class Prices:
 
     def __init__(self, own: Mapping[str, Any] | None = None) -> None:
         if own is not None and not isinstance(own, Mapping):
-            raise ConfigError(f'prices is {own!r}: give a dict such as {{"my-model": (0.5, 1.5)}}')
+            raise ConfigError(f'prices is {own!r}: pass a dict such as {{"my-model": (0.5, 1.5)}}')
         self._own = {_checked_name(name): _checked(name, value) for name, value in (own or {}).items()}
         self._found: dict[tuple[str | None, ...], Price | None] = {}
 
@@ -131,7 +131,7 @@ def _price_of(entry: PricedEntry) -> Price | None:
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"prices names the model {name!r}: give its name as a text")
+        raise ConfigError(f"prices has the model {name!r}: use its name, a string")
     return name
 
 
@@ -142,7 +142,7 @@ def _checked(name: str, value: Any) -> Price:
         if cached is None or _is_price(cached):
             return Price(float(numbers[0]), float(numbers[1]), None if cached is None else float(cached))
     raise ConfigError(
-        f"the price of {name!r} is {value!r}: give US dollars for a million tokens as (input, output) "
+        f"the price of {name!r} is {value!r}: use US dollars per million tokens as (input, output) "
         "or (input, output, cached input)"
     )
 

@@ -4,7 +4,7 @@ import msgspec
 
 
 class ModelTotals(msgspec.Struct):
-    """What the calls of one model came to. Only calls that ended count here."""
+    """The totals of one model. Only calls that have ended count."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -14,7 +14,7 @@ class ModelTotals(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """What the calls of a gateway came to, also those before a restart. Cost is in US dollars."""
+    """The totals of a gateway, including those before a restart. Costs are in US dollars."""
 
     calls: int = 0
     refused: int = 0
@@ -23,9 +23,9 @@ class Totals(msgspec.Struct):
     cost: float = 0.0
     errors: int = 0
     unpriced: int = 0
-    """Calls whose cost nobody knows; they add nothing to the cost."""
+    """Calls whose cost is unknown; they add nothing to the cost."""
     estimated: int = 0
-    """Calls whose upstream did not tell their tokens, or not all: they were counted from what was read."""
+    """Calls whose upstream did not report all their tokens, which were estimated from the text."""
     lost: int = 0
     """Calls whose span never reached the store, since the gateway started."""
     by_model: dict[str, ModelTotals] = {}

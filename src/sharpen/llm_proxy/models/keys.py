@@ -25,8 +25,8 @@ def check_reference(text: str, *, what: str) -> None:
     variable = variable_of(text)
     if variable is not None and not _VARIABLE.fullmatch(variable):
         raise ConfigError(
-            f"{what} is a reference without the name of an environment variable: write it as 'env:MY_KEY', "
-            "or give the key itself without 'env:'"
+            f"{what} is a reference without a valid name of an environment variable: use 'env:MY_KEY', "
+            "or the key itself without 'env:'"
         )
 
 
@@ -43,9 +43,9 @@ def resolve(text: str, *, what: str) -> str:
     if secret and secret.isascii() and secret.isprintable():
         return secret
     source = what if variable is None else f"{what} is {text!r}, but the environment variable {variable}"
-    code, problem = "missing_key", "is empty" if variable is None else "is not set where the gateway runs"
+    code, problem = "missing_key", "is empty" if variable is None else "is not set for the gateway"
     if secret:
-        code, problem = "malformed_key", "holds characters that no HTTP header can carry"
+        code, problem = "malformed_key", "contains characters that are not allowed in an HTTP header"
     raise Refusal(500, code, f"{source} {problem}", should_retry=False)
 
 

@@ -23,7 +23,9 @@ class ListedModels(msgspec.Struct, frozen=True):
         stars = f"the upstreams of {listed(self.patterns, limit=20)}"
         if not self.names:
             return f"{stars} list no models"
-        return f"there are {listed(self.names, limit=20)}" + (f", with what {stars} list" if self.patterns else "")
+        return f"available: {listed(self.names, limit=20)}" + (
+            f", including those that {stars} list" if self.patterns else ""
+        )
 
 
 def _fits(model: str, pattern: str) -> bool:

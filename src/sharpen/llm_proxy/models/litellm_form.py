@@ -26,9 +26,9 @@ _COMPATIBLE = {
 _SAME = ("api_key", "rpm", "tpm", "weight", "input_cost_per_token", "output_cost_per_token")
 _RENAMED = {"api_base": "base_url", "base_url": "base_url", "extra_headers": "headers", "headers": "headers"}
 _OURS = {
-    "num_retries": "give num_retries to LLMProxy",
-    "max_retries": "give num_retries to LLMProxy",
-    "cooldown_time": "a failing upstream is left alone by itself",
+    "num_retries": "pass num_retries to LLMProxy",
+    "max_retries": "pass num_retries to LLMProxy",
+    "cooldown_time": "the gateway avoids failing upstreams automatically",
     "max_parallel_requests": "use rpm and tpm",
     "mock_response": "use LLMProxy(mode='replay')",
 }
@@ -53,10 +53,10 @@ def plain_form(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `ModelEntry`."""
     params = entry["litellm_params"]
     if not isinstance(params, Mapping):
-        raise ConfigError(f"litellm_params is {described(params)}: give a dict with a model such as 'openai/gpt-4o'")
+        raise ConfigError(f"litellm_params is {described(params)}: use a dict with a model such as 'openai/gpt-4o'")
     if not isinstance(params.get("model"), str) or not params["model"]:
         problem = "is missing or empty" if not params.get("model") else f"is {described(params['model'])}"
-        raise ConfigError(f"the model of litellm_params {problem}: give litellm_params a model such as 'openai/gpt-4o'")
+        raise ConfigError(f"the model of litellm_params {problem}: use a model such as 'openai/gpt-4o'")
     rest = dict(params)
     values = _whom_to_ask(rest)
     values |= _settings(rest)
@@ -68,7 +68,7 @@ def plain_form(entry: Mapping[str, Any]) -> dict[str, Any]:
             values.setdefault("api_key", _KEY_VARIABLES[values["provider"]])
     information = entry.get("model_info") or {}
     if not isinstance(information, Mapping):
-        raise ConfigError(f"model_info is {described(information)}: give a dict")
+        raise ConfigError(f"model_info is {described(information)}: use a dict")
     values |= {name: information[name] for name in _INFORMATION if information.get(name) is not None}
     return values | {key: value for key, value in entry.items() if key not in ("litellm_params", "model_info")}
 
@@ -93,7 +93,7 @@ def _unwritten_provider(model: str, *, has_url: bool) -> str:
     provider = "openai" if has_url else provider_of(model)
     if provider is None:
         raise ConfigError(
-            "the model of litellm_params names no provider: write it as 'openai/<model>', or give the api_base of "
+            "the model of litellm_params has no provider: write it as 'openai/<model>', or add the api_base of "
             "its server"
         )
     return provider
@@ -114,7 +114,7 @@ def _settings(params: dict[str, Any]) -> dict[str, Any]:
         values["headers"] = {"openai-organization": organization, **values.get("headers", {})}
     for name, instead in _OURS.items():
         if params.get(name) is not None:
-            raise ConfigError(f"litellm_params has {name}, which has no meaning here: {instead}")
+            raise ConfigError(f"litellm_params has {name}, which is not supported: {instead}")
     return values
 
 
@@ -128,7 +128,6 @@ def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         elif value is not None and name not in ("drop_params", "additional_drop_params"):
             raise ConfigError(
-                f"litellm_params has {name!r}, which is not known here: "
-                "put a request parameter of the server into extra_body"
+                f"litellm_params has the unknown key {name!r}: put request parameters of the server into extra_body"
             )
     return found

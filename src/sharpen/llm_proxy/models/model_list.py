@@ -29,13 +29,13 @@ _ALIASES = {"name": "model_name", "api_base": "base_url"}
 _KEYS = ModelEntry.__struct_fields__
 _EXAMPLE = "{'name': 'qwen', 'base_url': 'http://127.0.0.1:8000/v1'}"
 _WANTED = {
-    "provider": "'openai' (also for servers that speak its API), 'anthropic', or 'litellm', which asks every other "
-    "provider by a model such as 'cohere/command-r'",
-    "engine": "'vllm', 'sglang', 'sharpen' or 'none', or leave it out to have it found out",
+    "provider": "'openai' (also for compatible servers), 'anthropic', or 'litellm' for other providers, with a model "
+    "such as 'cohere/command-r'",
+    "engine": "'vllm', 'sglang', 'sharpen' or 'none', or omit it to detect it",
     "defaults": "a dict of request parameters",
-    "headers": "a dict of texts by the name of the header",
+    "headers": "a dict of header names to strings",
     "litellm_params": "a dict",
-    "weights_version": "a text or a whole number",
+    "weights_version": "a string or a whole number",
 }
 _NUMBERS = ("weight", "rpm", "tpm", "timeout", "input_cost_per_token", "output_cost_per_token")
 
@@ -43,7 +43,7 @@ _NUMBERS = ("weight", "rpm", "tpm", "timeout", "input_cost_per_token", "output_c
 def parse_model_list(entries: Sequence[Mapping[str, Any] | ModelEntry]) -> list[ModelEntry]:
     """Check and read a model list."""
     if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Sequence):
-        raise ConfigError(f"model_list is {described(entries)}: give a list of entries, each a dict such as {_EXAMPLE}")
+        raise ConfigError(f"model_list is {described(entries)}: pass a list of dicts such as {_EXAMPLE}")
     return [_parsed(number, entry) for number, entry in enumerate(entries, start=1)]
 
 
@@ -54,8 +54,8 @@ def warn_of_missing_keys(entries: Sequence[ModelEntry]) -> None:
         for what, text in named.items():
             if (variable := missing_variable(text)) is not None:
                 log.warning(
-                    "%s of the model %r is %r, but the environment variable %s is not set where the gateway runs: "
-                    "its calls will fail until it is",
+                    "%s of the model %r is %r, but the environment variable %s is not set for the gateway: "
+                    "calls will fail until it is set",
                     what,
                     entry.model_name,
                     text,
@@ -68,7 +68,7 @@ def _parsed(number: int, entry: Mapping[str, Any] | ModelEntry) -> ModelEntry:
         return entry
     try:
         if not isinstance(entry, Mapping):
-            raise ConfigError(f"it is {described(entry)}: give a dict such as {_EXAMPLE}")
+            raise ConfigError(f"it is {described(entry)}: use a dict such as {_EXAMPLE}")
         return _entry(entry)
     except (ConfigError, MissingExtraError) as error:
         kind = ConfigError if isinstance(error, ConfigError) else MissingExtraError
@@ -84,7 +84,7 @@ def _entry(entry: Mapping[str, Any]) -> ModelEntry:
     _check_keys(values)
     if "model_name" not in values:
         there = listed([str(key) for key in entry]) or "nothing"
-        raise ConfigError(f"it has no model_name (it has {there}): give the name that agents ask for")
+        raise ConfigError(f"it has no model_name (it has {there}): add the name that agents ask for")
     if "base_url" not in values and "provider" not in values:
         values["provider"] = _public_provider(values)
     if isinstance(values.get("base_url"), str):
@@ -100,8 +100,8 @@ def _public_provider(values: Mapping[str, Any]) -> Provider:
     found = provider_of(name) if isinstance(name, str) else None
     if found is None and name and "api_key" not in values:
         raise ConfigError(
-            "it does not say who has the model: give the base_url of its server, such as "
-            "'http://127.0.0.1:8000/v1', or for the public API of OpenAI or Anthropic a provider and an api_key"
+            "it does not say who serves the model: add the base_url of its server, such as "
+            "'http://127.0.0.1:8000/v1', or a provider and an api_key for the public API of OpenAI or Anthropic"
         )
     return found or "openai"
 
@@ -111,7 +111,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
         if key not in _KEYS:
             near = did_you_mean(str(key), [*_KEYS, *_ALIASES])
             raise ConfigError(
-                f"it has the unknown key {key!r}.{near} Request parameters go into defaults, headers into headers"
+                f"it has the unknown key {key!r}.{near} Put request parameters into defaults and headers into headers"
             )
 
 
@@ -133,9 +133,9 @@ def _converted(values: dict[str, Any]) -> ModelEntry:
             raise error.__cause__ from None
         path = str(error).partition(" - at `$")[2]
         key = path.strip(".`").partition("[")[0].partition(".")[0]
-        wanted = "a number" if key in _NUMBERS else _WANTED.get(key, "a text")
-        problem = "is none that is known" if isinstance(values.get(key), str) and key in ("provider", "engine") else ""
-        raise ConfigError(f"{key} {problem or 'is ' + _kind_of(values.get(key), path)}: give {wanted}") from None
+        wanted = "a number" if key in _NUMBERS else _WANTED.get(key, "a string")
+        problem = "is unknown" if isinstance(values.get(key), str) and key in ("provider", "engine") else ""
+        raise ConfigError(f"{key} {problem or 'is ' + _kind_of(values.get(key), path)}: use {wanted}") from None
 
 
 def _kind_of(value: object, path: str) -> str:
@@ -146,7 +146,7 @@ def _kind_of(value: object, path: str) -> str:
 def _check_extra(entry: ModelEntry) -> None:
     if entry.provider == "litellm" and find_spec("litellm") is None:
         raise MissingExtraError(
-            f"the model {entry.model_name!r} is asked through LiteLLM, which is not installed: "
-            "pip install 'sharpen[litellm]'. If it is on an OpenAI-compatible server, write 'openai/' before its model "
-            "in litellm_params, or use the plain form with base_url"
+            f"the model {entry.model_name!r} needs LiteLLM, which is not installed: pip install 'sharpen[litellm]'. "
+            "If it is on an OpenAI-compatible server, prefix its model in litellm_params with 'openai/', "
+            "or use base_url instead"
         )

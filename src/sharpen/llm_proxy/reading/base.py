@@ -104,11 +104,11 @@ class Reading:
         try:
             data = data if self._coding is None else self._coding.decoded(data, MAX_BYTES + 1)
         except (zlib.error, ValueError) as error:
-            self._give_up(f"the answer cannot be unpacked: {error}")
+            self._give_up(f"the response cannot be decompressed: {error}")
             return
         self._size += len(data)
         if self._size > MAX_BYTES:
-            self._give_up(f"the answer is longer than {MAX_BYTES} bytes: only its beginning was read")
+            self._give_up(f"the response exceeds {MAX_BYTES} bytes: only its beginning was read")
         elif self._events is None:
             self._pieces.append(data)
         else:
@@ -139,13 +139,13 @@ class Reading:
         try:
             self._reader.add(data)
         except _UNREADABLE as error:
-            self._fail(f"the answer is malformed: {error}")
+            self._fail(f"the response is malformed: {error}")
 
     def _said(self) -> Said:
         try:
             said = self._reader.said()
         except _UNREADABLE as error:
-            return Said(error=f"the answer is malformed: {error}")
+            return Said(error=f"the response is malformed: {error}")
         if self._has_halves:
             for name in said.__struct_fields__:
                 setattr(said, name, mended(getattr(said, name)))
@@ -158,10 +158,10 @@ class Reading:
 
     def _early_end(self, is_complete: bool) -> str:
         if is_complete and self._size == 0:
-            return "the answer is empty"
+            return "the response is empty"
         if is_complete and self._events is None:
-            return "the answer holds nothing that was said: it is none of this API"
-        return f"the answer ended early, after {self._size} bytes"
+            return "the response has no output in the format of this API"
+        return f"the response ended early, after {self._size} bytes"
 
 
 class _Coding:
@@ -185,7 +185,7 @@ class _Coding:
 
     def _window(self, data: bytes) -> int:
         if self._name not in ("gzip", "x-gzip", "deflate"):
-            raise ValueError(f"the content encoding {self._name[:40]!r} is none of gzip and deflate")
+            raise ValueError(f"the content encoding {self._name[:40]!r} is not gzip or deflate")
         has_header = data[0] & 0x0F == 8 and int.from_bytes(data[:2]) % 31 == 0
         # Some servers send deflate without its header; anything else tells by itself what it is.
         return -15 if self._name == "deflate" and not has_header else 47

@@ -27,7 +27,7 @@ def nearest_difference(call: Call, recorded: Iterable[Exchange]) -> str:
         if best is None or likeness > best[0]:
             best = likeness, exchange, request
     if best is None:
-        return "The record holds no request to compare it with."
+        return "The record has no request to compare it with."
     return _told(call, best[1], best[2])
 
 
@@ -35,13 +35,13 @@ def _told(call: Call, exchange: Exchange, request: Mapping[str, Any]) -> str:
     of_rollout = f" of rollout {exchange.rollout_id!r}" if exchange.rollout_id else ""
     found = []
     if exchange.api != call.api:
-        found.append(f"the API: asked {call.api}, recorded {exchange.api}")
+        found.append(f"the API: requested {call.api}, recorded {exchange.api}")
     every = list(islice(differences(without_secrets(call.request), request), 1000))
-    found += [f"{path}: asked {_shown(*values)}, recorded {_shown(*values[::-1])}" for path, *values in every]
+    found += [f"{path}: requested {_shown(*values)}, recorded {_shown(*values[::-1])}" for path, *values in every]
     rest = len(found) - MAX_DIFFERENCES
-    more = f"; and at {rest} more places" if rest > 0 else ""
-    where = "; ".join(found[:MAX_DIFFERENCES]) + more or "a field whose name is that of a secret, which is not recorded"
-    return f"The nearest recorded request (call {exchange.call_id!r}{of_rollout}) differs at {where}."
+    more = f"; and in {rest} more places" if rest > 0 else ""
+    where = "; ".join(found[:MAX_DIFFERENCES]) + more or "a field with a secret, which is not recorded"
+    return f"The closest recorded request (call {exchange.call_id!r}{of_rollout}) differs in {where}."
 
 
 def differences(asked: Any, recorded: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -110,7 +110,7 @@ class WrittenRecord(Sequence[Exchange]):
     def _first_line(self) -> bytes:
         line = self._file.readline()
         if not line:
-            raise ConfigError(f"the record {str(self.path)!r} is empty: there is nothing to answer from; record first")
+            raise ConfigError(f"the record {str(self.path)!r} is empty: record calls first")
         return line
 
     def _find(self) -> Iterator[int]:
@@ -132,7 +132,7 @@ class WrittenRecord(Sequence[Exchange]):
             return _exchange_in(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"line {number} of the record {str(self.path)!r} is damaged ({error}): remove it, or record again"
+                f"line {number} of the record {str(self.path)!r} is damaged ({error}): remove the line, or record again"
             ) from None
 
 
@@ -155,7 +155,7 @@ def _take(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(
-            f"the record {str(path)!r} is being written by another gateway: give each gateway a file of its own"
+            f"the record {str(path)!r} is being written by another gateway: use a separate file for each gateway"
         ) from None
 
 
@@ -187,7 +187,9 @@ def _check_head(line: bytes, path: Path) -> None:
     try:
         version = msgspec.json.decode(line, type=_Head).sharpen_record
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise ConfigError(f"{str(path)!r} is no record of a gateway: its first line is another one") from None
+        raise ConfigError(
+            f"{str(path)!r} is not a record of a gateway: its first line is not the header of one"
+        ) from None
     if version != VERSION:
         raise ConfigError(f"the record {str(path)!r} has version {version}; this Sharpen reads version {VERSION}")
 

@@ -72,8 +72,8 @@ class Redaction:
     def _tell(self, error: Exception) -> None:
         if not self._has_failed:
             logger.error(
-                "the redaction %s raised %s: such spans are written without their content, and say so; "
-                "further failures are told only there",
+                "the redaction %s raised %s: affected spans are stored without their content and marked; "
+                "further failures are not logged",
                 self._name,
                 type(error).__name__,
             )
@@ -96,7 +96,7 @@ def _checked(redacted: Any) -> Attributes:
     if inspect.iscoroutine(redacted):
         redacted.close()
     if not isinstance(redacted, dict) or not all(isinstance(name, str) for name in redacted):
-        raise TypeError("a redaction returns the attributes that may stay, as a dict")
+        raise TypeError("a redaction must return a dict of the attributes to store")
     msgspec.json.encode(redacted)
     return redacted
 
@@ -110,7 +110,9 @@ def _load(hook: Redact | str | None) -> Redact | None:
     if hook is None:
         return None
     if not callable(hook) or isinstance(hook, type):
-        raise ConfigError(f"redact is {hook!r}: give a function of a span's attributes, or its path 'pkg.module.name'")
+        raise ConfigError(f"redact is {hook!r}: use a function of a span's attributes, or its path 'pkg.module.name'")
     if inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, "__call__", None)):  # noqa: B004
-        raise ConfigError(f"redact={hook!r} is async: give a plain function, it is called before each span is written")
+        raise ConfigError(
+            f"redact={hook!r} is async: use a plain function, which is called before each span is written"
+        )
     return hook

@@ -36,7 +36,7 @@ class ReplayedAnswer:
         for _, data in self._exchange.chunks():
             yield data
         if not self._exchange.is_complete:
-            raise ConnectionResetError("the recorded answer ends here: it was cut off when it was recorded")
+            raise ConnectionResetError("the recorded response ends here: it was incomplete when it was recorded")
 
     async def aclose(self) -> None:
         """There is no connection to give back."""
@@ -49,7 +49,7 @@ class Replay:
         self._record, where = _opened(record)
         self._shelf = Shelf(self._record, rollout_id)
         if rollout_id is not None and not len(self._shelf):
-            raise ConfigError(f"{where} holds no call of rollout {rollout_id!r}{_known_rollouts(self._record)}")
+            raise ConfigError(f"{where} has no call of rollout {rollout_id!r}{_known_rollouts(self._record)}")
         self._where = f"{where} of rollout {rollout_id!r}" if rollout_id else where
         self.name = self._where
         self._rollout_id = rollout_id
@@ -96,16 +96,21 @@ class Replay:
         return Refusal(404, "not_recorded", message, should_retry=False)
 
     def _used_up(self, call: Call, count: int) -> Refusal:
-        times, was = ("once", "that answer was") if count == 1 else (f"{count} times", "all those answers were")
+        times, was = ("once", "this response has") if count == 1 else (f"{count} times", "all these responses have")
         message = (
-            f"this {call.api} request for model {call.model!r} was recorded {times} in {self._where}, and {was} given: "
-            "the agent asks it more often than it did; a gateway that starts again answers from the beginning"
+            f"this {call.api} request for model {call.model!r} was recorded {times} in {self._where}, and {was} "
+            "been used: the agent sends it more often than in the recording; restart the gateway to start over"
         )
         return Refusal(404, "record_used_up", message, should_retry=False)
 
 
 async def record_of_rollout(store: LightningStore, rollout_id: str) -> list[Exchange]:
-    """The exchanges of a rollout, from spans of a gateway that recorded. An unknown rollout is UnknownIdError."""
+    """Return the recorded exchanges of a rollout from its spans in the store.
+
+    Raises:
+        UnknownIdError: If the rollout does not exist.
+        ConfigError: If no call of it was recorded.
+    """
     found: list[Exchange] = []
     offset = 0
     while True:
@@ -116,9 +121,9 @@ async def record_of_rollout(store: LightningStore, rollout_id: str) -> list[Exch
             break
     if not found:
         if await store.get_rollout_by_id(rollout_id) is None:
-            raise UnknownIdError(f"there is no rollout {rollout_id!r} in the store")
+            raise UnknownIdError(f"rollout {rollout_id!r} does not exist in the store")
         raise ConfigError(
-            f"rollout {rollout_id!r} has {offset} LLM calls in the store, and none of them holds its raw exchange: "
+            f"rollout {rollout_id!r} has {offset} LLM calls in the store, none of them with its raw exchange: "
             "only calls through a gateway with mode='record' can be replayed"
         )
     return found
@@ -135,4 +140,4 @@ def _opened(record: str | os.PathLike[str] | Sequence[Exchange]) -> tuple[Sequen
 def _known_rollouts(record: Sequence[Exchange]) -> str:
     known = sorted({each.rollout_id for each in record if each.rollout_id})
     more = f" and {len(known) - 5} more" if len(known) > 5 else ""
-    return f": it has {', '.join(known[:5])}{more}" if known else ": its calls belong to no rollout"
+    return f": it has {', '.join(known[:5])}{more}" if known else ": its calls do not belong to any rollout"

@@ -106,11 +106,11 @@ def check_memory(settings: GatewaySettings, store: LightningStore | None) -> Non
     if store is not None or settings.record is not None:
         return
     if settings.mode == "record":
-        raise ConfigError("mode is 'record', but there is nowhere to write to: give record=PATH, or a store")
+        raise ConfigError("mode is 'record', but there is nowhere to write to: pass record=PATH or a store")
     if settings.mode == "replay":
         raise ConfigError(
-            f"replay_rollout is {settings.replay_rollout!r}, but there is nothing to answer from: give the store that "
-            "holds the rollout, or record=PATH"
+            f"replay_rollout is {settings.replay_rollout!r}, but there is no record to replay: pass the store that "
+            "contains the rollout, or record=PATH"
         )
 
 
@@ -121,7 +121,7 @@ async def _budget(settings: GatewaySettings, store: LightningStore | None) -> Bu
         async with asyncio.timeout(STORE_SECONDS):
             await budget.restore()
     except TimeoutError:
-        raise StoreUnavailableError(f"the store of the gateway did not answer within {STORE_SECONDS:g} s") from None
+        raise StoreUnavailableError(f"the store of the gateway did not respond within {STORE_SECONDS:g} s") from None
     return budget
 
 

@@ -43,9 +43,7 @@ class RunningGateway(Protocol):
 
 def check_launch_mode(mode: object) -> None:
     if mode not in (None, "thread", "process", "mp"):
-        raise ConfigError(
-            f"launch_mode is {mode!r}: use 'thread', 'process' (also named 'mp'), or None to let the store decide"
-        )
+        raise ConfigError(f"launch_mode is {mode!r}: use 'thread', 'process' (or 'mp'), or None to choose by the store")
 
 
 def is_own_process(mode: LaunchMode | None, store: LightningStore | None, redact: Hook | None) -> bool:
@@ -102,7 +100,7 @@ def _with_hook(settings: GatewaySettings, redact: Hook | None) -> GatewaySetting
     path = path_of(redact)
     if path is None:
         raise ConfigError(
-            f"redact is {redact!r}, which another process cannot import by its name: put it into a module, or use "
+            f"redact is {redact!r}, which another process cannot import: move it to a module, or use "
             "launch_mode='thread'"
         )
     return msgspec.structs.replace(settings, redact=path)

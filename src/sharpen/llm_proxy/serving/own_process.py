@@ -67,7 +67,7 @@ class ProcessGateway:
             self._is_stopping = True
             self.kill()
             if isinstance(error, TimeoutError) and not isinstance(error, SharpenError):
-                raise RunError(f"the gateway {self._name!r} did not answer within {START_SECONDS:g} s") from None
+                raise RunError(f"the gateway {self._name!r} did not respond within {START_SECONDS:g} s") from None
             raise
 
     @property
@@ -118,7 +118,7 @@ class ProcessGateway:
         for future in left.values():
             _settle(future, self._down())
         if not self._is_stopping:
-            log.error("the process of the gateway %r has ended by itself (%s)", self._name, _in_words(code))
+            log.error("the process of the gateway %r ended unexpectedly (%s)", self._name, _in_words(code))
 
     def _hear(self, told: wire.Told) -> None:
         with self._lock:
@@ -128,17 +128,17 @@ class ProcessGateway:
 
     def _mishear(self, error: msgspec.MsgspecError) -> None:
         """Nobody knows whose answer it was, so nobody may go on waiting for it."""
-        log.error("the process of the gateway %r said what cannot be read: %s", self._name, error)
+        log.error("the process of the gateway %r sent an unreadable message: %s", self._name, error)
         with self._lock:
             left = [self._waiting.pop(number) for number in list(self._waiting) if number > wire.READY]
         for future in left:
-            _settle(future, RunError(f"the process of the gateway {self._name!r} gave an answer that cannot be read"))
+            _settle(future, RunError(f"the process of the gateway {self._name!r} sent an unreadable message"))
 
     def _down(self) -> RunError:
         code = self._process.poll()
         return RunError(
-            f"the process of the gateway {self._name!r} has ended ({_in_words(code)}): what it said is on standard "
-            "error; restart() starts it again"
+            f"the process of the gateway {self._name!r} has ended ({_in_words(code)}): see its output on standard "
+            "error; call restart() to start it again"
         )
 
     # -- its end -------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class ProcessGateway:
         if self._has_ended_within(STOP_SECONDS):
             self._release()
             return self.last
-        log.error("the gateway %r did not end within %g s: it is killed", self._name, STOP_SECONDS)
+        log.error("the gateway %r did not stop within %g s: killing it", self._name, STOP_SECONDS)
         self._process.send_signal(signal.SIGTERM)
         self._has_ended_within(SIGNAL_SECONDS)
         self.kill()
@@ -210,14 +210,12 @@ def _settle(future: "Future[Answer]", outcome: Answer | BaseException | None) ->
     elif outcome is not None:
         future.set_result(outcome)
     else:
-        future.set_exception(RunError("the process of the gateway gave an answer that says nothing"))
+        future.set_exception(RunError("the process of the gateway sent an empty response"))
 
 
 def _spawn(bound: socket.socket) -> "subprocess.Popen[bytes]":
     if not sys.executable:
-        raise ConfigError(
-            "this program does not know its Python interpreter (sys.executable): use launch_mode='thread'"
-        )
+        raise ConfigError("the Python interpreter is unknown (sys.executable is empty): use launch_mode='thread'")
     # -P: a file in the user's folder must not take the place of a module that the child imports at its start.
     flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
     return subprocess.Popen(

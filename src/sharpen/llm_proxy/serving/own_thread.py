@@ -43,7 +43,7 @@ class ThreadGateway:
             self._started.result(START_SECONDS)
         except TimeoutError:
             self.stop()
-            raise RunError(f"the gateway {self._name!r} did not answer within {START_SECONDS:g} s") from None
+            raise RunError(f"the gateway {self._name!r} did not respond within {START_SECONDS:g} s") from None
         except BaseException:
             self.stop()
             raise
@@ -56,7 +56,7 @@ class ThreadGateway:
                 runner.run(self._serve(settings, store, redact))
         except BaseException as error:
             if self._started.done():
-                log.exception("the gateway %r has failed and is down", self._name)
+                log.exception("the gateway %r failed and has stopped", self._name)
             else:
                 self._started.set_exception(error)
         finally:
@@ -90,7 +90,7 @@ class ThreadGateway:
         try:
             return asyncio.run_coroutine_threadsafe(self._service.obey(order), self._loop)
         except RuntimeError as error:
-            raise RunError(f"the gateway {self._name!r} is down: restart() starts it again") from error
+            raise RunError(f"the gateway {self._name!r} has stopped: call restart() to start it again") from error
 
     def stop(self) -> Answer | None:
         """End in order, within a bounded time; how things stood then."""
@@ -98,8 +98,8 @@ class ThreadGateway:
         try:
             self._loop.call_soon_threadsafe(self._stopping.set)
         except (AttributeError, RuntimeError):
-            log.debug("the gateway %r has not begun, or has ended by itself", self._name)
+            log.debug("the gateway %r has not started, or has already stopped", self._name)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            log.error("the gateway %r did not end within %g s; its thread is left behind", self._name, STOP_SECONDS)
+            log.error("the gateway %r did not stop within %g s; its thread keeps running", self._name, STOP_SECONDS)
         return self.last

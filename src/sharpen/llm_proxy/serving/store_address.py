@@ -78,10 +78,10 @@ def address_of(store: LightningStore) -> StoreAddress | None:
 def check_store(store: object) -> None:
     """A store, the address of one, or None."""
     if isinstance(store, type):
-        raise ConfigError(f"store is the class {store.__name__}: give one that is made from it, {store.__name__}(…)")
+        raise ConfigError(f"store is the class {store.__name__}: pass an instance, {store.__name__}(…)")
     if store is not None and not isinstance(store, StoreAddress) and not hasattr(type(store), "capabilities"):
         raise ConfigError(
-            f"store is {shown(store)}: give a store, such as InMemoryLightningStore() or SQLiteStore(PATH)"
+            f"store is {shown(store)}: pass a store such as InMemoryLightningStore() or SQLiteStore(PATH)"
         )
 
 
@@ -102,9 +102,8 @@ def check_thread_safe(store: LightningStore) -> None:
     """A gateway answers in a thread of its own: the store must bear that."""
     if not store.capabilities.get("thread_safe"):
         raise ConfigError(
-            f"the gateway works in a thread of its own, but its store, {type(store).__name__}, says that it is not "
-            "thread-safe: make it with thread_safe=True, or wrap it once and use it everywhere: "
-            "LightningStoreThreaded(store)"
+            f"the gateway runs in a separate thread, but its store, {type(store).__name__}, is not thread-safe: "
+            "create it with thread_safe=True, or use LightningStoreThreaded(store) in its place everywhere"
         )
 
 

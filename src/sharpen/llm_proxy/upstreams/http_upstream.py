@@ -61,7 +61,7 @@ class HttpUpstream:
         answer = await self._ask(call, changes, engine)
         if answer.status < 400:
             refusing.add(kind)
-            _log.warning("%s refuses %s: asked without from now on", self.name, " and ".join(extra))
+            _log.warning("%s refused %s: no longer sending them", self.name, " and ".join(extra))
         return answer
 
     async def _ask(self, call: Call, changes: dict[str, Any], engine: Engine) -> UpstreamAnswer:
@@ -130,7 +130,7 @@ class LinkAnswer:
         self.headers: Sequence[tuple[str, str]] = passed_back(answer.headers)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        assert self._answer is not None, "the answer is closed"
+        assert self._answer is not None, "the response is closed"
         return self._answer.__aiter__()
 
     async def aclose(self) -> None:

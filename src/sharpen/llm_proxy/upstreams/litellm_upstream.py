@@ -141,7 +141,7 @@ def _provider(litellm: Any, entry: ModelEntry) -> str:
         return str(litellm.get_llm_provider(model, custom_llm_provider=given, api_base=entry.base_url)[1])
     except litellm.BadRequestError:
         raise ConfigError(
-            f"LiteLLM knows no provider of the model {model!r} of {entry.model_name!r}: write it as 'provider/model', "
+            f"LiteLLM has no provider for the model {model!r} of {entry.model_name!r}: write it as 'provider/model', "
             "or as 'openai/model' with an api_base for an OpenAI-compatible server"
         ) from None
 
@@ -154,7 +154,7 @@ def _checked(request: Mapping[str, Any]) -> dict[str, Any]:
         raise Refusal(
             400,
             "unknown_field",
-            f"the field {unknown[0]!r} is not passed on through LiteLLM: leave it out, or put it into litellm_params "
+            f"the field {unknown[0]!r} cannot be passed through LiteLLM: remove it, or put it into litellm_params "
             "of the model list",
             should_retry=False,
         )

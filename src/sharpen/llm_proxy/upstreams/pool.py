@@ -156,10 +156,10 @@ class Upstreams:
         return found
 
     def _unknown(self, model: str) -> Refusal:
-        asked = f"the model {model!r} is not known" if model else "the request names no model"
+        asked = f"model {model!r} does not exist" if model else "the request has no model"
         known = listed(self.model_names, limit=20)
         return Refusal(
-            404, "model_not_found", f"{asked}: " + (f"ask for {known}" if known else "the gateway has no models yet")
+            404, "model_not_found", f"{asked}: " + (f"use {known}" if known else "the gateway has no models yet")
         )
 
     # -- what became of it ---------------------------------------------------------------------------
@@ -204,6 +204,6 @@ def _at_limit(model: str, upstreams: Sequence[ModelUpstream], wait_seconds: floa
     return Refusal(
         429,
         "rate_limited",
-        f"the upstreams of {model!r} are at their limit ({names}): ask again in {wait_seconds:.1f} s",
+        f"the upstreams of {model!r} are at their limit ({names}): try again in {wait_seconds:.1f} s",
         retry_after_seconds=wait_seconds,
     )

@@ -54,7 +54,7 @@ class Rates:
     def limits(self) -> str:
         """For people."""
         words = [(self._requests, "requests"), (self._tokens, "tokens")]
-        return " and ".join(f"{each.limit:g} {what} a minute" for each, what in words if each is not None)
+        return " and ".join(f"{each.limit:g} {what} per minute" for each, what in words if each is not None)
 
     def wait_seconds(self) -> float:
         """How long until another request may be sent."""
