@@ -188,12 +188,12 @@ def _discounted_sums(values_BT: Tensor, decay: float) -> Tensor:
 def _check_rewards(rewards: Tensor, index: Tensor, name: str) -> None:
     if rewards.dim() != 1 or index.shape != rewards.shape:
         raise InvalidInputError(
-            f"rewards have the shape {tuple(rewards.shape)} and {name} {tuple(index.shape)}: give one entry of each"
+            f"rewards have the shape {tuple(rewards.shape)} and {name} {tuple(index.shape)}: use equal lengths"
         )
     is_bad = ~torch.isfinite(rewards)
     if bool(is_bad.any()):
         place = int(is_bad.nonzero()[0])
-        raise InvalidInputError(f"reward {place} is {float(rewards[place])}: rewards are finite numbers")
+        raise InvalidInputError(f"reward {place} is {float(rewards[place])}: use finite numbers")
 
 
 def _check_rollouts(rollout_R: Tensor, group_N: Tensor) -> None:

@@ -38,7 +38,7 @@ class Totals:
 
     def __post_init__(self) -> None:
         if self.tokens < 0 or self.sequences < 0 or self.width < 0:
-            raise InvalidInputError(f"{self} has a negative count: count the whole mini-batch")
+            raise InvalidInputError(f"{self} has a negative count: use the counts of the whole mini-batch")
 
     @classmethod
     def of(cls, mask_BT: Tensor) -> Self:

@@ -33,10 +33,10 @@ def body_of(model: Any, *, checkpoints: bool = True, compiles: bool = False) -> 
     try:
         ours = Body(model, checkpoints=checkpoints, compiles=compiles)
     except ModelError as error:
-        log.warning("%s; it is trained by its own, in padded rows: exact, but slower", error)
+        log.warning("%s; training it with its own forward pass on padded rows, which is exact but slower", error)
         return theirs
     if not is_same(ours, theirs, model):
-        log.warning("our forward pass differs from that of %s; the model's own is used", type(model).__name__)
+        log.warning("the fast forward pass differs from that of %s; using the model's own", type(model).__name__)
         return theirs
     return ours
 

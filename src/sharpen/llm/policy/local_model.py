@@ -186,8 +186,8 @@ class LocalModel:
             if not isinstance(error, torch.OutOfMemoryError):
                 raise
             raise TrainingError(
-                f"the memory of {self.device} does not hold a micro-batch: lower token_budget or micro_batch_size, "
-                f"or leave gradient_checkpointing on ({error})"
+                f"a micro-batch does not fit into the memory of {self.device}: lower token_budget or "
+                f"micro_batch_size, or keep gradient_checkpointing on ({error})"
             ) from error
 
     # -- loading -------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def _places(sequences: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]] 
     if masks is None:
         return [np.arange(1, len(each)) for each in sequences]
     if [len(each) for each in masks] != [len(each) for each in sequences]:
-        raise InvalidInputError("the masks do not have the lengths of the sequences: give one entry for each token")
+        raise InvalidInputError("the masks do not have the lengths of the sequences: pass one entry for each token")
     return [places_of(each) for each in masks]
 
 

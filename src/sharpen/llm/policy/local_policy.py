@@ -97,7 +97,7 @@ class LocalPolicy(LocalModel):
         """
         body = self._reference if reference else self._body
         if body is None:
-            raise ConfigError("the policy has no reference: make it with keeps_reference=True")
+            raise ConfigError("the policy has no reference: create it with keeps_reference=True")
         temperatures = temperatures_of(temperature, len(sequences))
         return self._scored(sequences, masks, temperatures, lambda batch: body.logprobs(batch)[0])
 
@@ -158,7 +158,7 @@ def temperatures_of(temperature: float | Sequence[float], count: int) -> Sequenc
     """One for each sequence."""
     temperatures = [temperature] * count if isinstance(temperature, int | float) else list(temperature)
     if len(temperatures) != count:
-        raise InvalidInputError(f"there are {len(temperatures)} temperatures for {count} sequences: give one for each")
+        raise InvalidInputError(f"there are {len(temperatures)} temperatures for {count} sequences: pass one for each")
     for each in temperatures:
         if not each > 0:
             raise InvalidInputError(f"temperature is {each}: use a number above 0")

@@ -82,6 +82,6 @@ class LocalSettings:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: use 1 or more, or None")
         if self.precision == "fp16":
-            raise ConfigError("precision is 'fp16', in which gradients vanish: use 'bf16' or 'fp32'")
+            raise ConfigError("precision is 'fp16', in which gradients underflow: use 'bf16' or 'fp32'")
         made = Schedule(self.learning_rate, self.lr_scheduler, self.warmup_steps, self.total_steps)
         object.__setattr__(self, "schedule", made)

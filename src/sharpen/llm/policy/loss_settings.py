@@ -47,13 +47,13 @@ class LossSettings:
         _check_choice("kl_kind", self.kl_kind, get_args(KLKind))
         _check_choice("importance_mode", self.importance_mode, get_args(ImportanceMode))
         if self.width < 1:
-            raise ConfigError(f"width is {self.width}: use 1 or more, such as the greatest length of a response")
+            raise ConfigError(f"width is {self.width}: use 1 or more, such as the maximum response length")
         if not self.kl_coef >= 0:
-            raise ConfigError(f"kl_coef is {self.kl_coef}: use 0 or more, for the KL is to be small")
+            raise ConfigError(f"kl_coef is {self.kl_coef}: use 0 or more")
         if self.importance_cap is not None and not self.importance_cap >= 1:
             raise ConfigError(
                 f"importance_cap is {self.importance_cap}: use 1 or more, or None for no correction; below 1 every "
-                "weight would be cut where the policies agree"
+                "weight would be capped even if the policies agree"
             )
         if self.value_clip is not None and not self.value_clip > 0:
             raise ConfigError(f"value_clip is {self.value_clip}: use a number above 0, or None for no clipping")
@@ -62,11 +62,13 @@ class LossSettings:
 def check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
     """The bounds of the clipped loss can work."""
     if not 0 <= clip_low <= 1:
-        raise ConfigError(f"clip_low is {clip_low}: use a number from 0 to 1, for the ratio is kept above 1 - clip_low")
+        raise ConfigError(
+            f"clip_low is {clip_low}: use a number from 0 to 1, since the ratio is kept above 1 - clip_low"
+        )
     if not clip_high >= 0:
-        raise ConfigError(f"clip_high is {clip_high}: use 0 or more, for the ratio is kept below 1 + clip_high")
+        raise ConfigError(f"clip_high is {clip_high}: use 0 or more, since the ratio is kept below 1 + clip_high")
     if dual_clip is not None and not dual_clip > 1:
-        raise ConfigError(f"dual_clip is {dual_clip}: use a number above 1, or None for no bound")
+        raise ConfigError(f"dual_clip is {dual_clip}: use a number above 1, or None for no limit")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -97,7 +97,9 @@ def importance_weights(
     """
     check_rows(mask, trainer_logprobs=trainer_logprobs, sampler_logprobs=sampler_logprobs)
     if not cap >= 1:
-        raise ConfigError(f"cap is {cap}: use 1 or more, or every weight would be cut where the policies agree")
+        raise ConfigError(
+            f"cap is {cap}: use 1 or more; below 1 every weight would be capped even if the policies agree"
+        )
     totals = totals or Totals.of(mask)
     log_ratio = _log_ratio(trainer_logprobs.detach(), sampler_logprobs.detach(), mask)
     if mode == "sequence":

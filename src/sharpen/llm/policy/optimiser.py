@@ -77,8 +77,8 @@ class Optimiser:
         if not math.isfinite(grad_norm):
             self.zero()
             raise TrainingError(
-                f"the norm of the gradient is {grad_norm} in step {self.num_steps + 1}, so the weights stay as they "
-                "were: lower the learning rate or grad_clip, check rewards and log-probabilities, or use fp32"
+                f"the norm of the gradient is {grad_norm} in step {self.num_steps + 1}, so the weights were not "
+                "changed: lower the learning rate or grad_clip, check rewards and log-probabilities, or use fp32"
             )
         torch.nn.utils.clip_grads_with_norm_(self._masters.values(), self._grad_clip, norm)
         for group in self._adam.param_groups:
@@ -163,10 +163,10 @@ def check_settings(
 ) -> None:
     """There is something to train, and the numbers can work."""
     if not parameters:
-        raise ConfigError("no weight is to be trained: choose some (trainable 'all', 'lora' or 'top:N')")
+        raise ConfigError("there are no weights to train: use trainable 'all', 'lora' or 'top:N'")
     if not 0 <= weight_decay < math.inf:
-        raise ConfigError(f"weight_decay is {weight_decay}: use a number of 0 or more, such as 0.01")
+        raise ConfigError(f"weight_decay is {weight_decay}: use 0 or more, such as 0.01")
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ConfigError(f"betas is {betas}: use two numbers from 0 to below 1, such as (0.9, 0.999)")
+        raise ConfigError(f"betas is {betas}: use two numbers, 0 or more and below 1, such as (0.9, 0.999)")
     if grad_clip is not None and not grad_clip > 0:
         raise ConfigError(f"grad_clip is {grad_clip}: use a number above 0, or None for no clipping")

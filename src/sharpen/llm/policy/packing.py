@@ -37,7 +37,7 @@ def micro_batches(
 ) -> list[list[int]]:
     """The numbers of the sequences in each micro-batch: packed by a token budget, or so many at a time, in order."""
     if (token_budget is None) == (size is None):
-        raise ConfigError(f"token_budget is {token_budget} and size is {size}: give one of them")
+        raise ConfigError(f"token_budget is {token_budget} and size is {size}: set exactly one of them")
     if token_budget is not None:
         return pack(lengths, token_budget)
     assert size is not None
@@ -49,7 +49,7 @@ def micro_batches(
 def _check_lengths(lengths: Sequence[int]) -> None:
     for number, length in enumerate(lengths):
         if length < 1:
-            raise InvalidInputError(f"sequence {number} has the length {length}: leave empty ones out")
+            raise InvalidInputError(f"sequence {number} has the length {length}: leave out empty sequences")
 
 
 def _check_positive(name: str, value: int) -> None:

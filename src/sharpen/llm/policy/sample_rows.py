@@ -66,7 +66,7 @@ def totals_of(samples: Sequence[TrainingSample], width: int) -> Totals:
 
 def _finite(name: str, number: int, values: Sequence[float] | None, places: Integers) -> npt.NDArray[np.float32]:
     if values is None:
-        raise InvalidInputError(f"sample {number} has no {name}, which this loss needs: give one for each token")
+        raise InvalidInputError(f"sample {number} has no {name}, which this loss needs: pass one for each token")
     chosen = np.asarray(values, np.float32)[places]
     is_bad = ~np.isfinite(chosen)
     if is_bad.any():

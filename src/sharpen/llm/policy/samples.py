@@ -37,7 +37,7 @@ class Turn(msgspec.Struct, frozen=True):
             _check_length("weights_versions", self.weights_versions, self.response_ids)
         _check_logprobs(self.logprobs)
         if self.reward is not None and not _is_finite(self.reward):
-            raise InvalidInputError(f"the reward of a turn is {self.reward!r}: give a finite number, or None")
+            raise InvalidInputError(f"the reward of a turn is {self.reward!r}: use a finite number, or None")
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ def _check_ids(name: str, ids: Sequence[int]) -> None:
     if set(map(type, ids)) <= {int} and min(ids, default=0) >= 0:
         return
     position, token = next((place, each) for place, each in enumerate(ids) if type(each) is not int or each < 0)
-    raise InvalidInputError(f"{name}[{position}] is {token!r}: token ids are plain ints from 0")
+    raise InvalidInputError(f"{name}[{position}] is {token!r}: use ints, 0 or more")
 
 
 def _check_logprobs(logprobs: Sequence[float]) -> None:
@@ -155,7 +155,7 @@ def _check_logprobs(logprobs: Sequence[float]) -> None:
         return
     for position, logprob in enumerate(logprobs):
         if not _is_finite(logprob):
-            raise InvalidInputError(f"logprobs[{position}] is {logprob!r}: a sampled token has a finite one")
+            raise InvalidInputError(f"logprobs[{position}] is {logprob!r}: use finite numbers")
 
 
 def _check_length(name: str, values: Sequence[object], response_ids: Sequence[int]) -> None:

@@ -21,15 +21,15 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.learning_rate < math.inf:
-            raise ConfigError(f"learning_rate is {self.learning_rate}: use a number of 0 or more, such as 1e-6")
+            raise ConfigError(f"learning_rate is {self.learning_rate}: use 0 or more, such as 1e-6")
         if self.kind not in get_args(ScheduleKind):
             raise ConfigError(f"lr_scheduler is {self.kind!r}: use {', '.join(map(repr, get_args(ScheduleKind)))}")
         if self.warmup_steps < 0:
             raise ConfigError(f"warmup_steps is {self.warmup_steps}: use 0 or more")
         if self.kind != "constant" and (self.total_steps is None or self.total_steps < 1):
             raise ConfigError(
-                f"lr_scheduler is {self.kind!r} and total_steps is {self.total_steps}: say after how many steps the "
-                "learning rate is 0, or use 'constant'"
+                f"lr_scheduler is {self.kind!r} and total_steps is {self.total_steps}: set the number of steps "
+                "after which the learning rate is 0, or use 'constant'"
             )
 
     def at(self, step: int) -> float:

@@ -12,7 +12,7 @@ def check_rows(mask_BT: Tensor, **values: Tensor) -> None:
         if mask_BT.dim() != 2 or each.shape != mask_BT.shape:
             raise InvalidInputError(
                 f"{name} has the shape {tuple(each.shape)} and the mask {tuple(mask_BT.shape)}: "
-                "both are (rows, positions)"
+                "both must be (rows, positions)"
             )
 
 

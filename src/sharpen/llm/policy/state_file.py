@@ -63,13 +63,13 @@ def read_state(folder: Path, kind: str, *, like: ModelState) -> ModelState:
     header, tensors = _read(path)
     if header.fingerprint != like.fingerprint:
         raise ModelError(
-            f"the state in {str(path)!r} belongs to a model with other weights than the one it is loaded into: "
-            "start from the same model, in the same precision"
+            f"the state in {str(path)!r} belongs to a model with other weights: "
+            "load it into the same model, in the same precision"
         )
     if header.trainable != like.trainable:
         raise ModelError(
-            f"the state in {str(path)!r} has trainable {header.trainable!r}, but here it is {like.trainable!r}: "
-            "use the same"
+            f"the state in {str(path)!r} has trainable {header.trainable!r}, but this policy has {like.trainable!r}: "
+            "use the same value"
         )
     _check_shapes(path, tensors, like.tensors)
     return ModelState(header.fingerprint, header.trainable, header.num_updates, tensors, header.counters)
@@ -79,15 +79,17 @@ def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise ModelError(f"there is no state at {str(path)!r}: save one first, or name its folder")
+        raise ModelError(f"there is no state at {str(path)!r}: save one first, or pass its folder")
     try:
         with safe_open(path, framework="pt") as file:
             header = msgspec.json.decode((file.metadata() or {})[_HEADER], type=_Header)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     except (OSError, SafetensorError, KeyError, msgspec.MsgspecError) as error:
-        raise ModelError(f"{str(path)!r} holds no state that can be read: {in_words(error)}") from error
+        raise ModelError(f"{str(path)!r} does not contain a readable state: {in_words(error)}") from error
     if header.format != _FORMAT:
-        raise ModelError(f"the state in {str(path)!r} has the format {header.format}, but this version reads {_FORMAT}")
+        raise ModelError(
+            f"the state in {str(path)!r} has format {header.format}, but this version of sharpen reads {_FORMAT}"
+        )
     return header, tensors
 
 

@@ -63,9 +63,9 @@ def check_ids(sequences: Sequence[Sequence[int]], vocab_size: int) -> None:
     """All tokens are the model's."""
     for number, ids in enumerate(sequences):
         if not len(ids):
-            raise InvalidInputError(f"sequence {number} has no tokens: leave empty ones out")
+            raise InvalidInputError(f"sequence {number} has no tokens: leave out empty sequences")
         if min(ids) < 0 or max(ids) >= vocab_size:
             wrong = next(each for each in ids if not 0 <= each < vocab_size)
             raise InvalidInputError(
-                f"sequence {number} holds the token id {wrong}, but the model's ids are 0 to {vocab_size - 1}"
+                f"sequence {number} contains the token id {wrong}, but the model has ids 0 to {vocab_size - 1}"
             )

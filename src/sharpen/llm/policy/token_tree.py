@@ -107,11 +107,11 @@ def tree_batches(sequences: Sequence[Sequence[int]], *, token_budget: int) -> li
 
 def _arrays(sequences: Sequence[Sequence[int]]) -> list[Integers]:
     if not sequences:
-        raise InvalidInputError("there is no sequence to compute: leave the empty batch out")
+        raise InvalidInputError("there are no sequences to compute: leave out empty batches")
     arrays = [np.asarray(each, dtype=np.int64) for each in sequences]
     for number, each in enumerate(arrays):
         if not len(each):
-            raise InvalidInputError(f"sequence {number} has no tokens: leave empty ones out")
+            raise InvalidInputError(f"sequence {number} has no tokens: leave out empty sequences")
     return arrays
 
 

@@ -39,7 +39,7 @@ def read_trainable(wanted: str | None, *, lora_rank: int, source: ModelSource) -
     if lora_rank and wanted != "lora":
         raise ConfigError(f"lora_rank is {lora_rank}, but trainable is {wanted!r}: use 'lora', or lora_rank 0")
     if wanted == "lora" and not lora_rank and source.kind != "adapter":
-        raise ConfigError("trainable is 'lora', but lora_rank is 0: give a rank, such as 8, 16 or 32")
+        raise ConfigError("trainable is 'lora', but lora_rank is 0: set a rank, such as 8, 16 or 32")
     return Trainable("top", int(match[1])) if match else Trainable(wanted)
 
 
@@ -77,7 +77,9 @@ def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 def _layers(model: Any) -> nn.ModuleList:
     layers = getattr(getattr(unwrapped(model), "model", None), "layers", None)
     if not isinstance(layers, nn.ModuleList):
-        raise ModelError(f"{type(model).__name__} has no model.layers, so its top ones cannot be chosen: use 'lora'")
+        raise ModelError(
+            f"{type(model).__name__} has no model.layers, so its last layers cannot be selected: use 'lora'"
+        )
     return layers
 
 
@@ -97,6 +99,4 @@ def _check_adapter(source: ModelSource, options: dict[str, Any]) -> None:
         return
     differences = lora_differences(read_adapter_config(source.path), {"r": options["r"]})
     if differences:
-        raise ConfigError(
-            f"the model {source.name!r} is an adapter already, which is trained as it is: {differences[0]}"
-        )
+        raise ConfigError(f"the model {source.name!r} is already an adapter and keeps its settings: {differences[0]}")

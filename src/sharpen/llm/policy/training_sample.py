@@ -36,16 +36,16 @@ class TrainingSample:
 
     def __post_init__(self) -> None:
         if not len(self.token_ids):
-            raise InvalidInputError("token_ids is empty: leave a sample without tokens out")
+            raise InvalidInputError("token_ids is empty: leave out samples without tokens")
         for name in _PER_TOKEN:
             each = getattr(self, name)
             if each is not None and len(each) != len(self.token_ids):
                 raise InvalidInputError(
-                    f"{name} has {len(each)} entries for {len(self.token_ids)} tokens: give one for each"
+                    f"{name} has {len(each)} entries for {len(self.token_ids)} tokens: pass one for each"
                 )
         if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
             raise InvalidInputError(
-                f"temperature is {self.temperature!r}: use a number above 0, for greedy samples have no distribution"
+                f"temperature is {self.temperature!r}: use a number above 0, since greedy samples have no distribution"
             )
 
     def __len__(self) -> int:
