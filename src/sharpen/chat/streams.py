@@ -9,7 +9,7 @@ so both are read by the same code. Joiners keep half characters, since the other
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -126,7 +126,7 @@ class ResponseReader:
     def __init__(self, api: Api, *, is_stream: bool) -> None:
         self._api = api
         self._events = EventStream() if is_stream else None
-        self._joiner: Joiner = _JOINERS.get(api, ChatJoiner)()
+        self._joiner = _JOINERS.get(api, ChatJoiner)()
         self._pieces: list[bytes] = []
         self._size = 0
         self._error: str | None = None
@@ -257,32 +257,16 @@ class EventStream:
         return [data for data in found if data]
 
 
-class Joiner(Protocol):
-    """Joins the events of one response."""
-
-    error: str | None
-    """The first error that came as an event."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return True if the response has come to its end."""
-        ...
-
-    def add(self, data: bytes) -> None:
-        """Add the data of one event; raises where it is malformed, and keeps what came before."""
-        ...
-
-    def body(self) -> dict[str, Any]:
-        """Return the response so far; empty where nothing of it has come."""
-        ...
-
-
 def _event_of(data: bytes) -> dict[str, Any]:
     event = decode(data)
     if not isinstance(event, dict):
         raise ValueError(f"an event is {type(event).__name__}, not an object")
     return event
 
+
+# A joiner has `add`, which takes the data of one event, and raises where it is malformed but keeps what came before;
+# `body`, the response so far, empty where nothing of it has come; `is_over`, True at its end; and `error`, the first
+# error that came as an event.
 
 # -- chat and completions ------------------------------------------------------------------------------
 
