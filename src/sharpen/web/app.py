@@ -138,8 +138,8 @@ class WebApp:
         if scope["method"] != "OPTIONS" or not self._cors_headers(headers):
             return None
         allowed = {"methods": "GET, POST, PUT, PATCH, DELETE", "headers": "authorization, content-type, x-api-key"}
-        told = {f"access-control-allow-{name}": value for name, value in allowed.items()}
-        return Response(status_code=204, headers={**told, "access-control-max-age": "600"})
+        headers_sent = {f"access-control-allow-{name}": value for name, value in allowed.items()}
+        return Response(status_code=204, headers={**headers_sent, "access-control-max-age": "600"})
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -340,14 +340,15 @@ async def serve_other(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class StreamResponse:
-    """Sends pieces as they come. What fails before the first of them is still answered with a status."""
+    """Sends server-sent events as they come. What fails before the first is still answered with a status."""
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str = "text/event-stream") -> None:
-        content_type = f"{media_type}; charset=utf-8".encode()
-        self._pieces, self._headers = pieces, [(b"content-type", content_type), (b"cache-control", b"no-cache")]
+    _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head: Message | None = {"type": "http.response.start", "status": 200, "headers": self._headers}
+        head: Message | None = {"type": "http.response.start", "status": 200, "headers": self._HEADERS}
         async with aclosing(self._pieces) as pieces:
             async for piece in pieces:
                 if head is not None:
