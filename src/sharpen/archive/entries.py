@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..adapter.calls import is_gateway_call, is_llm_call
+from ..adapter.calls import OPERATION_NAME, is_gateway_call, is_llm_call
 from ..adapter.tree import reward_of
 from ..chat.wire import json_text
 from ..semconv import (
@@ -161,7 +161,7 @@ def is_call(span: Span) -> bool:
 
 def is_tool(span: Span) -> bool:
     """Return whether an agent ran a tool in this span, as any of the usual recorders writes it."""
-    if span.attributes.get("gen_ai.operation.name") == "execute_tool":
+    if span.attributes.get(OPERATION_NAME) == "execute_tool":
         return True
     return any(str(span.attributes.get(key, "")).lower() == "tool" for key in _KIND_KEYS)
 

@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 
 from ..adapter.calls import (
+    AGENT_NAME,
+    IS_COMPLETE,
+    OPERATION_NAME,
     PROMPT_TOKEN_IDS,
     RESPONSE_LOGPROBS,
     RESPONSE_TOKEN_IDS,
@@ -33,7 +36,6 @@ from ..semconv import SHARPEN_LLM_CALL, LightningLLMAttributes
 from ..types import Span
 from .entries import Entry, Message, TokenStrip, ToolCall, Usage, error_of, is_call, is_tool, tool_call_of
 
-_IS_COMPLETE = LightningLLMAttributes.IS_COMPLETE.value
 _COST = LightningLLMAttributes.COST.value
 _WEIGHTS_VERSION = LightningLLMAttributes.WEIGHTS_VERSION.value
 _INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
@@ -80,7 +82,7 @@ class CallEntries:
     def _entry(self, call: LLMCall) -> tuple[Entry, list[_RequestedTool]]:
         prompt = [_message(each) for each in prompt_messages(call)]
         answers = [_message(each) for each in response_messages(call)]
-        operation, agent = call.written("gen_ai.operation.name") or "chat", call.written("gen_ai.agent.name")
+        operation, agent = call.written(OPERATION_NAME) or "chat", call.written(AGENT_NAME)
         agent = str(agent) if agent else None
         known = self._conversation.add(prompt, answers, agent=agent)
         new = [message for message in prompt[known:] if not self._take_result(message)]
@@ -235,7 +237,7 @@ def _overlap(earlier: Sequence[_Key], later: Sequence[_Key]) -> int:
 
 def _error(call: LLMCall) -> str | None:
     """Return why a call has no answer, or only a part of one."""
-    is_cut = any(span.attributes.get(_IS_COMPLETE) is False for span in call.spans)
+    is_cut = any(span.attributes.get(IS_COMPLETE) is False for span in call.spans)
     if not call.has_failed and not is_cut:
         return None
     found = [error for span in reversed(call.spans) if (error := error_of(span)) is not None]
