@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PortTakenError
 from .addresses import STORE_PORT, is_database, split_address
-from .answer import only_answer
+from .json_output import only_json
 from .output import Output, add_output_options
 from .parser import examples
 from .result_page import ResultPage
@@ -62,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     from .config.last_run import resumed_run
 
     out = Output.of(arguments)
-    with only_answer(out):
+    with only_json(out):
         config = load_config(arguments.config, arguments.overrides)
         config.require("agents")
         require_algorithm(config)
     page = ResultPage("algorithm", config, Path(arguments.config), out)
-    with page.answering_interrupts(), only_answer(out), _pointing_to_store(arguments):
+    with page.reporting_interrupts(), only_json(out), _pointing_to_store(arguments):
         trainer = config.trainer(n_runners=None, port=None, **_parts(arguments, config))
         result = fit_agent(config, trainer, resumed_run(arguments.resume, config, out.note), page)
     return page.show(result)

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .answer import only_answer
 from .counts import count_from
 from .exit_codes import FAILED, INTERRUPTED, OK, is_interrupt
+from .json_output import only_json
 from .output import Output, add_output_options
 from .parser import examples
 from .train import add_config_arguments
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     out, config = Output.of(arguments), None
     try:
-        with only_answer(out):
+        with only_json(out):
             config = load_config(arguments.config, arguments.overrides)
             found = _measure(config, arguments)
     except (KeyboardInterrupt, SystemExit) as error:

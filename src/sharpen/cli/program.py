@@ -112,25 +112,25 @@ class _Ending:
             self.code = PIPE_CLOSED
             return True
         try:
-            self._tell(error)
+            self._report(error)
             sys.stdout.flush()
         except BrokenPipeError:
             _is_output_closed()
         return True
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
             self.code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
         elif isinstance(error, WrongUsage):
             self.code = USAGE
-            self._tell_program("UsageError", error.message)
+            self._report_as_json("UsageError", error.message)
         elif isinstance(error, SystemExit):
             self.code = self._of_exit(error)
         else:
             self.code = say_failure(self.command, error)
-            self._tell_program(type(error).__name__, text_of(error))
+            self._report_as_json(type(error).__name__, text_of(error))
 
-    def _tell_program(self, kind: str, message: str) -> None:
+    def _report_as_json(self, kind: str, message: str) -> None:
         if self._is_json:
             say_failure_as_json(kind, message)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .answer import only_answer
 from .exit_codes import FAILED, OK
+from .json_output import only_json
 from .output import Output, add_output_options
 from .parser import examples
 from .store_choice import add_store_options, chosen_store
@@ -51,7 +51,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def run(arguments: argparse.Namespace) -> int:
     """Replay and compare; the exit code is 0 if the agent finished."""
     out = Output.of(arguments)
-    with only_answer(out):
+    with only_json(out):
         original, replayed = asyncio.run(_replay(arguments, out))
     if out.is_json:
         out.value(_as_json(original, replayed))

@@ -37,7 +37,7 @@ class ResultPage:
         return {"succeeded": OK, "interrupted": INTERRUPTED}.get(result.status, FAILED)
 
     @contextmanager
-    def answering_interrupts(self) -> Iterator[None]:
+    def reporting_interrupts(self) -> Iterator[None]:
         """With `--json`, print how far a run got before a signal ended it, and where it is saved."""
         try:
             yield
@@ -55,7 +55,7 @@ class ResultPage:
         return {**RunFiles(folder).result(), "run_dir": folder}
 
     @contextmanager
-    def telling_of_failure(self, trainer: "RecordingTrainer") -> Iterator[None]:
+    def reporting_failure(self, trainer: "RecordingTrainer") -> Iterator[None]:
         """Print where a failed run is saved and how to resume it."""
         try:
             yield

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .answer import only_answer
 from .columns import Column
 from .exit_codes import OK
+from .json_output import only_json
 from .output import Output, add_output_options
 from .parser import examples
 from .result_page import ResultPage
@@ -78,14 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
     out = Output.of(arguments)
     if arguments.resume is not None and arguments.name is not None:
         raise ConfigError("--name is for a new run, but --resume continues an existing one: use only one of them")
-    with only_answer(out):
+    with only_json(out):
         config = load_config(arguments.config, [*arguments.overrides, *_options(arguments)])
         require_algorithm(config)
     if arguments.dry_run:
         _show_plan(config, out)
         return OK
     page = ResultPage("train", config, Path(arguments.config), out)
-    with page.answering_interrupts(), only_answer(out):
+    with page.reporting_interrupts(), only_json(out):
         result = _train(config, resumed_run(arguments.resume, config, out.note), page)
     return page.show(result)
 
@@ -133,7 +133,7 @@ def fit_agent(config: "TrainConfig", trainer: "RecordingTrainer", resume: Path |
         _refuse_without_tasks(config, trainer)
     trainer.on_folder = lambda folder: keep_config(config, folder)
     fit = trainer.dev if trainer.is_dev else trainer.fit
-    with page.telling_of_failure(trainer), config.hiding():
+    with page.reporting_failure(trainer), config.hiding():
         return fit(agent, *datasets, resume=resume)
 
 
@@ -157,7 +157,7 @@ def _refuse_without_tasks(config: "TrainConfig", trainer: "RecordingTrainer") ->
 def _show_plan(config: "TrainConfig", out: Output) -> None:
     from .config.plan import make_plan
 
-    with only_answer(out):
+    with only_json(out):
         plan = make_plan(config)
     if out.is_json:
         out.value(plan)

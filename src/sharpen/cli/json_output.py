@@ -15,17 +15,17 @@ _STDOUT = 1
 
 
 @contextlib.contextmanager
-def only_answer(out: Output) -> Iterator[None]:
+def only_json(out: Output) -> Iterator[None]:
     """Redirect what is printed in the block to standard error if the command prints JSON."""
     if not out.is_json:
         yield
         return
-    with _descriptor_apart(), contextlib.redirect_stdout(sys.stderr):
+    with _redirected_descriptor(), contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 @contextlib.contextmanager
-def _descriptor_apart() -> Iterator[None]:
+def _redirected_descriptor() -> Iterator[None]:
     _flush()
     try:
         kept = os.dup(_STDOUT)
