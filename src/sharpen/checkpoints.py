@@ -5,13 +5,13 @@
 
 A tree consists of dicts, lists, tuples and these leaves: None, bool, int, float, complex, str, bytes, bytearray, NumPy
 scalars, NumPy arrays and torch tensors. It comes back exactly as it was, with arrays and tensors as separate copies on
-the CPU; whatever could not come back exactly is refused. The file is in the format of safetensors, with the tree as
+the CPU; whatever could not is refused. The file is in the format of safetensors, with the tree as
 JSON in its metadata, whatever its name ends in. It is never pickled. It is written under another name, synced and
 renamed, so a crash leaves the old file or the new one; checksums tell a damaged file from a good one.
 
 A checkpoint of several files is a folder: write it with `files.replacing_folder`.
 
-In the JSON, whatever JSON knows stands for itself, and everything else is an object with one key that begins with `$`.
+In the JSON, values of JSON are written as they are, and everything else is an object with one key that begins with `$`.
 """
 
 import base64
@@ -75,7 +75,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
     source = Path(path).resolve()  # a link to the latest may move while it is read
     if source.is_dir():
         example = str(Path(path) / "latest.pth")
-        raise StateFileError(f"{str(path)!r} is a folder: give a checkpoint file in it, such as {example!r}")
+        raise StateFileError(f"{str(path)!r} is a folder: pass a checkpoint file in it, such as {example!r}")
     if not source.is_file():
         raise StateFileError(f"there is no checkpoint at {str(path)!r}")
     try:
@@ -247,7 +247,7 @@ _LEAVES: dict[str, Callable[[Any], Any]] = {
 
 
 def _is_array(value: object) -> bool:
-    numpy = sys.modules.get("numpy")  # where it is not imported, nothing can be one of its arrays
+    numpy = sys.modules.get("numpy")  # if it is not imported, there are none of its arrays
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
@@ -317,7 +317,7 @@ def _read_tree(path: Path) -> str:
     if metadata.get("format") != FORMAT:
         raise ValueError("it is a safetensors file, but not a checkpoint of Sharpen")
     if metadata["version"] != VERSION:
-        raise ValueError(f"it has version {metadata['version']}, which a newer Sharpen reads")
+        raise ValueError(f"it has version {metadata['version']}, which needs a newer version of Sharpen")
     if str(zlib.crc32(metadata["tree"].encode())) != metadata["crc32"]:
         raise ValueError("its values are not those that were written")
     return str(metadata["tree"])

@@ -244,7 +244,7 @@ class Backoff:
         factor: How much longer each pause is than the one before.
         maximum: The longest pause.
         jitter: The share of each pause that is random, so that many clients do not retry at the same moment.
-        deadline_seconds: The total time from now, or None to go on without end.
+        deadline_seconds: The total time from now, or None for no limit.
         rng: Where the jitter comes from.
         clock: The time in seconds.
     """

@@ -6,46 +6,46 @@
     │       ├── ComponentImportError (ImportError)       there is no such module
     │       ├── ComponentAttributeError (AttributeError) the module has no such class
     │       └── ComponentArgumentError (TypeError)       an argument that is missing, or that the class does not take
-    ├── ComponentTypeError (TypeError, ValueError)   a spec that gave a component of the wrong kind
+    ├── ComponentTypeError (TypeError, ValueError)   a spec that resolves to a component of the wrong type
     ├── MissingExtraError (ImportError)        an optional package is needed; the message holds the command
     ├── InvalidInputError (ValueError)         a value from a caller that is not allowed
     │   ├── TaskError                          a task that JSON cannot give back equal
     │   ├── MissingValueError (KeyError)       a template has a field that format() got no value for
     │   ├── SecretError                        a literal secret where only a reference may be written
     │   ├── UnknownIdError                     no such rollout, attempt, resources or worker
-    │   ├── FinishedError                      a finished rollout or attempt cannot change any more
+    │   ├── FinishedError                      a finished rollout or attempt cannot change
     │   └── TooLargeError                      a request above the limits of the store
-    ├── AgentError (RuntimeError)              an attempt failed by its agent's fault
-    │   ├── AgentTimeoutError (TimeoutError)   it ran past its time
+    ├── AgentError (RuntimeError)              an attempt failed because of its agent
+    │   ├── AgentTimeoutError (TimeoutError)   it ran longer than allowed
     │   ├── AgentExitError                     it called sys.exit, or its program failed
-    │   ├── AgentResultError (TypeError)       it returned something that is no result
+    │   ├── AgentResultError (TypeError)       it returned something that is not a result
     │   └── AgentOutputError                   it printed more than is allowed
     ├── MissingResourceError (LookupError)     an agent asks for a resource that the rollout does not have
-    ├── MissingMethodError (NotImplementedError)     a store of the user's own lacks a method that is needed
-    ├── TransportError (TypeError)             a component that cannot travel to another process
+    ├── MissingMethodError (NotImplementedError)     a user's store lacks a method that is needed
+    ├── TransportError (TypeError)             a component that cannot be sent to another process
     ├── StateError (TypeError)                 a state that cannot be saved without loss
-    ├── StateFileError (OSError)               a checkpoint that is missing, damaged or foreign
+    ├── StateFileError (OSError)               a checkpoint that is missing, damaged or of another program
     ├── GymSpaceValidationError (ValueError)   an observation or an action outside its space
-    ├── RewardError (ValueError)               a reward of a simulator that is no number
+    ├── RewardError (ValueError)               a reward of a simulator that is not a number
     ├── EpisodeError (RuntimeError)            an episode that failed: which one, where, and why
     │   └── WorkerDiedError                    the process that played it ended
     ├── SeedIteratorNotAvailable (LookupError) a vessel has no initial states for a stage
-    ├── QueueError (RuntimeError)              a data queue that is not open, or whose producer has gone
-    ├── RunError (RuntimeError)                a run that cannot go on
-    │   ├── RunnerStartError                   a runner failed at its start again and again
+    ├── QueueError (RuntimeError)              a data queue that is not open, or whose producer has ended
+    ├── RunError (RuntimeError)                a run that cannot continue
+    │   ├── RunnerStartError                   a runner failed repeatedly at its start
     │   ├── RunnersExhaustedError              all runners reached max_rollouts while rollouts wait
-    │   └── DiskFullError (OSError)            the disk of the run's folder is full: make room, then resume it
+    │   └── DiskFullError (OSError)            the disk of the run's folder is full: free some space, then resume it
     └── StoreError
         ├── SpansEvictedError (LookupError)    the spans were dropped to stay within the bound
-        ├── StoreFileError (OSError)           a store that is missing, damaged, foreign, or lost its contents
+        ├── StoreFileError (OSError)           a store that is missing, damaged or foreign, or lost its contents
         ├── StoreWriteError (OSError)          a local store that cannot write now (locked, read only)
-        │   └── StoreFullError                 its disk or memory is full: make room, then it continues
+        │   └── StoreFullError                 its disk or memory is full: free some space, then it continues
         ├── StoreUnavailableError (ConnectionError)  the store server did not answer in time
-        ├── AccessDeniedError (PermissionError)      a missing or wrong token, a foreign host or origin
+        ├── AccessDeniedError (PermissionError)      a missing or wrong token, or a host or origin that is not allowed
         └── PortTakenError (OSError, RuntimeError)   the address is in use
 
 Each error is also the built-in that it resembles, so `except ValueError` keeps its meaning.
-`wire_name` and `from_wire` carry an error over HTTP without losing its class.
+`http_status` and `from_wire` carry an error over HTTP without losing its class.
 """
 
 
@@ -62,19 +62,19 @@ class ComponentError(ConfigError):
 
 
 class ComponentImportError(ComponentError, ImportError):
-    """The import path of a component leads to no module."""
+    """The import path of a component names a module that does not exist."""
 
 
 class ComponentAttributeError(ComponentError, AttributeError):
-    """The import path of a component leads to a module that does not have it."""
+    """The import path of a component names a module that does not have it."""
 
 
 class ComponentArgumentError(ComponentError, TypeError):
-    """A component lacks an argument, or was given one that it does not take."""
+    """A component lacks an argument, or got one that it does not take."""
 
 
 class ComponentTypeError(SharpenError, TypeError, ValueError):
-    """A component spec that gave something of the wrong kind."""
+    """A component spec that resolves to something of the wrong type."""
 
 
 class MissingExtraError(SharpenError, ImportError):
@@ -82,7 +82,7 @@ class MissingExtraError(SharpenError, ImportError):
 
     @classmethod
     def of(cls, package: str, *, extra: str | None, feature: str) -> "MissingExtraError":
-        """The error with its install command; without an extra, that of the package itself."""
+        """Return the error with its install command; without an extra, that of the package itself."""
         wanted = package if extra is None else f"'sharpen[{extra}]'"
         return cls(f"{feature} needs the package {package!r}: pip install {wanted}")
 
@@ -110,7 +110,7 @@ class UnknownIdError(InvalidInputError):
 
 
 class FinishedError(InvalidInputError):
-    """A finished rollout or attempt cannot change any more."""
+    """A finished rollout or attempt cannot change."""
 
 
 class TooLargeError(InvalidInputError):
@@ -118,19 +118,19 @@ class TooLargeError(InvalidInputError):
 
 
 class AgentError(SharpenError, RuntimeError):
-    """An attempt failed by its agent's fault."""
+    """An attempt failed because of its agent."""
 
 
 class AgentTimeoutError(AgentError, TimeoutError):
-    """The agent ran past the `timeout_seconds` of its rollout."""
+    """The agent ran longer than the `timeout_seconds` of its rollout."""
 
 
 class AgentExitError(AgentError):
-    """The agent called `sys.exit`, or its program ended with an exit code that fails."""
+    """The agent called `sys.exit`, or its program ended with an exit code that means failure."""
 
 
 class AgentResultError(AgentError, TypeError):
-    """The agent returned something that is no result."""
+    """The agent returned something that is not a result."""
 
 
 class AgentOutputError(AgentError):
@@ -146,7 +146,7 @@ class MissingMethodError(SharpenError, NotImplementedError):
 
 
 class TransportError(SharpenError, TypeError):
-    """A component that cannot travel to another process."""
+    """A component that cannot be sent to another process."""
 
 
 class StateError(SharpenError, TypeError):
@@ -154,7 +154,7 @@ class StateError(SharpenError, TypeError):
 
 
 class StateFileError(SharpenError, OSError):
-    """A state file that is missing, damaged, or no state file."""
+    """A file that is missing, damaged, or not a state file."""
 
 
 class GymSpaceValidationError(SharpenError, ValueError):
@@ -169,7 +169,7 @@ class GymSpaceValidationError(SharpenError, ValueError):
 
 
 class RewardError(SharpenError, ValueError):
-    """The reward of a step is no number."""
+    """The reward of a step is not a number."""
 
 
 class EpisodeError(SharpenError, RuntimeError):
@@ -185,15 +185,15 @@ class SeedIteratorNotAvailable(SharpenError, LookupError):
 
 
 class QueueError(SharpenError, RuntimeError):
-    """A data queue cannot give its next item."""
+    """A data queue cannot return its next item."""
 
 
 class RunError(SharpenError, RuntimeError):
-    """A run that cannot go on."""
+    """A run that cannot continue."""
 
 
 class RunnerStartError(RunError):
-    """A runner failed at its start again and again."""
+    """A runner failed repeatedly at its start."""
 
 
 class RunnersExhaustedError(RunError):
@@ -205,7 +205,7 @@ class DiskFullError(RunError, OSError):
 
 
 class StoreError(SharpenError):
-    """The store could not do what was asked, for a reason outside the request."""
+    """The store could not handle a request, for a reason outside the request."""
 
 
 class SpansEvictedError(StoreError, LookupError):
@@ -213,7 +213,7 @@ class SpansEvictedError(StoreError, LookupError):
 
 
 class StoreFileError(StoreError, OSError):
-    """A store that is missing, damaged or foreign, or that lost its contents while it was in use."""
+    """A store that is missing, damaged or of another program, or that lost its contents while it was in use."""
 
 
 class StoreWriteError(StoreError, OSError):
@@ -229,7 +229,7 @@ class StoreUnavailableError(StoreError, ConnectionError):
 
 
 class AccessDeniedError(StoreError, PermissionError):
-    """A missing or wrong token, or a request from a foreign host or origin."""
+    """A missing or wrong token, or a request from a host or origin that is not allowed."""
 
 
 class PortTakenError(StoreError, OSError, RuntimeError):
@@ -254,24 +254,24 @@ HTTP_STATUS: dict[type[SharpenError], int] = {
 
 
 def http_status(error: SharpenError) -> int:
-    """The HTTP status that says the same as this error."""
+    """Return the HTTP status for this error."""
     return next((HTTP_STATUS[kind] for kind in type(error).__mro__ if kind in HTTP_STATUS), 500)
 
 
 def from_wire(name: str, message: str, *, default: type[SharpenError] = StoreError) -> SharpenError:
-    """The error that the other side raised, by its class name."""
+    """Return the error that the other side raised, by its class name."""
     known = {kind.__name__: kind for kind in HTTP_STATUS}
     return known.get(name, default)(message)
 
 
 def text_of(error: BaseException) -> str:
-    """The text of any exception: also of one whose own text fails, and without what no file can hold."""
+    """Return the text of any exception, also of one whose `__str__` fails, without lone surrogates."""
     try:
         return str(error).encode("utf-8", "replace").decode()
-    except Exception as broken:  # noqa: BLE001 - a user's own class, whatever it does
+    except Exception as broken:  # noqa: BLE001 - a user's class may raise anything
         return f"(its text cannot be read: {type(broken).__name__})"
 
 
 def in_words(error: BaseException) -> str:
-    """Kind and text of an exception, on one line of a log."""
+    """Return the class and the text of an exception, for a line of a log."""
     return f"{type(error).__name__}: {text_of(error)}"

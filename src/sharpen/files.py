@@ -1,4 +1,4 @@
-"""Files that stay whole: replaced at once, or grown by whole lines; and JSON in them.
+"""Files that are never half-written: replaced as a whole, or extended by whole lines; and JSON in them.
 
 `replacing` swaps a file and `replacing_folder` a folder: both are written under another name, synced and renamed.
 `append_json` and `CsvTable` add lines in one write each; a line that a crash cut off is skipped by readers.
@@ -29,7 +29,7 @@ _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-\d+\.(?P<kind>tmp|old)")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write to. At the end of the block it takes the place of `path`; after an error it is removed.
+    """Yield a path to write to. At the end of the block it replaces `path`; after an error it is removed.
 
     A crash at any moment, also of the machine, leaves the old file or the new one.
     """
@@ -47,10 +47,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder to fill. At the end of the block it takes the place of `path`; after an error it is removed.
+    """Yield an empty folder to fill. At the end of the block it replaces `path`; after an error it is removed.
 
     A crash at any moment leaves the old folder or the new one, once `remove_leftovers` has run: a folder cannot be
-    replaced in one step, so for a moment the old one stands aside under another name.
+    replaced in one step, so for a moment the old one has another name.
     """
     temporary, aside = _beside(path, "tmp"), _beside(path, "old")
     try:
@@ -73,13 +73,13 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it is there. A crash on the way leaves no part of it under its name."""
+    """Remove a folder, if it exists. A crash meanwhile leaves no part of it under its name."""
     if path.exists():
         shutil.rmtree(path.rename(_beside(path, "tmp")), ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left half-written, and give a folder that stood aside its name back."""
+    """Remove what killed processes left half-written, and rename a folder back that was being replaced."""
     for path in folder.glob(".*"):
         match = _TEMPORARY.fullmatch(path.name)
         if match is None or _is_alive(int(match["pid"])):
@@ -97,25 +97,25 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """An opener for `open`: a file that it makes can be read by its owner alone."""
+    """Open a file, as an opener for `open`; a new file can be read only by its owner."""
     return os.open(path, flags, 0o600)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a file could not be written for want of room (on the disk, or within a quota or a limit), also where
-    another error was raised from that one."""
+    """Whether a file could not be written because the disk, a quota or a limit was full; also for an error that was
+    raised from such a one."""
     if error is None:
         return False
     code = error.errno if isinstance(error, OSError) else None
-    # safetensors and tokenizers (which raises plain Exception) have the code in the text alone.
+    # safetensors and tokenizers (which raises plain Exception) have the code only in their text.
     is_of_rust = type(error) is Exception or type(error).__name__ == "SafetensorError"
-    if is_of_rust and (told := _RUST_CODE.search(str(error))) is not None:
-        code = int(told[1])
+    if is_of_rust and (match := _RUST_CODE.search(str(error))) is not None:
+        code = int(match[1])
     return code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or is_disk_full(error.__cause__)
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file, or the names in a folder."""
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -124,7 +124,7 @@ def sync(path: Path) -> None:
 
 
 def folder_size(folder: Path) -> int:
-    """The bytes of all files in a folder and below it."""
+    """Return the bytes of all files in a folder and below it."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -176,9 +176,9 @@ def read_json(path: Path, *, kind: type[Any] = object, error: type[SharpenError]
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file with the JSON of a value (also of structs and dataclasses), readable by its owner alone.
+    """Replace a file with the JSON of a value (also of structs and dataclasses), readable only by its owner.
 
-    A crash at any moment leaves the old file or the new one. A number that JSON lacks is written as null.
+    A crash at any moment leaves the old file or the new one. A number that JSON cannot express is written as null.
     """
     import msgspec
 
@@ -188,7 +188,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json(path: Path, value: Mapping[str, Any], *, is_private: bool = False) -> None:
-    """Add one line. Numbers that JSON lacks are written as the strings `nan`, `inf` and `-inf`."""
+    """Add one line. Numbers that JSON cannot express are written as the strings `nan`, `inf` and `-inf`."""
     line = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
     with open(path, "ab+", opener=open_private if is_private else None) as file:
         file.write(b"\n" * _is_cut_off(file) + line.encode("utf-8", "backslashreplace") + b"\n")
@@ -222,7 +222,7 @@ def read_json_lines(path: Path, *, error: type[SharpenError] | None = None) -> I
 def last_json_line(
     path: Path, is_wanted: Callable[[dict[str, Any]], bool] | None = None, *, tail_bytes: int = 65536
 ) -> dict[str, Any]:
-    """Return the newest whole line that is wanted, read from the end of the file; an empty dict where there is none."""
+    """Return the newest whole line that is wanted, read from the end of the file; or an empty dict."""
     if not path.exists():
         return {}
     start = max(os.path.getsize(path) - tail_bytes, 0)
@@ -240,7 +240,7 @@ def last_json_line(
 
 
 def keep_json_lines(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-    """Drop the other lines."""
+    """Remove the lines for which `is_kept` is False."""
     lines = [line for line in read_json_lines(path) if is_kept(line)]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     with replacing(path) as temporary:
@@ -265,9 +265,9 @@ def _plain(value: Any) -> Any:
 
 
 class CsvTable:
-    """A CSV file that grows by rows. A column that comes later is empty in the rows before.
+    """A CSV file to which rows are added. A column that is added later is empty in earlier rows.
 
-    The first row of a new table replaces a file that is there; after `resume` the rows go on.
+    The first row of a new table replaces an existing file; after `resume`, rows are appended to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -283,7 +283,7 @@ class CsvTable:
             file.write(_csv_line([row.get(name, "") for name in self._columns or []]))
 
     def resume(self, column: str, last: float) -> None:
-        """Go on with the file that is there, after the row in which `column` is `last`; later rows are dropped."""
+        """Continue an existing file after the row in which `column` is `last`; later rows are removed."""
         if not self.path.exists():
             return
         columns, rows = read_csv(self.path)
@@ -304,7 +304,7 @@ class CsvTable:
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and the rows that are whole."""
+    """Return the names of the columns and the complete rows."""
     with open(path, encoding="utf-8", newline="") as file:
         text = file.read()
     lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))

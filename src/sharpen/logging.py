@@ -1,8 +1,8 @@
-"""What Sharpen writes to the log, and where.
+"""The log of Sharpen: its levels, its format and its files.
 
-A library is silent until somebody asks: importing configures nothing, `setup_logging` does, and the Trainer calls it
-for those who have not. Handlers stand on the logger `sharpen` alone; the root logger belongs to the user's program.
-Lines of several processes share one file: each is appended whole, and carries the role and the process that wrote it.
+Importing Sharpen configures nothing; `setup_logging` does, and the Trainer calls it if the user has not. Handlers are
+added only to the logger `sharpen`; the root logger belongs to the user's program. Several processes can share one file:
+lines are appended whole, and name the role and the process that wrote them.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 VARIABLE = "SHARPEN_LOG"
 _PACKAGE = __name__.partition(".")[0]
 _lock = threading.Lock()
-_ATTEMPT_ID = re.compile(r"(at-[0-9a-f]{12})[0-9a-f]{16,}")  # the rest admits its agent to the gateway
+_ATTEMPT_ID = re.compile(r"(at-[0-9a-f]{12})[0-9a-f]{16,}")  # the rest is the agent's access to the gateway
 
 Level = str | int
 
 
 class LogSettings(TypedDict):
-    """How the log is set up, in a form that travels to a child process as JSON."""
+    """The settings of the log, in a form that can be sent to a child process as JSON."""
 
     is_set_up: bool
     level: int
     levels: dict[str, int]
     files: list[str]
     hidden: dict[str, str]
-    """Secrets, and what stands for each."""
+    """Secrets, and the text that replaces each."""
 
 
 def setup_logging(
@@ -51,11 +51,15 @@ def setup_logging(
     file: str | os.PathLike[str] | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Show the log on `stream` (standard error) and append it to `file`, from `level` on.
+    """Show the log, and append it to a file. Calling it again replaces the previous settings.
 
-    `levels` sets rooms apart: `{"store": "debug"}`. When neither is given, the variable `SHARPEN_LOG` is read
-    (`debug`, or `info,store=debug,runner=warning`), else the level is `info`. Calling it again replaces what the
-    call before set up.
+    Args:
+        level: The lowest level to show, such as `"debug"` or `logging.WARNING`. If neither `level` nor `levels` is
+            given, the variable `SHARPEN_LOG` is read (`debug`, or `info,store=debug,runner=warning`); the default is
+            `info`.
+        levels: Levels of single modules: `{"store": "debug"}`.
+        file: A file to append the log to.
+        stream: Where to show the log; standard error if not given.
     """
     if level is None and levels is None:
         base, rooms = _parse_variable(os.environ.get(VARIABLE, ""))
@@ -67,7 +71,7 @@ def setup_logging(
 
 
 def configure_logger(level: int = logging.INFO, name: str = _PACKAGE) -> logging.Logger:
-    """Set a logger up by its name. Deprecated: use `setup_logging`, which knows the processes of a run too."""
+    """Set up a logger by its name. Deprecated: use `setup_logging`, which also covers the processes of a run."""
     warnings.warn("configure_logger is deprecated: use setup_logging", DeprecationWarning, stacklevel=2)
     logger = logging.getLogger(name)
     if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
@@ -81,12 +85,12 @@ def configure_logger(level: int = logging.INFO, name: str = _PACKAGE) -> logging
 
 
 def is_set_up() -> bool:
-    """Whether somebody has asked for the log."""
+    """Whether the log was set up."""
     return any(isinstance(handler, _Screen) for handler in _package_logger().handlers)
 
 
 def current_settings() -> LogSettings:
-    """The settings of this process, for its children."""
+    """Return the settings of this process, for its children."""
     logger = _package_logger()
     rooms = {name.partition(".")[2]: each.level for name, each in _room_loggers() if each.level}
     files = [handler.baseFilename for handler in logger.handlers if isinstance(handler, _File)]
@@ -94,7 +98,7 @@ def current_settings() -> LogSettings:
 
 
 def apply_settings(settings: LogSettings, *, role: str | None = None) -> None:
-    """Log in this process as its parent does; every line carries the `role` and the process id."""
+    """Log in this process as its parent does; every line has the `role` and the process id."""
     remember_secrets(settings["hidden"])
     if settings["is_set_up"]:
         files = [Path(path) for path in settings["files"]]
@@ -103,7 +107,7 @@ def apply_settings(settings: LogSettings, *, role: str | None = None) -> None:
 
 @contextmanager
 def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Append the log to one more file for a while."""
+    """Append the log to one more file during the block."""
     logger, handler = _package_logger(), _ExtraFile(_checked_file(path), role=None)
     logger.addHandler(handler)
     try:
@@ -113,14 +117,14 @@ def also_to_file(path: str | os.PathLike[str]) -> Iterator[None]:
         handler.close()
 
 
-# Control characters (but tab and line end), their 8-bit forms, what turns the direction of writing or separates lines,
-# and half pairs.
+# Control characters (except tab and line end), their 8-bit forms, changes of the text direction, line separators and
+# lone surrogates.
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """The text with every control character made visible, so that it cannot steer a terminal; tabs and line ends
-    stay."""
+    """Return the text with control characters made visible, so that it cannot control a terminal; tabs and line ends
+    are kept."""
     return UNSAFE.sub(lambda found: _visible(ord(found[0])), text.replace("\r\n", "\n"))
 
 
@@ -132,9 +136,9 @@ def _visible(code: int) -> str:
 
 
 class _Format(logging.Formatter):
-    """One line: time, level, who (in a child process), room, words.
+    """One line: time, level, role and process (in a child process), module, message.
 
-    The words may be those of an agent: further lines are indented, so that none looks like the beginning of an entry.
+    The message may come from an agent: further lines are indented, so that none looks like the start of an entry.
     """
 
     default_msec_format = "%s.%03d"
@@ -149,7 +153,7 @@ class _Format(logging.Formatter):
 
 
 class _Screen(logging.StreamHandler[TextIO]):
-    """Standard error as it is at the moment of writing, since a live progress line puts itself in between."""
+    """Writes to whatever standard error is at that moment, since a live progress line replaces it."""
 
     def __init__(self, stream: TextIO | None, role: str | None) -> None:
         super().__init__(stream)
@@ -159,13 +163,13 @@ class _Screen(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         if self._given is None:
             if _root_shows():
-                return  # the user's own handler shows this line already
+                return  # a handler of the user's program shows this line already
             self.stream = sys.stderr
         super().emit(record)
 
 
 class _File(logging.FileHandler):
-    """A file that several processes append to. It appears with its first line."""
+    """A file that several processes append to. It is created with its first line."""
 
     def __init__(self, path: Path, role: str | None) -> None:
         super().__init__(path, mode="a", encoding="utf-8", delay=True)
@@ -176,17 +180,17 @@ class _File(logging.FileHandler):
         was_full, self._is_full = self._is_full, False
         super().emit(record)  # which calls `handleError`
         if self._is_full and not was_full:
-            self._report(f"{self.baseFilename}: the disk is full; lines are left out of the log until there is room")
+            self._report(f"{self.baseFilename}: the disk is full; log lines are skipped until there is space")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk is no reason for a traceback with every line."""
+        """Do not print a traceback for every line if the disk is full."""
         if not is_disk_full(sys.exception()):
             super().handleError(record)
             return
         self._is_full = True
         stream, self.stream = self.stream, None  # it is opened again for the next line
         if stream is not None:
-            with contextlib.suppress(OSError):  # what it could not write is left out
+            with contextlib.suppress(OSError):  # what could not be written is skipped
                 stream.close()
 
     def close(self) -> None:
@@ -204,7 +208,7 @@ class _File(logging.FileHandler):
 
 
 class _ExtraFile(_File):
-    """A file that comes and goes with `also_to_file`, whatever is set up meanwhile."""
+    """The file of `also_to_file`, which `setup_logging` does not replace."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=open_private)  # type: ignore[return-value]
@@ -247,7 +251,7 @@ def _room_loggers() -> list[tuple[str, logging.Logger]]:
     return [(name, each) for name, each in known if name.startswith(prefix) and isinstance(each, logging.Logger)]
 
 
-# -- what people write -------------------------------------------------------------------------------
+# -- settings by users ------------------------------------------------------------------------------
 
 
 def _parse_variable(text: str) -> tuple[int, dict[str, int]]:
@@ -274,7 +278,7 @@ def _level(value: Level) -> int:
 
 
 def _room(name: str) -> str:
-    """A room, or a module in one: `store`, `store.client`."""
+    """Return the name of a module below the package: `store`, `store.client`."""
     short = name.removeprefix(f"{_PACKAGE}.") if isinstance(name, str) else ""
     rooms = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     if short.partition(".")[0] in rooms:

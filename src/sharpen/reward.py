@@ -1,7 +1,7 @@
-"""Kept for people who move from another package; the names are those of `sharpen.emitter`.
+"""The module path of Agent-lightning; import the names from `sharpen.emitter`.
 
-The decorator `sharpen.reward` has the name of this module. Importing a module puts it in the place of such a name, so
-the module can be called as the decorator can.
+The decorator `sharpen.reward` has the same name as this module. Importing the module replaces the decorator, so the
+module can be called like the decorator.
 """
 
 import sys

@@ -1,7 +1,6 @@
-"""What looks like a secret, by the name that it stands under or by its form: one rule for everything that is shown or
-written down.
+"""What looks like a secret, by its name or by its form: one rule for everything that is shown or saved.
 
-`max_tokens`, `token_len` and `eos_token` count or name tokens of a model, and are no secrets.
+`max_tokens`, `token_len` and `eos_token` count or name tokens of a model, and are not secrets.
 """
 
 import json
@@ -18,12 +17,12 @@ from urllib.parse import parse_qsl, urlsplit
 HIDDEN = "***"
 MAX_SHOWN = 80
 
-# Wherever in a name they stand. Headers are hidden whole: any of them may be what opens a server.
+# Anywhere in a name. Headers are hidden as a whole: any of them may hold a credential.
 _OPENS = re.compile(r"passw|secret|credential|authorization|bearer|cookie|headers", re.IGNORECASE)
 _KEY = re.compile(r"(api|access|private|signing|encryption|master|account|ssh)[-_. ]?keys?(?![a-z])", re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _TOKEN = {"token", "tokens"}
-# Beside one of these a token is one of a model: they count it, or say where in a text it stands.
+# Next to one of these words, a token is one of a model: they count tokens, or say where in a text they are.
 _OF_MODELS = re.compile(
     r"max|min|num|n|len|length|lens|limit|limits|count|counts|per|id|ids|idx|index|budget|rate|usage|total|avg|"
     r"mean|level|loss|prob|probs|logprob|logprobs|mask|masks|batch|type|types|weight|weights|ratio|fraction|"
@@ -40,7 +39,7 @@ _VALUE = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]{0,8}(?:\.[0-9]+)?$|true$|false$|none$|null$", re.IGNORECASE)
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-# In a query a key is often just named `key`, and signatures open doors too.
+# In a query a key is often just named `key`, and a signature is a credential too.
 _URL_KEYS = ("key", "sig", "signature", "code")
 _URL_FIELD = re.compile(r"(?<=[?&])((?:key|sig|signature|code)=)[^&\s'\"#]+", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=[?&])([^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
@@ -48,12 +47,12 @@ _OF_REQUESTS = re.compile(r"headers|query|params", re.IGNORECASE)
 ENV_PREFIX = "env:"
 REFERENCE = re.compile(rf"{ENV_PREFIX}(\w+)")
 _BEARER = re.compile(r"\b(bearer\s+)[\w.+/=~-]+", re.IGNORECASE)
-# The forms of keys that services give out.
+# The forms of keys that services issue.
 _FORM = re.compile(r"\b((?:sk|pk|rk|hf|gsk|xai|nvapi|ghp)[-_]|AIza)(?=[\w-]*[0-9])[\w-]{16,}")
 
 
 class _Known:
-    """The values to hide, with how many ask for each: runs in several threads may hide the same."""
+    """The values to hide, with the number of users of each: runs in several threads may hide the same."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,9 +79,9 @@ _known = _Known()
 
 @contextmanager
 def hiding(secrets: Mapping[str, str]) -> Iterator[None]:
-    """Keep these values out of logs and outcomes for a while, also in processes started meanwhile.
+    """Hide these values in logs and results during the block, also in processes started meanwhile.
 
-    Each maps to the text that stands for it. Several threads may do so at once, each with its own values.
+    Each maps to the text that replaces it. Several threads may do so at once, each with its own values.
     """
     secrets = dict(secrets)
     _known.change(secrets, 1)
@@ -93,37 +92,37 @@ def hiding(secrets: Mapping[str, str]) -> Iterator[None]:
 
 
 def remember_secrets(secrets: Mapping[str, str]) -> None:
-    """Hide these values too, for the life of this process."""
+    """Hide these values too, until this process ends."""
     _known.change(secrets, 1)
 
 
 def _forms(value: str) -> set[str]:
-    """A secret as it is, with plain line ends, and as Python and JSON write it."""
+    """Return a secret as it is, with plain line ends, and as Python and JSON write it."""
     written = {repr(value), json.dumps(value), json.dumps(value, ensure_ascii=False)}
     return {value, value.replace("\r\n", "\n"), *(each[1:-1] for each in written)} - {""}
 
 
 def known_secrets() -> dict[str, str]:
-    """The values that are being hidden, for the children of this process."""
+    """Return the values that are being hidden, for the children of this process."""
     return _known.values()
 
 
 def hide_known(text: str) -> str:
-    """The text without the values that are being hidden."""
+    """Return the text without the values that are being hidden."""
     for form, replacement in _known.replacements:
         text = text.replace(form, replacement)
     return text
 
 
 def looks_secret(name: str, value: object = None) -> bool:
-    """Whether what stands under this name is not to be shown. Truths never are, and numbers where a name only speaks
-    of tokens."""
+    """Whether the value of this name must not be shown. A bool never is a secret, nor is a number whose name only
+    mentions tokens."""
     if isinstance(value, bool):
         return False
     if _OPENS.search(name) or _KEY.search(name):
         return True
     words = _WORD.findall(name)
-    # A variable of the environment that ends so: OPENAI_KEY. Elsewhere it is a sort_key.
+    # The end of an environment variable, such as OPENAI_KEY; in lower case it is a sort_key.
     if words and words[-1] in ("KEY", "KEYS"):
         return True
     lower = [word.lower() for word in words]
@@ -135,7 +134,7 @@ def looks_secret(name: str, value: object = None) -> bool:
 
 
 def hidden_password(url: str) -> str:
-    """The address of a database as it may be shown: its user, host and name without what opens it.
+    """Return the address of a database without its password.
 
     A password with an `@`, a `/` or a `?` in it should be quoted and often is not, so all up to the last `@` counts.
     """
@@ -147,10 +146,10 @@ def hidden_password(url: str) -> str:
 
 
 def secret_in_url(url: str) -> str | None:
-    """What in the URL opens the server, named without showing it: a login, or a field of the query."""
+    """Return the name of the secret in a URL (a login, or a field of the query) without its value, or None."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # no URL
+    except ValueError:  # not a URL
         return None
     if "@" in parts.netloc:
         return "a login"
@@ -159,7 +158,7 @@ def secret_in_url(url: str) -> str | None:
 
 
 def secrets_in(values: object) -> Iterator[str]:
-    """The places in nested values where a secret stands, such as `['extra_headers']['X-Api-Key']`.
+    """Yield the places of secrets in nested values, such as `['extra_headers']['X-Api-Key']`.
 
     A reference such as `env:NAME` is not a secret.
     """
@@ -177,10 +176,10 @@ def secrets_in(values: object) -> Iterator[str]:
 def map_secrets(
     values: Any, change: Callable[[str, str], str], path: str = "", *, under: str = "", is_secret: bool = False
 ) -> Any:
-    """Return a copy of nested values in which `change(place, text)` stands for each secret.
+    """Return a copy of nested values in which `change(place, text)` replaces each secret.
 
-    Only a text is a secret: by its form, or by the name that it stands under. (A dict under such a name describes a
-    value, as in the schema of a tool.)
+    Only a text is a secret, by its form or by its name. (A dict with such a name describes a value, as in the schema of
+    a tool.)
     """
     if isinstance(values, Mapping):
         return {
@@ -206,7 +205,7 @@ def _is_secret(name: object, under: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """The text with what looks like a secret hidden in it: after `api_key=`, in a URL, or by its form."""
+    """Return the text with secrets hidden: after `api_key=`, in a URL, or by their form."""
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", _URL_LOGIN.sub(HIDDEN, _without_named(text)))
     return _FORM.sub(rf"\g<1>{HIDDEN}", _URL_FIELD.sub(rf"\g<1>{HIDDEN}", text))
 
@@ -230,14 +229,14 @@ def _without_named(text: str) -> str:
 def shown(value: object) -> str:
     """Return the repr of a value on one line, cut to `MAX_SHOWN` characters.
 
-    A value under a key that looks like a secret is never shown, not even in part: hiding comes before cutting.
+    A value whose key looks like a secret is never shown, not even in part: hiding comes before cutting.
     """
     text = without_secrets(_HidingRepr().repr(value))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 class _HidingRepr(reprlib.Repr):
-    """The repr of any object, also of one whose own repr fails, with secrets of dicts hidden."""
+    """The repr of any object, also of one whose `__repr__` fails, with secrets in dicts hidden."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Names of spans and attributes, so that writers and readers of a trace agree.
 
-LLM calls follow OpenTelemetry's GenAI names (`gen_ai.*`); everything of our own stands under `sharpen.`.
+LLM calls use OpenTelemetry's GenAI names (`gen_ai.*`); Sharpen's own names begin with `sharpen.`.
 """
 
 from enum import StrEnum
@@ -12,16 +12,16 @@ AGL_EXCEPTION = "sharpen.exception"
 AGL_OPERATION = "sharpen.operation"
 AGL_REWARD = "sharpen.reward"
 AGL_VIRTUAL = "sharpen.virtual"
-# One LLM call as the gateway saw it.
+# One LLM call as the gateway recorded it.
 SHARPEN_LLM_CALL = "sharpen.llm_call"
-# A gateway that records keeps the raw exchange in the call's span, under names that begin so: `.request`, `.response`.
+# A recording gateway keeps the raw exchange in the call's span, under this name with `.request` and `.response`.
 SHARPEN_LLM_EXCHANGE = "sharpen.llm.exchange"
-# Why a span has no content: the kind of error that the user's redaction raised.
+# Why a span has no content: the class of the error that the user's redaction raised.
 SHARPEN_REDACTION_ERROR = "sharpen.llm.redaction_error"
 
 
 class LightningResourceAttributes(StrEnum):
-    """Attributes of a span's resource that tie it to its attempt."""
+    """Attributes of a span's resource that link it to its attempt."""
 
     ROLLOUT_ID = "sharpen.rollout_id"
     ATTEMPT_ID = "sharpen.attempt_id"
@@ -48,9 +48,9 @@ class LightningSpanAttributes(StrEnum):
 
 
 class LightningLLMAttributes(StrEnum):
-    """What the gateway knows of one call, beside the GenAI names.
+    """What the gateway records about one call, in addition to the GenAI names.
 
-    What a model read and sampled are lists of numbers, one per token; of several choices JSON of such lists.
+    Token ids and log-probabilities are lists of numbers, one per token; for several choices, JSON of such lists.
     """
 
     PROMPT_TOKEN_IDS = "sharpen.llm.prompt_token_ids"
@@ -59,7 +59,7 @@ class LightningLLMAttributes(StrEnum):
     WEIGHTS_VERSION = "sharpen.llm.weights_version"
     """Of the first token."""
     WEIGHTS_VERSIONS = "sharpen.llm.weights_versions"
-    """Of each token, as texts; only where the weights changed while it was sampled."""
+    """Of each token, as texts; only if the weights changed while it was sampled."""
 
     CALL_ID = "sharpen.llm.call_id"
     API = "sharpen.llm.api"
@@ -78,10 +78,10 @@ class LightningLLMAttributes(StrEnum):
     COST = "sharpen.llm.cost"
     """US dollars."""
     IS_USAGE_ESTIMATED = "sharpen.llm.is_usage_estimated"
-    """True where the upstream did not tell the tokens, or not all, and they are counted from what was read."""
+    """True if the upstream did not report all token counts, and they were counted from the text."""
 
     IS_COMPLETE = "sharpen.llm.is_complete"
-    """False where the answer ended early."""
+    """False if the response ended early."""
     ERROR = "sharpen.llm.error"
     REFUSED = "sharpen.llm.refused"
     """Why the gateway itself refused the call."""

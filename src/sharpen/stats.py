@@ -1,8 +1,8 @@
 """How sure a measured share or mean is: confidence intervals, with nothing but the standard library.
 
 `wilson_interval` is for a share of successes, `mean_interval` for the mean of numbers, `difference_interval` for the
-difference of two means; `ended_worse` decides by it whether a metric declined. All take their observations as
-independent: several answers to one question tell less than as many questions.
+difference of two means; `ended_worse` uses it to decide whether a metric declined. All treat observations as
+independent: several answers to one question say less than as many questions.
 """
 
 import math
@@ -19,21 +19,21 @@ _TINY = 1e-300
 
 
 def wilson_interval(successes: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of Wilson for a share. It stays within 0 and 1, and has a width also where all or none succeeded."""
+    """Return the Wilson interval for a share. It stays within 0 and 1, and has a width if all or none succeeded."""
     check_confidence(confidence)
     check_int("count", count, at_least=1, error=InvalidInputError)
     check_int("successes", successes, at_least=0, at_most=count, error=InvalidInputError)
     z2 = normal_quantile((1 + confidence) / 2) ** 2
     middle = successes + z2 / 2
     spread = math.sqrt(z2 * (successes * (count - successes) / count + z2 / 4))
-    # At the ends the bound is exact, which rounding would miss by a hair.
+    # At the ends the bound is exact, which rounding would miss.
     low = 0.0 if successes == 0 else (middle - spread) / (count + z2)
     high = 1.0 if successes == count else (middle + spread) / (count + z2)
     return low, high
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The t interval for the mean. One value says nothing about its spread: then it reaches from -inf to inf."""
+    """Return the t interval for the mean. One value says nothing about the spread: then it is -inf to inf."""
     check_confidence(confidence)
     mean, error = _mean_and_squared_error(values)
     if math.isinf(error):
@@ -43,9 +43,9 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 
 def _mean_and_squared_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the square of its standard error: infinite where there is one value."""
+    """Return the mean and the square of its standard error, which is infinite for one value."""
     if not values:
-        raise InvalidInputError("there are no values: an interval needs at least one, and two to be of use")
+        raise InvalidInputError("there are no values: an interval needs at least one, and two to be useful")
     if not all(map(math.isfinite, values)):
         bad = next(value for value in values if not math.isfinite(value))
         raise InvalidInputError(f"one of the values is {bad}: a mean needs finite numbers")
@@ -63,10 +63,10 @@ Observations: TypeAlias = Sequence[float] | Mapping[Any, float]
 
 
 def difference_interval(before: Observations, after: Observations, confidence: float = 0.95) -> tuple[float, float]:
-    """The t interval for the mean of `after` less the mean of `before`.
+    """Return the t interval for the mean of `after` minus the mean of `before`.
 
     Two mappings are compared on the keys that both have (a paired comparison), two sequences as independent samples
-    (Welch's interval). Where there are too few observations to know the spread it reaches from -inf to inf.
+    (Welch's interval). With too few observations to estimate the spread it is -inf to inf.
     """
     check_confidence(confidence)
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -96,7 +96,7 @@ class Decline(NamedTuple):
     confidence: float
 
     def describe(self, metric: str) -> str:
-        """One sentence for a log or a result."""
+        """Return one sentence for a log or a result."""
         return (
             f"{metric} ended worse than it began: {self.before:.4g} -> {self.after:.4g} "
             f"({self.after - self.before:+.4g}, {self.confidence:.0%} interval {self.low:+.4g} to {self.high:+.4g})"
@@ -110,7 +110,7 @@ def ended_worse(
     mode: Literal["max", "min"] = "max",
     confidence: float = 0.95,
 ) -> Decline | None:
-    """Return how much worse `after` is than `before`, or None where the interval of the difference includes 0.
+    """Return how much worse `after` is than `before`, or None if the interval of the difference includes 0.
 
     Args:
         before: What was measured at the start: rewards in a sequence, or by task or episode in a mapping.
@@ -140,12 +140,12 @@ def check_confidence(confidence: float) -> None:
 
 
 def normal_quantile(share: float) -> float:
-    """The value below which this share of the standard normal distribution lies."""
+    """Return the value below which this share of the standard normal distribution lies."""
     return NormalDist().inv_cdf(share)
 
 
 def t_quantile(share: float, freedom: float) -> float:
-    """The value below which this share of Student's t distribution lies, found by halving."""
+    """Return the value below which this share of Student's t distribution lies, found by bisection."""
     if share < 0.5:
         return -t_quantile(1 - share, freedom)
     low, high = 0.0, 1.0
@@ -160,15 +160,15 @@ def t_quantile(share: float, freedom: float) -> float:
 
 
 def _t_share(t: float, freedom: float) -> float:
-    """The share of the t distribution below `t`, for t >= 0."""
+    """Return the share of the t distribution below `t`, for t >= 0."""
     return 1 - _beta_share(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b)."""
+    """Return the regularised incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    # The continued fraction is quick on one side of the middle only; the other side is its mirror image.
+    # The continued fraction converges fast on one side of the middle only; the other side is its mirror image.
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
@@ -176,7 +176,7 @@ def _beta_share(x: float, a: float, b: float) -> float:
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function, from its front by the method of Lentz."""
+    """Return the continued fraction of the incomplete beta function, evaluated by Lentz's method."""
     value, above, below = 1.0, 1.0, 0.0
     for term in range(1, _MOST_TERMS):
         m = term // 2

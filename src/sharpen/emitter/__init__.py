@@ -1,4 +1,4 @@
-"""What agents write to their trace, and how it is read back."""
+"""What agents add to their trace, and how it is read back."""
 
 from .emit import emit_annotation, emit_exception, emit_message, emit_object, get_message_value, get_object_value
 from .operation import operation

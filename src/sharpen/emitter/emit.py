@@ -1,4 +1,4 @@
-"""`emit_annotation`, `emit_message`, `emit_object`, `emit_exception`: what an agent wants its trace to hold, as spans.
+"""`emit_annotation`, `emit_message`, `emit_object`, `emit_exception`: spans that an agent adds to its trace.
 
 `attributes` are added to the span of each; nested dicts become dotted keys. Outside of a rollout, and with
 `propagate=False`, a span is built and returned but not recorded.
@@ -29,14 +29,14 @@ _warned = threading.Event()
 def emit_annotation(annotation: Mapping[str, Any], *, propagate: bool = True) -> SpanCoreFields:
     """Record attributes; nested dicts become dotted keys (`{"a": {"b": 1}}` is `a.b`)."""
     if not isinstance(annotation, Mapping):
-        raise InvalidInputError(f"an annotation is a dict, not {type(annotation).__name__}")
+        raise InvalidInputError(f"an annotation must be a dict, not {type(annotation).__name__}")
     return emit(AGL_ANNOTATION, flatten(annotation), propagate=propagate)
 
 
 def emit_message(text: str, attributes: Mapping[str, Any] | None = None, *, propagate: bool = True) -> SpanCoreFields:
     """Record a text; `attributes` are added to its span, nested dicts as dotted keys."""
     if not isinstance(text, str):
-        raise InvalidInputError(f"a message is a text, not {type(text).__name__}: use emit_object for other values")
+        raise InvalidInputError(f"a message must be a str, not {type(text).__name__}: use emit_object for other values")
     return emit(AGL_MESSAGE, {**flatten(attributes or {}), Names.MESSAGE_BODY.value: text}, propagate=propagate)
 
 
@@ -47,7 +47,7 @@ def get_message_value(span: AnySpan) -> str | None:
 
 
 def emit_object(value: Any, attributes: Mapping[str, Any] | None = None, *, propagate: bool = True) -> SpanCoreFields:
-    """Record a value that JSON can hold; `attributes` are added to its span, nested dicts as dotted keys."""
+    """Record a value that JSON can express; `attributes` are added to its span, nested dicts as dotted keys."""
     found = {**flatten(attributes or {}), Names.OBJECT_TYPE.value: type(value).__name__}
     if type(value) in (str, bool):
         found[Names.OBJECT_LITERAL.value] = value
@@ -56,8 +56,8 @@ def emit_object(value: Any, attributes: Mapping[str, Any] | None = None, *, prop
             found[Names.OBJECT_JSON.value] = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"an object of type {type(value).__name__} cannot be written as JSON ({error}): give dicts with text "
-                "keys, lists, texts and finite numbers; dataclasses.asdict or model_dump() may help"
+                f"an object of type {type(value).__name__} cannot be written as JSON ({error}): pass dicts with str "
+                "keys, lists, strings and finite numbers; dataclasses.asdict or model_dump() may help"
             ) from None
     return emit(AGL_OBJECT, found, propagate=propagate)
 
@@ -91,13 +91,13 @@ def emit(
         return tracer.create_span(name, attributes, status=status)
     if propagate and not _warned.is_set():
         _warned.set()  # an agent that is called as a plain function emits often
-        logger.warning("%s was emitted outside a rollout, so nothing records it; this is not said again", name)
+        logger.warning("%s was emitted outside a rollout, so it is not recorded; this is logged only once", name)
     now = time.time()
     return SpanCoreFields(name, status or TraceStatus(), attributes, now, now)
 
 
 def flatten(values: Mapping[str, Any]) -> Attributes:
-    """One level of dotted keys. Lists of plain values stay lists; in other lists the index becomes part of the key."""
+    """Return one level of dotted keys. Lists of plain values stay lists; in others the index is part of the key."""
     flat: Attributes = {}
     for key, value in _leaves(values, ()):
         if key in flat:
@@ -123,7 +123,7 @@ def _key(key: Any, path: tuple[str, ...]) -> str:
     if isinstance(key, str) and key:
         return str(key)
     where = f" under {'.'.join(path)!r}" if path else ""
-    raise InvalidInputError(f"the annotation has the key {key!r}{where}: keys are texts")
+    raise InvalidInputError(f"the annotation has the key {key!r}{where}: keys must be non-empty strings")
 
 
 def _leaf(value: Any, path: tuple[str, ...]) -> Any:
@@ -134,7 +134,7 @@ def _leaf(value: Any, path: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
         return {}
     raise InvalidInputError(
-        f"the annotation {'.'.join(path)!r} is {_shown(value)}: use texts, finite numbers, booleans, None, "
+        f"the annotation {'.'.join(path)!r} is {_shown(value)}: use strings, finite numbers, booleans, None, "
         "and dicts or lists of them"
     )
 

@@ -43,7 +43,7 @@ class OperationEmitter:
 
     def __init__(self, name: str | None, attributes: Attributes) -> None:
         if name is not None and not isinstance(name, str):
-            raise InvalidInputError(f"the name of an operation is {name!r}: use a text")
+            raise InvalidInputError(f"the name of an operation is {name!r}: use a str")
         self._name = name
         self._attributes = attributes
         self._entered: list[AbstractContextManager[Operation | None]] = []
@@ -89,7 +89,7 @@ class Step:
             self._recording.set_attributes({_INPUT: as_json(value)})
 
     def set_output(self, value: Any) -> None:
-        """Record what the operation gave."""
+        """Record what the operation returned."""
         if self._recording is not None:
             self._recording.set_attributes({_OUTPUT: as_json(value)})
 
@@ -99,10 +99,10 @@ class Step:
 
 
 def as_json(value: Any) -> str:
-    """The value as JSON; what JSON cannot hold is described by its type."""
+    """Return the value as JSON; what JSON cannot express is described by its type."""
     try:
         return json.dumps(value, default=type_name, allow_nan=False)
-    except (TypeError, ValueError):  # keys that are no texts, numbers that are not finite
+    except (TypeError, ValueError):  # keys that are not strings, numbers that are not finite
         pass
     try:
         return json.dumps(plain(value))
@@ -131,7 +131,7 @@ def _with_input(
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of their parameters."""
+    """Return arguments by the names of their parameters."""
     try:
         return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
     except (TypeError, ValueError):  # a call that does not fit, or a built-in without a signature
@@ -173,7 +173,7 @@ def _around_coroutine(function: Callable[..., Any], attributes: Attributes) -> C
 def _around_generator(function: Callable[..., Any], attributes: Attributes) -> Callable[..., Any]:
     @wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with _Afterwards(_with_input(function, attributes, args, kwargs)):
+        with _RecordedAtEnd(_with_input(function, attributes, args, kwargs)):
             return (yield from function(*args, **kwargs))
 
     return recorded
@@ -182,16 +182,16 @@ def _around_generator(function: Callable[..., Any], attributes: Attributes) -> C
 def _around_async_generator(function: Callable[..., Any], attributes: Attributes) -> Callable[..., Any]:
     @wraps(function)
     async def recorded(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with _Afterwards(_with_input(function, attributes, args, kwargs)):
+        with _RecordedAtEnd(_with_input(function, attributes, args, kwargs)):
             async for item in function(*args, **kwargs):
                 yield item
 
     return recorded
 
 
-class _Afterwards:
-    """Records a generator when it has ended, with its start: between two items the caller's own code runs,
-    which is no part of the operation, and the end may come in another context."""
+class _RecordedAtEnd:
+    """Records a generator when it has ended, with its start: between two items the caller's code runs, which is not
+    part of the operation, and the end may come in another context."""
 
     def __init__(self, attributes: Attributes) -> None:
         self._attributes = attributes

@@ -45,14 +45,14 @@ def _attributes(reward: Any, primary_key: str | None) -> Attributes:
 
 
 def _dimensions(reward: Any, primary_key: str | None) -> list[tuple[str, float]]:
-    """Names and values, the primary one first."""
+    """Return names and values, the primary one first."""
     if not isinstance(reward, Mapping):
         return [(primary_key or DEFAULT_NAME, _number(reward, "the reward"))]
     values = {_name(name): _number(value, f"the reward {name!r}") for name, value in reward.items()}
     if not values:
-        raise InvalidInputError("the reward is an empty dict: give at least one dimension")
+        raise InvalidInputError("the reward is an empty dict: pass at least one dimension")
     if primary_key is None and len(values) > 1:
-        raise InvalidInputError(f"the reward has {len(values)} dimensions ({_listed(values)}): name the primary_key")
+        raise InvalidInputError(f"the reward has {len(values)} dimensions ({_listed(values)}): pass primary_key")
     primary = next(iter(values)) if primary_key is None else primary_key
     if primary not in values:
         raise InvalidInputError(f"primary_key is {primary!r}, but the reward has only {_listed(values)}")
@@ -66,7 +66,7 @@ def _listed(values: Mapping[str, float]) -> str:
 def _name(name: Any) -> str:
     if isinstance(name, str) and name:
         return name
-    raise InvalidInputError(f"a dimension of the reward is called {name!r}: use a text")
+    raise InvalidInputError(f"the name of a reward dimension is {name!r}: use a non-empty str")
 
 
 def _number(value: Any, what: str) -> float:
@@ -78,16 +78,16 @@ def reward(function: F) -> F: ...
 @overload
 def reward(*, primary_key: str | None = None) -> Callable[[F], F]: ...
 def reward(function: Any = None, *, primary_key: str | None = None) -> Any:
-    """Record what a scoring function returns (a number, or a dict of them) as the reward. The value is passed on.
+    """Record what a scoring function returns (a number, or a dict of them) as the reward, and return it unchanged.
 
-    Calls of a model inside stand below the reward in the trace, so that they are not taken for the agent's own.
+    Model calls inside are below the reward in the trace, so that they do not count as the agent's.
     """
     if function is None:
-        return lambda decorated: reward_of(decorated, primary_key)
-    return reward_of(function, primary_key)
+        return lambda decorated: _decorate(decorated, primary_key)
+    return _decorate(function, primary_key)
 
 
-def reward_of(function: Callable[..., Any], primary_key: str | None) -> Callable[..., Any]:
+def _decorate(function: Callable[..., Any], primary_key: str | None) -> Callable[..., Any]:
     if not callable(function):
         raise InvalidInputError(f"@reward decorates a scoring function, not {type(function).__name__}")
 
@@ -122,7 +122,7 @@ def _scoring(primary_key: str | None) -> Iterator[Callable[[Any], object]]:
 
 
 def get_reward_value(span: AnySpan) -> float | None:
-    """The primary reward of a span; None if it has none."""
+    """Return the primary reward of a span; None if it has none."""
     return _read(span.attributes, 0)
 
 
@@ -134,7 +134,7 @@ class RewardDimension(NamedTuple):
 
 
 def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
-    """All dimensions of a span's reward, the primary one first; none for other spans."""
+    """Return all dimensions of a span's reward, the primary one first; none for other spans."""
     rewards: list[RewardDimension] = []
     while (value := _read(span.attributes, len(rewards))) is not None:
         name = span.attributes.get(f"{_PREFIX}.{len(rewards)}.name", DEFAULT_NAME)
@@ -148,12 +148,12 @@ def is_reward_span(span: AnySpan) -> bool:
 
 
 def find_reward_spans(spans: Sequence[S]) -> list[S]:
-    """The spans that carry a reward, in order."""
+    """Return the spans that carry a reward, in order."""
     return [span for span in spans if is_reward_span(span)]
 
 
 def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
-    """The last reward; None if there is none."""
+    """Return the last reward; None if there is none."""
     return next((value for span in reversed(spans) if (value := get_reward_value(span)) is not None), None)
 
 
