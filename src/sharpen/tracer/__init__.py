@@ -13,7 +13,7 @@ __all__ = ["AgentOpsTracer", "DummyTracer", "OtelTracer", "SpanSink", "Tracer", 
 
 
 def __getattr__(name: str) -> Any:
-    """The tracer of an extra is loaded when it is asked for."""
+    """Load the tracer of an extra on first use."""
     if name != "AgentOpsTracer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .agentops import AgentOpsTracer

@@ -52,7 +52,7 @@ def _core() -> Any:
 
 
 def _manage() -> None:
-    """Give AgentOps our provider, unless the user has started it already: then his is watched."""
+    """Pass our provider to AgentOps, unless the user has started it already: then that provider is watched."""
     core = _core()
     if not core.tracer.initialized:
         ours = Patch(core, "setup_telemetry", lambda **_: (load_sdk().gated(_SOURCE), None))
@@ -65,7 +65,7 @@ def _manage() -> None:
 
 
 def _watch() -> None:
-    """Record what AgentOps writes to the provider that it has, or makes later."""
+    """Record what AgentOps writes to the provider that it has, or creates later."""
     core = _core()
     _watch_provider(core.tracer.provider)
     core.setup_telemetry = _watching(core.setup_telemetry)
@@ -95,10 +95,10 @@ def _watch_provider(provider: Any) -> None:
 
 
 def _leave() -> None:
-    """Nothing to undo: in traces of others the gate is closed, and AgentOps cannot be started twice."""
+    """Nothing to undo: in other traces the gate is closed, and AgentOps cannot be started twice."""
 
 
-# The `__import__` with which AgentOps notices libraries, once it has made its first round.
+# The `__import__` with which AgentOps notices libraries, after its first run.
 _monitors: list[Patch] = []
 
 

@@ -38,13 +38,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _active: ContextVar["Tracer | None"] = ContextVar("sharpen_active_tracer", default=None)
-# The operation in which we are, for tracers without OpenTelemetry.
+# The current operation, for tracers without OpenTelemetry.
 _parent_id: ContextVar[str | None] = ContextVar("sharpen_parent_span", default=None)
 _UNSET = TraceStatus()
 
 
 def active_tracer() -> "Tracer | None":
-    """The tracer that records here; emitters write to it."""
+    """Return the tracer that records in this context; emitters write to it."""
     return _active.get()
 
 
@@ -68,33 +68,33 @@ class Tracer(ParallelWorkerBase):
     # Where its spans come from, apart from emitters.
     _sources: frozenset[str] = frozenset()
 
-    # -- the life of a worker ------------------------------------------------------------------------
+    # -- the life cycle of a worker ------------------------------------------------------------------
 
     def init_worker(self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any) -> None:
-        """Start recording in this process. The store takes the spans of traces that name no other."""
+        """Start recording in this process. Spans of traces that name no other store go to this one."""
         super().init_worker(worker_id)
         self._store = store
         self._hold()
         self._workers += 1
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Stop recording; the last tracer of the process puts everything back as it was."""
+        """Stop recording; the last tracer of the process restores everything that was changed."""
         if self._workers:
             self._workers -= 1
             self._release()
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Let go of what is still held."""
+        """Release what is still held."""
         while self._workers:
             self.teardown_worker(self._workers)
         self._store = None
 
     def lifespan(self, store: "LightningStore | None" = None) -> "Lifespan":
-        """The life of a worker around a block, for use without a runner; with `with` or `async with`."""
+        """Run the life cycle of a worker around a block, without a runner; for `with` or `async with`."""
         return Lifespan(self, store)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to a worker: the settings, and nothing of this process."""
+        """Return what is sent to a worker: the settings, and nothing of this process."""
         return {key: value for key, value in vars(self).items() if key not in ("_store", "_workers")}
 
     def _hold(self) -> None:
@@ -144,7 +144,7 @@ class Tracer(ParallelWorkerBase):
 
     @contextmanager
     def _recording(self, trace: Trace) -> Iterator[Any]:
-        """Everything that is on while a trace is open; gives what `trace_context` gives to its block."""
+        """Switch on everything that a trace needs; yield what `trace_context` yields to its block."""
         self._hold()
         token = _parent_id.set(None)
         enter(trace)
@@ -157,12 +157,12 @@ class Tracer(ParallelWorkerBase):
             self._release()
 
     def get_last_trace(self) -> list[Span]:
-        """The spans of the trace that was opened last in this context, in the order in which they ended."""
+        """Return the spans of the trace that was opened last in this context, in the order in which they ended."""
         trace = last_trace()
         return list(trace.spans) if trace is not None else []
 
     def trace_run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function inside a trace of its own."""
+        """Call a function inside a separate trace."""
         if inspect.iscoroutinefunction(function):
             raise InvalidInputError(f"{function.__name__} is a coroutine function: use trace_run_async")
         context = self.trace_context(getattr(function, "__name__", None))
@@ -177,7 +177,7 @@ class Tracer(ParallelWorkerBase):
         return result
 
     async def trace_run_async(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await a function inside a trace of its own."""
+        """Await a function inside a separate trace."""
         async with self.trace_context(getattr(function, "__name__", None)):
             return await function(*args, **kwargs)
 
@@ -232,14 +232,14 @@ class Tracer(ParallelWorkerBase):
     # -- frameworks ----------------------------------------------------------------------------------
 
     def get_langchain_handler(self) -> "BaseCallbackHandler":
-        """A LangChain callback handler that writes LLM and tool runs to this tracer."""
+        """Return a LangChain callback handler that writes LLM and tool runs to this tracer."""
         from .langchain import make_handler
 
         return make_handler(self)
 
 
 class DummyTracer(Tracer):
-    """Records what is emitted and knows nothing of OpenTelemetry: the cheapest tracer."""
+    """Records what is emitted, without OpenTelemetry: the cheapest tracer."""
 
 
 class Lifespan:
@@ -311,4 +311,4 @@ def _run_now(step: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     step.close()
-    raise RuntimeError("the trace_context of this tracer waits for something: use trace_run_async")
+    raise RuntimeError("the trace_context of this tracer awaits something: use trace_run_async")

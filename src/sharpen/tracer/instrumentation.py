@@ -1,4 +1,4 @@
-"""Switches on what OpenTelemetry has for GenAI libraries, and our provider with it.
+"""Switches on OpenTelemetry's instrumentations of GenAI libraries, and our provider with them.
 
 Nothing is imported for a library that the agent does not use: each instrumentation waits for the import of its library,
 and the SDK, which takes a tenth of a second, for the first thing that needs it. All of it is on while any tracer of the
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OTEL_API = "opentelemetry.trace"
-# What tells instrumentations to write messages to their spans, or not to.
+# The variables that decide whether instrumentations write messages to their spans.
 _CONTENT_VARIABLES = {
     True: {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"},
     False: {
@@ -84,7 +84,7 @@ class Instrumentation:
         self._running: dict[str, Any] = {}
 
     def hold(self, *, capture_content: bool) -> None:
-        """Keep it on: with content if any holder wants it, since the others leave it out when they record."""
+        """Keep it on, with content if any holder wants it: the others leave it out when they record."""
         with self._switching:
             self._holders[capture_content] += 1
             if self._watch is not None and capture_content and not self._captures:
@@ -126,7 +126,7 @@ class Instrumentation:
 
 
 class Environment:
-    """Variables of the process that are changed for a while."""
+    """Environment variables of the process that are changed temporarily."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
@@ -147,7 +147,7 @@ class Environment:
 def _wanted_variables(capture_content: bool) -> dict[str, str]:
     wanted = dict(_CONTENT_VARIABLES[capture_content])
     if capture_content:
-        # A user who has decided for himself in the environment is left alone.
+        # A variable that the user has set is not changed.
         wanted = {name: value for name, value in wanted.items() if name not in os.environ}
     conventions = os.environ.get(_CONVENTIONS, "")
     if _LATEST not in conventions:
@@ -158,16 +158,16 @@ def _wanted_variables(capture_content: bool) -> dict[str, str]:
 def _load_quietly() -> None:
     try:
         load_sdk()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with the SDK, the agent's own import must go on
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the SDK, the agent's import must continue
         logger.warning("the OpenTelemetry SDK cannot be loaded, so its spans are not recorded: %s", error)
 
 
 def _start(name: str) -> Any:
-    """The first instrumentation of this library that works, switched on; None if there is none."""
+    """Switch on the first instrumentation of this library that works, and return it; None if there is none."""
     for entry in candidates(name):
         try:
             return _instrument(entry)
-        except Exception as error:  # noqa: BLE001 - code of others; without it the agent still works
+        except Exception as error:  # noqa: BLE001 - third-party code; without it the agent still works
             logger.warning("the instrumentation %s of %s does not work: %s", _package(entry), name, error)
     return None
 
@@ -175,7 +175,7 @@ def _start(name: str) -> Any:
 def _instrument(entry: "EntryPoint") -> Any:
     instrumentor = entry.load()()
     if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
-        logger.debug("%s is switched on already, by somebody else", _package(entry))
+        logger.debug("%s was switched on already by other code", _package(entry))
         return None
     instrumentor.instrument(tracer_provider=load_sdk().provider, raise_exception_on_conflict=True)
     logger.debug("%s is on", _package(entry))
@@ -187,7 +187,7 @@ def _stop(name: str, instrumentor: Any) -> None:
         return
     try:
         instrumentor.uninstrument()
-    except Exception as error:  # noqa: BLE001 - code of others; what is left behind records nothing outside a trace
+    except Exception as error:  # noqa: BLE001 - third-party code; what stays behind records nothing outside a trace
         logger.warning("the instrumentation of %s cannot be switched off: %s", name, error)
 
 
@@ -203,7 +203,7 @@ def _installed() -> "tuple[EntryPoint, ...]":
 
 
 def candidates(module: str) -> "list[EntryPoint]":
-    """The installed instrumentations of this module, the best first: OpenTelemetry's own GenAI family."""
+    """Return the installed instrumentations of this module, the best first: OpenTelemetry's GenAI family."""
     names = TARGETS[module].split()
     found = [entry for entry in _installed() if _plain(entry.name) in names]
     return sorted(found, key=_rank)
@@ -229,12 +229,12 @@ _loaded: list["Sdk"] = []
 
 
 def loaded_sdk() -> "Sdk | None":
-    """The SDK, if something has needed it so far."""
+    """Return the SDK, if something has needed it so far."""
     return _loaded[0] if _loaded else None
 
 
 def load_sdk() -> "Sdk":
-    """The SDK; our provider becomes the global one where there is none."""
+    """Return the SDK; our provider becomes the global one if there is none."""
     if not _loaded:
         # First, so that two threads which import parts of OpenTelemetry take the import locks in the same order.
         import opentelemetry.trace  # noqa: F401
@@ -261,7 +261,7 @@ class ImportWatch:
         self._asking = threading.local()
 
     def start(self) -> None:
-        """Watch from now on; modules that are loaded already count as imported now."""
+        """Start watching; modules that are loaded already count as imported now."""
         sys.meta_path.insert(0, self)
         for name in sorted(self._names & sys.modules.keys()):
             self._on_import(name)

@@ -22,7 +22,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class LangChainHandler(BaseCallbackHandler):
-    """Writes each run when it ends, so that a run which ends in another thread or task needs no care.
+    """Writes each run when it ends, so a run may end in another thread or task.
 
     An LLM call that an instrumentation has recorded already, with the same response id, is not written again.
     """
@@ -104,7 +104,7 @@ def _said(role: str, content: Any) -> dict[str, Any]:
 
 
 def _message(message: BaseMessage) -> dict[str, Any]:
-    """A message in OpenTelemetry's form: its role, its text, its tool calls."""
+    """Return a message in OpenTelemetry's form: its role, its text, its tool calls."""
     parts = _said("", message.content)["parts"] if message.content else []
     calls = getattr(message, "tool_calls", None) or []
     parts += [
@@ -139,5 +139,5 @@ def _metadata(message: BaseMessage) -> dict[str, Any]:
 
 
 def make_handler(tracer: "Tracer") -> BaseCallbackHandler:
-    """A handler for this tracer."""
+    """Return a handler for this tracer."""
     return LangChainHandler(tracer)

@@ -1,4 +1,4 @@
-"""The default tracer: everything that OpenTelemetry sees inside an attempt, and everything that is emitted.
+"""The default tracer: records OpenTelemetry's spans inside an attempt, and everything that is emitted.
 
 A span that is merely emitted is written past the SDK, at a tenth of the SDK's cost, as long as nobody else listens to
 our provider.
@@ -73,13 +73,13 @@ class OtelTracer(Tracer):
             with super()._recording(trace), sdk.outside_of_spans() if sdk is not None else nullcontext():
                 yield _LazyOtelTracer()
         finally:
-            # Asked again, since the agent may have been the first to need it.
+            # Checked again, since the agent may have been the first to need it.
             if (sdk := loaded_sdk()) is not None:
                 sdk.forget(trace)
 
 
 class _LazyOtelTracer:
-    """What a trace gives to its block: OpenTelemetry's own tracer, loaded when it is used."""
+    """What a trace yields to its block: OpenTelemetry's tracer, loaded when it is used."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(load_sdk().tracer, name)
@@ -89,13 +89,13 @@ _COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACE
 
 
 def _start_collecting() -> None:
-    """Send what is recorded to the user's own collector as well, where OpenTelemetry's variables name one."""
+    """Also send what is recorded to the user's collector, if OpenTelemetry's variables name one."""
     variable = next((variable for variable in _COLLECTOR_VARIABLES if os.environ.get(variable)), None)
     if variable is None:
         return
     try:
         load_sdk().start_collecting(variable)
-    except Exception as error:  # noqa: BLE001 - a wrong setting of the collector is not worth an attempt
+    except Exception as error:  # noqa: BLE001 - a wrong setting of the collector must not fail an attempt
         logger.warning("spans cannot be sent to the collector that %s names: %s", variable, error)
 
 

@@ -1,4 +1,4 @@
-"""Attributes as a trace records them: values that every store can write, and no content where none is captured.
+"""Attributes as a trace records them: values that every store can write, and no content if none is captured.
 
 A span that a store refuses would cost the attempt it belongs to, so a value is what JSON holds, in text that UTF-8
 holds. Content is the words of prompts, responses and tools; names, models, token counts, times and statuses are not.
@@ -16,12 +16,12 @@ _WHOLE = frozenset((int, bool, type(None)))
 
 
 def plain_attributes(values: Mapping[str, Any] | None) -> Attributes:
-    """A copy in which every value is plain."""
+    """Return a copy in which every value is plain."""
     return {plain_text(str(key)): plain(value) for key, value in values.items()} if values else {}
 
 
 def plain(value: Any) -> Any:
-    """Texts, numbers, None, and lists and dicts of them; anything else is described by its type."""
+    """Return strings, numbers, None, and lists and dicts of them; anything else is described by its type."""
     kind = type(value)
     if kind is str:
         return plain_text(value)
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_text(text: str) -> str:
-    """The text without lone halves of surrogate pairs, which models produce now and then."""
+    """Return the text without lone surrogates, which models sometimes produce."""
     if text.isascii():
         return text
     try:
@@ -54,7 +54,7 @@ def plain_text(text: str) -> str:
 
 
 def _number_or_type(value: Any) -> Any:
-    """numpy's numbers are numbers; of other objects only the type is told, since their text may be anything."""
+    """Return the number of a NumPy scalar; other objects are described by their type, as their text may be anything."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         found = item()
@@ -63,7 +63,7 @@ def _number_or_type(value: Any) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """How a value that cannot be written is described."""
+    """Return how a value that cannot be written is described."""
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
@@ -91,24 +91,24 @@ _CONTENT = re.compile(
             r"(tool|tool_call)\..*(parameters|arguments|result|json_schema).*",
             r"(retrieval|reranker)\..*(documents|query).*",
             r"embedding\.(text|embeddings.*)",
-            # our own
+            # ours
             r"sharpen\.operation\.(input|output)(\..*)?",
         )
     )
 )
 
 
-@lru_cache(maxsize=4096)  # the same few names come again and again
+@lru_cache(maxsize=4096)  # the same few names repeat
 def is_content(key: str) -> bool:
-    """Whether an attribute of this name holds words of a prompt, a response or a tool."""
+    """Whether an attribute of this name holds text of a prompt, a response or a tool."""
     return _CONTENT.fullmatch(key) is not None
 
 
 def without_content(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that may be recorded."""
+    """Return the attributes that may be recorded."""
     return {key: value for key, value in attributes.items() if not is_content(key)}
 
 
 def event_without_content(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """An event of a GenAI operation is all content, whatever its attributes are called."""
+    """Return the attributes that may be recorded; those of a GenAI event are all content, whatever their names."""
     return {} if name.startswith("gen_ai.") else without_content(attributes)

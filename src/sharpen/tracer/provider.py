@@ -37,7 +37,7 @@ from .trace import Trace, current_trace, exception_attributes, new_span_id
 
 logger = logging.getLogger(__name__)
 
-# A collector that does not answer must not hold up the end of a worker.
+# A collector that does not respond must not delay the end of a worker.
 LAST_SPANS_SECONDS = 5.0
 
 _DROPPED = SamplingResult(Decision.DROP)
@@ -55,13 +55,13 @@ _LIMITS = (
 
 
 def _otel_trace() -> Trace | None:
-    """The current trace, if spans of OpenTelemetry belong in it."""
+    """Return the current trace, if spans of OpenTelemetry belong in it."""
     trace = current_trace()
     return trace if trace is not None and "otel" in trace.sources else None
 
 
 class TraceIds(RandomIdGenerator):
-    """All spans of an attempt share the id of its trace. Never from `random`, which the agent may have seeded."""
+    """Gives all spans of an attempt the id of its trace. No id comes from `random`, which the agent may have seeded."""
 
     def generate_span_id(self) -> int:
         return int(new_span_id(), 16)
@@ -72,7 +72,7 @@ class TraceIds(RandomIdGenerator):
 
 
 class TraceSampler(Sampler):
-    """Records inside a trace; elsewhere a span is nothing."""
+    """Records inside a trace; elsewhere spans are dropped."""
 
     def should_sample(
         self,
@@ -93,7 +93,7 @@ class TraceSampler(Sampler):
 
 
 class TraceProcessor(SpanProcessor):
-    """Brings the spans of providers to the trace in which they started."""
+    """Adds the spans of providers to the trace in which they started."""
 
     def __init__(self) -> None:
         self._trace_of: dict[int, Trace] = {}
@@ -122,7 +122,7 @@ class TraceProcessor(SpanProcessor):
             self._record(span, trace)
 
     def forget(self, trace: Trace) -> None:
-        """Let go of spans that were never ended."""
+        """Release spans that were never ended."""
         for span_id in list(trace.open_spans):
             self._trace_of.pop(span_id, None)
 
@@ -131,7 +131,7 @@ class TraceProcessor(SpanProcessor):
 
 
 class OwnProcessor(TraceProcessor):
-    """Watches our own provider, whose spans also go to the user's collector; others send theirs themselves."""
+    """Watches our provider, whose spans also go to the user's collector; other providers send theirs themselves."""
 
     collector: "Collector | None" = None
 
@@ -143,7 +143,7 @@ class OwnProcessor(TraceProcessor):
 
 
 class TraceProvider(TracerProvider):
-    """Our provider. It knows whether anybody but us listens to it."""
+    """Our provider. It knows whether other code has added processors to it."""
 
     def __init__(self, own: OwnProcessor) -> None:
         self._own = own
@@ -166,7 +166,7 @@ class TraceProvider(TracerProvider):
 
 
 class Sdk:
-    """The SDK as tracers use it: our provider, and the processors that bring spans to their traces."""
+    """The SDK as tracers use it: our provider, and the processors that add spans to their traces."""
 
     def __init__(self) -> None:
         self.own = OwnProcessor()
@@ -202,7 +202,7 @@ class Sdk:
             collector.close()
 
     def forget(self, trace: Trace) -> None:
-        """Let go of spans of this trace that were never ended."""
+        """Release spans of this trace that were never ended."""
         self.own.forget(trace)
         self.foreign.forget(trace)
 
@@ -212,7 +212,7 @@ class Sdk:
 
     @contextmanager
     def outside_of_spans(self) -> Iterator[None]:
-        """An empty context, so that a span around the runner does not become part of the attempt."""
+        """Use an empty context, so that a span around the runner does not become part of the attempt."""
         token = otel_context.attach(Context())
         try:
             yield
@@ -238,7 +238,7 @@ class Sdk:
             span.end(_nanoseconds(end_time))
 
     def write(self, core: SpanCoreFields) -> None:
-        """Record a finished span through the SDK, where others see it too."""
+        """Record a finished span through the SDK, where other processors see it too."""
         span = self.tracer.start_span(core.name, attributes=core.attributes, start_time=_nanoseconds(core.start_time))
         OtelOperation(span).set_status(core.status.status_code, core.status.description)
         span.end(_nanoseconds(core.end_time))
@@ -254,7 +254,7 @@ class OtelOperation:
         self._span.set_attributes(attributes)
 
     def record_exception(self, exception: BaseException) -> None:
-        self._span.record_exception(exception, exception_attributes(exception))  # which replace the SDK's own
+        self._span.record_exception(exception, exception_attributes(exception))  # which replace those of the SDK
 
     def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
         self._span.set_status(OtelStatusCode[status_code], None if description is None else hide_known(description))
@@ -328,13 +328,13 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 
 class Collector:
-    """Sends spans in batches, from a thread of its own, to the collector that OpenTelemetry's variables name."""
+    """Sends spans in batches, from a separate thread, to the collector that OpenTelemetry's variables name."""
 
     def __init__(self, batches: SpanProcessor) -> None:
         self._batches = batches
 
     def send(self, original: ReadableSpan, recorded: Span, trace: Trace) -> None:
-        """Send the span as it was recorded: without content where the trace has none, with the ids of its attempt."""
+        """Send the span as it was recorded: without content if the trace has none, with the ids of its attempt."""
         ids = {Names.ROLLOUT_ID.value: trace.rollout_id, Names.ATTEMPT_ID.value: trace.attempt_id}
         self._batches.on_end(
             ReadableSpan(
@@ -362,11 +362,11 @@ class Collector:
         closing.start()
         closing.join(LAST_SPANS_SECONDS)
         if closing.is_alive():
-            logger.warning("the collector did not take the last spans within %g seconds", LAST_SPANS_SECONDS)
+            logger.warning("the collector did not accept the last spans within %g seconds", LAST_SPANS_SECONDS)
 
 
 def _open_collector(variable: str) -> Collector | None:
-    """Return None, with a warning that holds the command to run, where a package is missing."""
+    """Return None, and log a warning with the install command, if a package is missing."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
@@ -383,7 +383,7 @@ def _open_collector(variable: str) -> Collector | None:
 
 
 class GatedProvider(api.TracerProvider):
-    """Hands out tracers that record only in traces with this source, for instrumentations that stay switched on."""
+    """Returns tracers that record only in traces with this source, for instrumentations that stay switched on."""
 
     def __init__(self, provider: api.TracerProvider, source: str) -> None:
         self._provider = provider
@@ -393,15 +393,15 @@ class GatedProvider(api.TracerProvider):
         return GatedTracer(self._provider.get_tracer(instrumenting_module_name, *args, **kwargs), self._source)
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Nothing is kept back here."""
+        """Do nothing, as nothing is buffered here."""
         return True
 
     def shutdown(self) -> None:
-        """The provider behind the gate belongs to others too, and goes on."""
+        """Do nothing, as other code uses the provider behind the gate too."""
 
 
 class GatedTracer(api.Tracer):
-    """Where it is closed, its spans are nothing, and children of theirs belong to the span around them."""
+    """Drops spans while it is closed; their children belong to the span around them."""
 
     def __init__(self, tracer: api.Tracer, source: str) -> None:
         self._tracer = tracer
@@ -412,7 +412,7 @@ class GatedTracer(api.Tracer):
             return self._tracer.start_span(name, context, *args, **kwargs)
         return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
 
-    # The API's own kind of context manager is private.
+    # The API's type of context manager is private.
     @contextmanager
     def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[api.Span]:  # type: ignore[override]
         if self._is_open():

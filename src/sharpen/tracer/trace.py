@@ -1,4 +1,4 @@
-"""The trace of one attempt: where its spans are collected while it runs.
+"""The trace of one attempt: collects its spans while it runs.
 
 The current trace is a `contextvars` value, so that a hundred attempts in one process never mix, and it follows the
 threads that an agent starts. A span belongs to the trace that was current when it started. A trace that has ended takes
@@ -24,7 +24,7 @@ from .plain import plain_attributes, plain_text
 
 
 class SpanSink(Protocol):
-    """Takes spans the moment they end. `put` may be called from any thread and must return at once."""
+    """Receives spans the moment they end. `put` may be called from any thread and must return at once."""
 
     def put(self, span: Span) -> None: ...
 
@@ -77,7 +77,7 @@ class Trace:
         self.is_open = True
 
     def record(self, span: Span) -> None:
-        """Keep a span that has ended, and hand it on."""
+        """Keep a span that has ended, and pass it to the sink."""
         if not self.is_open:
             return
         self.spans.append(span)
@@ -85,12 +85,12 @@ class Trace:
             self.sink.put(span)
 
 
-# Keeps pointing at the last trace after it has ended, so that its spans can be asked for.
+# Still the last trace after it has ended, so that its spans can be read.
 _trace: ContextVar[Trace | None] = ContextVar("sharpen_trace", default=None)
 
 
 def current_trace() -> Trace | None:
-    """The trace that is being recorded here."""
+    """Return the trace that is being recorded in this context."""
     trace = _trace.get()
     while trace is not None and not trace.is_open:
         trace = trace.outer
@@ -98,7 +98,7 @@ def current_trace() -> Trace | None:
 
 
 def last_trace() -> Trace | None:
-    """The trace that was opened last in this context, ended or not."""
+    """Return the trace that was opened last in this context, ended or not."""
     return _trace.get()
 
 
@@ -108,12 +108,12 @@ def enter(trace: Trace) -> None:
 
 
 def new_span_id() -> str:
-    """Random whatever the agent does with `random.seed`, and without touching its random numbers."""
+    """Return a random id, independent of the agent's `random.seed` and without changing its random numbers."""
     return os.urandom(8).hex()
 
 
 def resource_of(tracer_name: str, name: str | None) -> OtelResource:
-    """What produced the spans of a trace."""
+    """Return the resource of a trace: what produced its spans."""
     attributes: dict[str, Any] = {LightningResourceAttributes.TRACER_NAME.value: tracer_name}
     if name is not None:
         attributes["sharpen.trace.name"] = name
@@ -124,7 +124,7 @@ def resource_of(tracer_name: str, name: str | None) -> OtelResource:
 
 
 class Operation(Protocol):
-    """What `operation_context` gives to the code inside it."""
+    """What `operation_context` yields to its block."""
 
     def set_attributes(self, attributes: Attributes) -> None: ...
     def record_exception(self, exception: BaseException) -> None: ...
@@ -153,7 +153,7 @@ class PlainOperation:
 
 
 def exception_attributes(exception: BaseException) -> Attributes:
-    """An exception under OpenTelemetry's names."""
+    """Return an exception as attributes with OpenTelemetry's names."""
     kind = type(exception)
     is_builtin = kind.__module__ == "builtins"
     return {
@@ -166,7 +166,7 @@ def exception_attributes(exception: BaseException) -> Attributes:
 def _traceback(exception: BaseException) -> list[str]:
     try:
         return format_exception(exception)
-    except Exception:  # noqa: BLE001 - its own text fails
+    except Exception:  # noqa: BLE001 - its `__str__` fails
         return format_tb(exception.__traceback__)
 
 
@@ -196,7 +196,7 @@ class Shared:
 
 
 class Patch:
-    """A function in somebody else's class or module that is replaced for a while."""
+    """A function in a third-party class or module that is replaced temporarily."""
 
     def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
         self._owner = owner
@@ -212,7 +212,7 @@ class Patch:
             setattr(self._owner, self._name, self._replacement)
 
     def undo(self) -> None:
-        """Put the original back, unless somebody has wrapped the replacement: then it stays below theirs."""
+        """Restore the original, unless other code has wrapped the replacement: then it stays below that wrapper."""
         self._is_wrapped = getattr(self._owner, self._name) is not self._replacement
         if not self._is_wrapped:
             setattr(self._owner, self._name, self.original)
@@ -222,7 +222,7 @@ class Patch:
 #
 # A new thread begins with an empty context, so a span in it would belong to no attempt. While a tracer is on,
 # `Thread.start` and `ThreadPoolExecutor.submit` called inside a trace run their function in a copy of the caller's
-# context; outside a trace, and after the last tracer, they do what they always do.
+# context; outside a trace, and after the last tracer, they behave as usual.
 
 
 @wraps(threading.Thread.start)
@@ -236,7 +236,7 @@ def _run_in_copy(thread: threading.Thread) -> None:
     context, run = copy_context(), thread.run
 
     def run_in_context() -> None:
-        # The thread is its own again, and this closure is freed when it ends.
+        # The thread has its own method again, and this closure is freed when it ends.
         del thread.run
         context.run(run)
 
