@@ -99,7 +99,7 @@ class PPO:
         self.deterministic_eval = deterministic_eval
         self._returns = RunningMoments() if reward_normalization else None
         self._rng = new_rng(seed)
-        self._fast_actor = NumpyMLP.of(self.module.actor)
+        self._numpy_actor = NumpyMLP.of(self.module.actor)
 
     # Acting
 
@@ -118,8 +118,8 @@ class PPO:
         return Actions(chosen_N + self._first_action, {})
 
     def _actor_outputs(self, obs_N: Any) -> Array:
-        if self._fast_actor is not None:
-            return self._fast_actor(obs_N)
+        if self._numpy_actor is not None:
+            return self._numpy_actor(obs_N)
         with limit_threads(self.module), torch.inference_mode():
             return self.module.actor(as_tensors(obs_N, self._device)).numpy(force=True)  # type: ignore[no-any-return]
 
