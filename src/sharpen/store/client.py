@@ -143,9 +143,9 @@ class LightningStoreClient(LightningStore):
             patience_seconds=min(spool_after_seconds, retry_seconds),
         )
         self.store_id: str | None = None
-        """The id of the store behind the server, known after the first answer."""
+        """The id of the store behind the server, known after the first response."""
         self.is_away = False
-        """Whether the server did not answer when it was last asked."""
+        """Whether the server did not respond to the last request."""
         self._is_waiting = True
 
     @property
