@@ -64,7 +64,7 @@ class Crew:
                 reply = process.reply(number, _POLL_SECONDS)
             except LinkClosed:
                 self.mourn()
-                self.lose(f"rank {process.rank} (process {process.pid}) no longer listens")
+                self.lose(f"rank {process.rank} (process {process.pid}) no longer answers")
                 raise
             if reply is not None:
                 return reply.failure or bytes(reply.value)
@@ -87,7 +87,7 @@ class Crew:
     def lose(self, reason: str) -> None:
         """End all ranks, and raise the error, now and at every later order."""
         if self._lost is None:
-            self._lost = TrainingError(f"{reason}\nThe policy is lost with it: resume the run from its last checkpoint")
+            self._lost = TrainingError(f"{reason}\nThe policy is lost: resume the run from its last checkpoint")
         self.kill()
         raise self._lost
 
@@ -103,7 +103,7 @@ class Crew:
             end = time.monotonic() + _END_SECONDS
             for each in self._processes:
                 each.end(end - time.monotonic())
-            self._lost = self._lost or TrainingError("the ranks of this policy have ended: make a new policy")
+            self._lost = self._lost or TrainingError("the ranks of this policy have ended: create a new policy")
 
     def _raise(self, process: RankProcess, failure: Failure) -> Any:
         message = f"rank {process.rank}: {failure.message}"

@@ -45,8 +45,8 @@ class Group:
         """That of rank 0, at a free port where the others find it."""
         if is_default and dist.is_available() and dist.is_initialized():
             raise ConfigError(
-                "sharded training needs torch's default process group, but this program has one already: start it "
-                "without torchrun or accelerate (it starts its ranks itself), and close the sharded policy before"
+                "sharded training needs torch's default process group, but this program already has one: start it "
+                "without torchrun or accelerate (it starts its own ranks), and close the other sharded policy first"
             )
         listening = socket.create_server((_LOOPBACK, 0))
         group = cls(0, devices, listening.getsockname()[1], is_default=is_default)

@@ -102,7 +102,7 @@ class RankProcess:
             self.reply(-1, 0.0)  # what it said before it ended
         how = exit_in_words(self._process.wait())
         words = "\n".join(self._last_words) if self._failure is None else self._failure.traceback.rstrip()
-        return f"{how}; its last words:\n{words}" if words else f"{how}, without a word"
+        return f"{how}; its last output:\n{words}" if words else f"{how}, without any output"
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None
@@ -131,7 +131,7 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 def exit_in_words(code: int) -> str:
     """An exit code as people know it."""
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL, as the system does where memory runs out"
+        return "killed by SIGKILL, which the system sends when memory runs out"
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -142,7 +142,7 @@ def exit_in_words(code: int) -> str:
 
 def _start(file: int) -> "subprocess.Popen[str]":
     if not sys.executable:
-        raise ConfigError("this program does not know its Python interpreter (sys.executable): use one device")
+        raise ConfigError("the path of the Python interpreter is unknown (sys.executable): use one device")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # -P: a file in the user's folder must not take the place of a module that the child imports at its start.
     return subprocess.Popen(

@@ -134,7 +134,9 @@ class RankedPolicy(RankPolicy):
     def _meet_others(self, posted: Posted) -> None:
         for rank, theirs in enumerate(self._crew.collect(posted, str), 1):
             if theirs != self.fingerprint_at_start:
-                raise ModelError(f"rank {rank} has loaded other weights than this process: is the model being changed?")
+                raise ModelError(
+                    f"rank {rank} loaded different weights than this process: check whether the model is being changed"
+                )
         self._turns.take(lambda: self._done_together(Meet(), self.meet))
 
     # -- sampling and scoring ------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class RankedPolicy(RankPolicy):
         """As those of `LocalPolicy`; each rank computes a part."""
         check_ids(sequences, self._vocab_size)
         if masks is not None and len(masks) != len(sequences):
-            raise InvalidInputError(f"there are {len(masks)} masks for {len(sequences)} sequences: give one for each")
+            raise InvalidInputError(f"there are {len(masks)} masks for {len(sequences)} sequences: pass one for each")
         temperatures = temperatures_of(temperature, len(sequences))
         parts = self._parts(sequences)
         passes = self._most_passes([scored(sequences, masks, part) for part in parts])
@@ -257,8 +259,8 @@ class RankedPolicy(RankPolicy):
         for rank, theirs in enumerate(prints, 1):
             if theirs != own:
                 self._crew.lose(
-                    f"the weights of rank {rank} are not those of rank 0 after update {self.num_updates}: a device or "
-                    "the connection between devices is faulty"
+                    f"the weights of rank {rank} differ from those of rank 0 after update {self.num_updates}: a device "
+                    "or the connection between devices is faulty"
                 )
 
     # -- files ---------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class RankedPolicy(RankPolicy):
         except BaseException as error:
             if leaves_others_waiting(order, error):
                 self._crew.mourn()
-                self._crew.lose(f"rank 0 could not go on with the others: {in_words(error)}")
+                self._crew.lose(f"rank 0 could not continue with the others: {in_words(error)}")
             raise
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -330,11 +332,11 @@ def check_devices(devices: Sequence[str], options: LocalOptions, *, least: int) 
     """There is a list of devices, and no other word on it."""
     if isinstance(devices, str) or len(devices) < least:
         raise ConfigError(
-            f"devices is {devices!r}: give {'two' if least == 2 else 'one'} or more, such as ['cuda:0', 'cuda:1'], or "
+            f"devices is {devices!r}: use {'two' if least == 2 else 'one'} or more, such as ['cuda:0', 'cuda:1'], or "
             "use LocalPolicy"
         )
     if options.get("device") is not None:
-        raise ConfigError(f"device is {options['device']!r}, but there are several: give devices alone")
+        raise ConfigError(f"device is {options['device']!r}, but there are several devices: set only devices")
 
 
 def _numbers(data: bytes) -> Tensor:

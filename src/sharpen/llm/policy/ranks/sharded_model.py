@@ -99,7 +99,7 @@ def _layers(root: Any) -> list[nn.Module]:
     kinds = set(getattr(root, "_no_split_modules", None) or ())
     layers = [each for each in root.modules() if type(each).__name__ in kinds and any(True for _ in each.parameters())]
     if not layers:
-        raise ModelError(f"{type(root).__name__} does not say what its layers are, so it cannot be divided: use copies")
+        raise ModelError(f"{type(root).__name__} does not declare its layers, so it cannot be sharded: use copies")
     return layers
 
 
@@ -128,8 +128,8 @@ def _policy(unit: nn.Module, own: list[nn.Parameter]) -> MixedPrecisionPolicy:
     kinds = {each.dtype for each in own}
     if len(kinds) > 1:
         raise ModelError(
-            f"a {type(unit).__name__} holds weights of several types ({', '.join(sorted(map(str, kinds)))}), which "
-            "cannot be trained in parts: use precision fp32, an adapter (lora_rank), or whole copies"
+            f"a {type(unit).__name__} has weights of several types ({', '.join(sorted(map(str, kinds)))}), which "
+            "cannot be sharded: use precision fp32, an adapter (lora_rank), or full copies"
         )
     for each in own:
         if each.requires_grad:

@@ -77,8 +77,8 @@ class ShardedOptimiser:
         if not math.isfinite(grad_norm):
             self.zero()
             raise TrainingError(
-                f"the norm of the gradient is {grad_norm} in step {self.num_steps + 1}, so the weights stay as they "
-                "were: lower the learning rate or grad_clip, check rewards and log-probabilities, or use fp32"
+                f"the norm of the gradient is {grad_norm} in step {self.num_steps + 1}, so the weights were not "
+                "changed: lower the learning rate or grad_clip, check rewards and log-probabilities, or use fp32"
             )
         if self._adam is not None:
             torch.nn.utils.clip_grads_with_norm_(self._masters.values(), self._grad_clip, norm)

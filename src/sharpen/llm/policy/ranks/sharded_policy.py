@@ -40,7 +40,7 @@ class ShardedPolicy(RankedPolicy, ShardPolicy):
     ) -> None:
         check_devices(devices, options, least=1)
         if options.get("compiles"):
-            raise ConfigError("compiles is True, but divided weights are not compiled: leave it out")
+            raise ConfigError("compiles is True, but sharded weights cannot be compiled: leave it out")
         self._sharding = sharding or Sharding()
         self._begin_all(model_name, devices, options, self._sharding)
 
