@@ -50,10 +50,10 @@ def test_actions_are_in_the_space(space: spaces.Space[Any]) -> None:
 
 def test_numpy_and_torch_give_the_same_numbers() -> None:
     policy, obs = made(), np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
-    assert policy._fast_actor is not None
+    assert policy._numpy_actor is not None
     with torch.no_grad():
         wanted = policy.module.actor(torch.from_numpy(obs)).numpy()
-    np.testing.assert_allclose(policy._fast_actor(obs), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy._numpy_actor(obs), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
