@@ -11,7 +11,9 @@ def check_chat_template(model_name: str) -> None:
     folder = Path(model_name).expanduser()
     if not folder.is_dir():
         if model_name.startswith((".", "/", "~")):
-            raise ConfigError(f"model_name is {model_name!r}, but there is no such folder: name the model to train")
+            raise ConfigError(
+                f"model_name is {model_name!r}, but that folder does not exist: pass the folder of the model to train"
+            )
         return
     settings = folder / "tokenizer_config.json"
     if not settings.is_file() or any(
@@ -21,9 +23,9 @@ def check_chat_template(model_name: str) -> None:
     try:
         template = json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
     except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{str(settings)!r} cannot be read: {error}") from error
+        raise ConfigError(f"cannot read {str(settings)!r}: {error}") from error
     if not template:
         raise ConfigError(
-            f"the model in {model_name!r} has no chat template, so it cannot be asked in chat messages: use an "
-            "instruction-tuned model, or put a chat_template.jinja into the folder"
+            f"the model in {model_name!r} has no chat template, so it cannot read chat messages: use an "
+            "instruction-tuned model, or add a chat_template.jinja to its folder"
         )

@@ -15,10 +15,10 @@ REFUSALS = (TypeError, ValueError, OverflowError)
 """What Arrow raises for values that it cannot hold; its own errors are among them."""
 
 _KINDS: dict[type, str] = {
-    bool: "true or false",
+    bool: "a boolean",
     int: "a number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     list: "a list",
     tuple: "a list",
     dict: "an object",
@@ -32,7 +32,7 @@ def table_error(columns: Mapping[str, Sequence[Any]], convert: Convert, error: E
         if refusal is not None:
             row = _first_refused(name, values, convert)
             return RowError.of(row, name, _problem(values, row, refusal))
-    return DatasetError(f"the data set cannot be made a table: {error}")
+    return DatasetError(f"the data set cannot be converted to a table: {error}")
 
 
 def _refusal(name: str, values: Sequence[Any], convert: Convert) -> Exception | None:
@@ -57,8 +57,8 @@ def _first_refused(name: str, values: Sequence[Any], convert: Convert) -> int:
 def _problem(values: Sequence[Any], row: int, refusal: Exception) -> str:
     if isinstance(refusal, UnicodeEncodeError):
         return (
-            f"its text has a character that no encoding can hold, {refusal.object[refusal.start]!r} (half of a pair): "
-            "repair the text, or replace such characters with text.encode('utf-8', 'replace').decode()"
+            f"its text contains an unpaired surrogate, {refusal.object[refusal.start]!r}, which cannot be encoded: "
+            "fix the text, or replace such characters with text.encode('utf-8', 'replace').decode()"
         )
     seen: dict[str, tuple[str, int]] = {}
     for number, value in enumerate(values[: row + 1]):
@@ -67,8 +67,8 @@ def _problem(values: Sequence[Any], row: int, refusal: Exception) -> str:
             if first != kind and number == row:
                 what = f"{path} is" if path else "it is"
                 before = f"in row {where}" if where != row else "elsewhere in this row"
-                return f"the column mixes kinds of values: {what} {kind} here and {first} {before}. Use one kind"
-    return f"it is {values[row]!r:.80}, which a table cannot hold: {refusal}"
+                return f"the column mixes types: {what} {kind} here and {first} {before}. Use one type"
+    return f"it is {values[row]!r:.80}, which cannot be stored in a table: {refusal}"
 
 
 def _kinds(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ def completion_text(completion: Completion) -> str:
         return completion
     messages = [completion] if isinstance(completion, Mapping) else completion
     if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
-        raise TypeError(f"a completion is {_kind(completion)}: give a string or a list of chat messages")
+        raise TypeError(f"a completion is {_kind(completion)}: pass a string or a list of chat messages")
     said = [_content(message) for message in messages if message.get("role", "assistant") == "assistant"]
     return "\n".join(text for text in said if text)
 
@@ -60,7 +60,7 @@ def _content(message: Message) -> str:
         return content
     if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
         return "".join(str(part.get("text", "")) for part in content)
-    raise TypeError(f"the content of a chat message is {_kind(content)}: give a string or a list of parts")
+    raise TypeError(f"the content of a chat message is {_kind(content)}: pass a string or a list of parts")
 
 
 def _kind(value: object) -> str:

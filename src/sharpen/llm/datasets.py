@@ -2,8 +2,8 @@
 
 SFT rows have `prompt` and `completion`, RL rows `prompt`, `ground_truth`, `question` and `full_answer`; prompts and
 completions are chat messages. Your own data may be a list of dicts, a JSON Lines file, a folder with one such file for
-each split, a Hugging Face `Dataset`, or a name on the hub, with columns `question` and `answer`, or already in the form
-asked for.
+each split, a Hugging Face `Dataset`, or a name on the hub, with columns `question` and `answer`, or already in one of
+these formats.
 """
 
 import os
@@ -52,7 +52,14 @@ def create_sft_dataset(
     dataset: Source = "gsm8k",
     path: str | os.PathLike[str] | None = None,
 ) -> Dataset:
-    """Rows for SFT: `prompt`, `completion`. `path` says where GSM8K is, `dataset` names another data set."""
+    """Return rows for SFT, with `prompt` and `completion`.
+
+    Args:
+        split: The split to read.
+        max_samples: The number of rows to use, from the start; all by default.
+        dataset: GSM8K, or another data set.
+        path: A local folder or JSON Lines file of GSM8K.
+    """
     return create_math_dataset(dataset, split, max_samples, "sft", path=path)
 
 
@@ -64,9 +71,9 @@ def create_rl_dataset(
     dataset: Source = "gsm8k",
     path: str | os.PathLike[str] | None = None,
 ) -> Dataset:
-    """Rows for RL: `prompt`, `ground_truth`, `question`, `full_answer`.
+    """Return rows for RL, with `prompt`, `ground_truth`, `question` and `full_answer`.
 
-    The trainer applies the chat template; `model_name` has the folder of the model checked for one beforehand.
+    The trainer applies the chat template. If `model_name` is given, its folder is checked for one.
     """
     return create_math_dataset(dataset, split, max_samples, "rl", model_name=model_name, path=path)
 
@@ -81,7 +88,7 @@ def create_math_dataset(
     tokenizer: Tokenizer | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Dataset:
-    """GSM8K or another data set in the form of `format_type`: "sft" or "rl"."""
+    """Return GSM8K or another data set, formatted for `format_type`: "sft" or "rl"."""
     wanted = check_format(format_type)
     if model_name is not None:
         check_chat_template(model_name)
@@ -91,7 +98,7 @@ def create_math_dataset(
 def format_math_dataset(
     dataset: Source, format_type: str = "sft", model_name: str | None = None, *, tokenizer: Tokenizer | None = None
 ) -> Dataset:
-    """Rows with `question` and `answer` in the form of `format_type`; rows that have this form stay as they are."""
+    """Format rows with `question` and `answer` for `format_type`; rows already in that format stay unchanged."""
     wanted = check_format(format_type)
     if model_name is not None:
         check_chat_template(model_name)
@@ -99,7 +106,7 @@ def format_math_dataset(
 
 
 def preview_dataset(dataset: Source, num_samples: int = 3) -> None:
-    """Print the first rows."""
+    """Print the first `num_samples` rows."""
     if num_samples < 1:
         raise ConfigError(f"num_samples is {num_samples}: use 1 or more")
     shown = as_dataset(dataset)
@@ -114,11 +121,11 @@ def _rows(source: Source, split: str, max_samples: int | None, path: str | os.Pa
     if isinstance(source, str) and source in ("gsm8k", "openai/gsm8k"):
         return read_gsm8k(split, max_samples=max_samples, path=path)
     if path is not None:
-        raise ConfigError(f"path= says where GSM8K is, but the data set is {source!r:.80}: give one of the two")
+        raise ConfigError(f"path= is the location of GSM8K, but the data set is {source!r:.80}: pass one of the two")
     if isinstance(source, str | os.PathLike):
         return _rows_by_name(os.fspath(source), split, max_samples)
     if split != "train":
-        raise DatasetError(f"split is {split!r}, but the data set is given by its rows: leave split out")
+        raise DatasetError(f"split is {split!r}, but the data set was passed as rows, which have no splits: omit split")
     return read_rows(source, max_samples=max_samples)
 
 
@@ -137,7 +144,7 @@ def _formatted(rows: list[Row], format_type: FormatType, tokenizer: Tokenizer | 
     if all(column in rows[0] for column in columns):
         check_columns(rows, columns)
         if tokenizer is not None:
-            raise ConfigError("the rows have their form already, and tokenizer would change nothing: leave it out")
+            raise ConfigError("the rows are already formatted, so tokenizer would have no effect: omit it")
         return make_dataset(rows)
     return make_dataset([format_row(row, number, format_type, tokenizer=tokenizer) for number, row in enumerate(rows)])
 

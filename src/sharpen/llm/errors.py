@@ -1,11 +1,11 @@
 """The errors of fine-tuning.
 
 ModelError (InvalidInputError)      a model that cannot be found, read or used
-TrainingError (SharpenError, RuntimeError)  training that cannot go on
+TrainingError (SharpenError, RuntimeError)  training that cannot continue
 DatasetError (InvalidInputError)    a data set that cannot be found, read or used
 └── RowError                        one row of it, by number and column
-RewardError (SharpenError, ValueError)      a reward that gave no usable number; names the reward and the row
-└── RewardTimeoutError (TimeoutError)       a reward that ran past its time
+RewardError (SharpenError, ValueError)      a reward that returned no usable number; names the reward and the row
+└── RewardTimeoutError (TimeoutError)       a reward that exceeded its timeout
 """
 
 from typing import Self
@@ -18,7 +18,7 @@ class ModelError(InvalidInputError):
 
 
 class TrainingError(SharpenError, RuntimeError):
-    """Training that cannot go on."""
+    """Training that cannot continue."""
 
 
 class DatasetError(InvalidInputError):
@@ -39,7 +39,7 @@ class RowError(DatasetError):
 
 
 class RewardError(SharpenError, ValueError):
-    """A reward function failed or returned something that is no reward. `row` is None where no one row is at fault.
+    """A reward function failed or returned something that is not a reward. `row` is None if no single row is at fault.
 
     `unit` says what `row` counts: the rows of a data set, or in training the completions of a batch.
     """
@@ -57,7 +57,7 @@ class RewardError(SharpenError, ValueError):
         return error.placed(unit, excerpt)
 
     def placed(self, unit: str, excerpt: str) -> Self:
-        """This error, in words for those who count in `unit` and see the completion and prompt of `excerpt`."""
+        """Reword this error to count in `unit` and to quote the completion and prompt of `excerpt`; return it."""
         if self.problem is None:  # raised by a user's function, in words of its own
             return self
         self.unit, self.excerpt = unit, self.excerpt or excerpt
@@ -68,4 +68,4 @@ class RewardError(SharpenError, ValueError):
 
 
 class RewardTimeoutError(RewardError, TimeoutError):
-    """A reward function ran past the time of one call."""
+    """A call to a reward function exceeded its timeout."""

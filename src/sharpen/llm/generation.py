@@ -1,4 +1,4 @@
-"""What a model answers to many prompts, in batches.
+"""A model's answers to many prompts, generated in batches.
 
 The numbers asked for are the numbers used: settings that a model folder brings along (a temperature, a penalty) play no
 part, except for the tokens at which it stops. Greedy completions do not depend on the batch size, up to rounding;
@@ -39,15 +39,19 @@ class Sampling:
         check_int("max_new_tokens", self.max_new_tokens, at_least=1)
         check_int("batch_size", self.batch_size, at_least=1)
         if not is_number(self.temperature) or self.temperature < 0:
-            raise ConfigError(f"temperature is {self.temperature!r}: use 0 for the likeliest answer, or more")
+            raise ConfigError(
+                f"temperature is {self.temperature!r}: use 0 (always the most likely token) or a positive number"
+            )
         if not is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p!r}: use more than 0 and at most 1, which leaves nothing out")
+            raise ConfigError(
+                f"top_p is {self.top_p!r}: use a number above 0 and at most 1 (1 samples from all tokens)"
+            )
         if self.temperature == 0 and self.top_p != 1:
             raise ConfigError(
-                f"top_p is {self.top_p} and does nothing at a temperature of 0: raise the temperature, or leave it out"
+                f"top_p is {self.top_p}, which has no effect at temperature 0: raise the temperature, or omit top_p"
             )
         if self.seed is not None and (not is_int(self.seed) or not 0 <= self.seed <= _LARGEST_SEED):
-            raise ConfigError(f"seed is {self.seed!r}: use a whole number from 0, or None for a new one each time")
+            raise ConfigError(f"seed is {self.seed!r}: use an integer of at least 0, or None for a random seed")
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def generate_completions(
     seed: int | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[GeneratedCompletion]:
-    """A completion for each prompt, in their order. Prompts are texts, or chat messages for the chat template."""
+    """Return a completion for each prompt, in order. A prompt is a string, or chat messages for the chat template."""
     sampling = Sampling(
         max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, batch_size=batch_size, seed=seed
     )
@@ -125,12 +129,12 @@ def _prompt_ids(
     else:
         ids = _chat_ids(tokenizer, _messages(prompt, row), row, template_kwargs)
     if not ids:
-        raise RowError.of(row, "prompt", "it is empty, so there is nothing to go on from")
+        raise RowError.of(row, "prompt", "it is empty: add text, or remove the row")
     if window is not None and len(ids) >= window:
         raise RowError.of(
             row,
             "prompt",
-            f"it has {len(ids)} tokens, and the model sees {window} at a time: shorten it, or leave the row out",
+            f"it has {len(ids)} tokens, but the model's context window is {window}: shorten it, or remove the row",
         )
     return ids
 
@@ -147,7 +151,7 @@ def _chat_ids(
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "the prompts are chat messages, but the model's tokenizer has no chat template: use an instruction-tuned "
-            "model, put a chat_template.jinja into its folder, or give the prompts as text"
+            "model, add a chat_template.jinja to its folder, or pass the prompts as strings"
         )
     is_begun = messages[-1].get("role") == "assistant"
     try:
@@ -160,7 +164,7 @@ def _chat_ids(
             **template_kwargs,
         )
     except Exception as error:  # A template is a program of the model's maker: it may raise anything.
-        raise RowError.of(row, "prompt", f"the chat template cannot write it: {in_words(error)}") from error
+        raise RowError.of(row, "prompt", f"the chat template cannot render it: {in_words(error)}") from error
     return list(written["input_ids"])
 
 

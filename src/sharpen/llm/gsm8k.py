@@ -16,10 +16,10 @@ _FOLDERS = ("", "gsm8k", "main")
 
 
 class GSM8KDataset:
-    """GSM8K in the form of SFT or RL. `path` is its folder, or one JSON Lines file of it.
+    """GSM8K, formatted for SFT or RL. `path` is its folder, or one of its JSON Lines files.
 
-    With a tokenizer of transformers, prompts and completions are text in its chat template; without one they are
-    chat messages, to which the trainer applies the template of its model.
+    With a transformers tokenizer, prompts and completions are strings rendered by its chat template. Without one they
+    are chat messages, to which the trainer applies the template of its model.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class GSM8KDataset:
         )
 
     def get_dataset(self) -> Dataset:
-        """The rows as a data set."""
+        """Return the rows as a data set."""
         return self.dataset
 
     @property
@@ -74,7 +74,7 @@ def read_gsm8k(
 def check_split_of_file(path: Path, split: str) -> None:
     """One file is one split. `train`, the default, may name any; another name must be that of the file."""
     if split not in ("train", path.stem):
-        raise DatasetError(f"split is {split!r}, but {str(path)!r} is one file: leave split out or give its folder")
+        raise DatasetError(f"split is {split!r}, but {str(path)!r} is a single file: omit split, or pass its folder")
 
 
 def _folder_of(place: Path, split: str) -> Path:
@@ -83,7 +83,7 @@ def _folder_of(place: Path, split: str) -> Path:
     found = found or [folder for folder in folders if any(folder.glob("*.jsonl"))]
     if not found:
         raise DatasetError(
-            f"GSM8K is not in {str(place)!r}: give a folder with {split}.jsonl or gsm8k/{split}.jsonl "
-            f"with path= or the variable {DATA_VARIABLE}"
+            f"GSM8K was not found in {str(place)!r}: pass a folder with {split}.jsonl or gsm8k/{split}.jsonl "
+            f"as path=, or set the environment variable {DATA_VARIABLE} to it"
         )
     return found[0]

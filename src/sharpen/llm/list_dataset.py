@@ -1,4 +1,4 @@
-"""A data set in a list, with the habits of a Hugging Face `Dataset` and none of its weight."""
+"""A data set in a list, with the interface of a Hugging Face `Dataset` and no dependencies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
@@ -7,7 +7,7 @@ Row = dict[str, Any]
 
 
 class Dataset(Protocol):
-    """What every function here returns: rows by number, columns by name. A Hugging Face `Dataset` is one."""
+    """The protocol of a data set: rows by number, columns by name. A Hugging Face `Dataset` satisfies it."""
 
     @property
     def column_names(self) -> list[str]: ...
@@ -19,7 +19,7 @@ class Dataset(Protocol):
 class ListDataset:
     """Rows in memory: `dataset[3]` is a row, `dataset["question"]` a column, `dataset[:3]` the columns of three rows.
 
-    A column that a row lacks is None in the columns.
+    If a row lacks a column, its value there is None.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -27,7 +27,7 @@ class ListDataset:
 
     @property
     def column_names(self) -> list[str]:
-        """The names of the columns, in the order in which the rows bring them."""
+        """The names of the columns, in the order in which they first appear in the rows."""
         return list({name: None for row in self._rows for name in row})
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class ListDataset:
     def __getitem__(self, key: int | slice | str) -> Row | dict[str, list[Any]] | list[Any]:
         if isinstance(key, str):
             if key not in self.column_names:
-                raise KeyError(f"no column {key!r}; the columns are: {', '.join(self.column_names)}")
+                raise KeyError(f"there is no column {key!r}; the columns are: {', '.join(self.column_names)}")
             return [row.get(key) for row in self._rows]
         if isinstance(key, slice):
             return {name: [row.get(name) for row in self._rows[key]] for name in self.column_names}
@@ -55,7 +55,7 @@ class ListDataset:
         return f"ListDataset({len(self)} rows: {', '.join(self.column_names)})"
 
     def select(self, indices: Iterable[int]) -> "ListDataset":
-        """The rows with these numbers, in this order."""
+        """Return the rows with these indices, in this order."""
         return ListDataset(self._rows[index] for index in indices)
 
     def map(
@@ -65,7 +65,7 @@ class ListDataset:
         with_indices: bool = False,
         remove_columns: Sequence[str] | str | None = None,
     ) -> "ListDataset":
-        """Each row with what `function(row)` adds or changes; `with_indices` also gives it the number of the row."""
+        """Return every row updated with `function(row)`, or with `function(row, index)` if `with_indices` is set."""
         removed = {remove_columns} if isinstance(remove_columns, str) else set(remove_columns or ())
         return ListDataset(
             {name: value for name, value in row.items() if name not in removed}

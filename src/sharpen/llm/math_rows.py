@@ -63,13 +63,15 @@ def _solution(answer: str, number: int) -> tuple[str, str]:
     reasoning, hashes, final = answer.rpartition("####")
     if hashes:
         if not final.strip():
-            raise RowError.of(number, "answer", "nothing stands behind its '####'")
+            raise RowError.of(number, "answer", "there is no answer after '####': add it")
         return _CALCULATOR.sub("", reasoning).strip(), final.strip()
     if _is_nothing_else(answer):
         return "", answer
     stated = read_answer(answer)
     if stated is None:
-        raise RowError.of(number, "answer", f"it states no final answer: {answer[-80:]!r}. End it with '#### 42'")
+        raise RowError.of(
+            number, "answer", f"it has no final answer: {answer[-80:]!r}. End it with a line such as '#### 42'"
+        )
     return _CALCULATOR.sub("", answer).strip(), stated.number.text if stated.number else stated.text
 
 
@@ -83,7 +85,7 @@ def _is_nothing_else(answer: str) -> bool:
 def _text_of(row: Mapping[str, Any], number: int, column: str) -> str:
     value = value_of(row, number, column)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RowError.of(number, column, f"it is a {type(value).__name__}, not a text: {value!r:.80}")
+        raise RowError.of(number, column, f"it is a {type(value).__name__}, not a string: {value!r:.80}")
     text = str(value).strip()
     if not text:
         raise RowError.of(number, column, "it is empty")
@@ -102,8 +104,8 @@ def _sft_text(prompt: list[dict[str, str]], completion: list[dict[str, str]], to
     whole = _rendered(prompt + completion, tokenizer, is_open=False)
     if not whole.startswith(asked):
         raise ConfigError(
-            "the chat template of the tokenizer writes a question otherwise once it is answered, so that the two "
-            "cannot be parted: leave tokenizer out, and the trainer handles the messages"
+            "the tokenizer's chat template renders a question differently once an answer follows, so prompt and "
+            "completion cannot be separated: omit tokenizer, and the trainer applies the template"
         )
     return {"prompt": asked, "completion": whole[len(asked) :]}
 
@@ -112,4 +114,4 @@ def _rendered(messages: list[dict[str, str]], tokenizer: Tokenizer, *, is_open: 
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=is_open))
     except (AttributeError, ValueError) as error:
-        raise ConfigError(f"the tokenizer cannot write chat messages: {error}") from error
+        raise ConfigError(f"the tokenizer cannot render chat messages: {error}") from error

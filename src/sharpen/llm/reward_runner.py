@@ -49,11 +49,11 @@ class RewardRunner:
     ) -> None:
         if not callable(reward_fn):
             raise ConfigError(
-                f"a reward is {reward_fn!r}: give a function f(completions, **columns) -> list of numbers"
+                f"a reward is {reward_fn!r}: pass a function f(completions, **columns) -> list of numbers"
             )
         if timeout_seconds is not None and (not is_number(timeout_seconds) or timeout_seconds <= 0):
             raise ConfigError(
-                f"timeout_seconds of a reward is {timeout_seconds!r}: use more than 0, or None for no limit"
+                f"timeout_seconds of a reward is {timeout_seconds!r}: use a number above 0, or None for no timeout"
             )
         self.reward_fn = reward_fn
         self.timeout_seconds = timeout_seconds
@@ -103,10 +103,12 @@ class RewardRunner:
 
     def _checked(self, result: Rewards, count: int) -> list[float | None]:
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-            raise RewardError.of(self.__name__, f"returned {result!r:.80}: give a list of {count} numbers")
+            raise RewardError.of(self.__name__, f"returned {result!r:.80}: return a list of {count} numbers")
         values = list(result)
         if len(values) != count:
-            raise RewardError.of(self.__name__, f"returned {len(values)} rewards for {count} completions")
+            raise RewardError.of(
+                self.__name__, f"returned {len(values)} rewards for {count} completions: return one for each"
+            )
         return [self._number(value, row) for row, value in enumerate(values)]
 
     def _number(self, value: Any, row: int) -> float | None:
@@ -117,7 +119,7 @@ class RewardRunner:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise RewardError.of(self.__name__, f"gave {value!r:.80}, which is no finite number", row=row)
+            raise RewardError.of(self.__name__, f"returned {value!r:.80}, which is not a finite number", row=row)
         return number
 
 
@@ -149,7 +151,7 @@ def reward_runners(
     """A runner for each of one or several rewards, with names that are all different. Of several, one may skip rows."""
     given = list(reward_fns) if isinstance(reward_fns, list | tuple) else [cast(RewardFunction, reward_fns)]
     if not given:
-        raise ConfigError("the list of rewards is empty: give at least one function f(completions, **columns)")
+        raise ConfigError("the list of rewards is empty: pass at least one function f(completions, **columns)")
     runners = [
         RewardRunner(each, timeout_seconds=timeout_seconds, may_skip=len(given) > 1, unit=unit) for each in given
     ]

@@ -1,7 +1,7 @@
 """Rewards for mathematics, and rewards that shape others.
 
 A reward is `f(completions, **columns) -> list[float]`; the columns are those of the data set, one value a completion.
-Each has a `__name__`, under which its numbers stand in the metrics. All of them can travel to another process.
+Each has a `__name__`, under which its values are logged. All of them can be pickled.
 """
 
 import inspect
@@ -21,27 +21,27 @@ _LARGEST_STEP_BONUS = 0.5
 
 
 class MathRewardFunction:
-    """1 where the final answer of a completion equals the column `ground_truth`, else 0.
+    """A reward of 1 if the final answer of a completion equals the column `ground_truth`, otherwise 0.
 
-    Numbers are equal when they differ by at most `tolerance`; answers in words, when they are the same words. Of a
-    completion that thinks in `<think>`, only what follows the last `</think>` counts.
+    Numbers are equal if they differ by at most `tolerance`, other answers if their words are the same. If a completion
+    reasons in `<think>`, only what follows the last `</think>` counts.
     """
 
     def __init__(self, tolerance: float = 1e-4) -> None:
         if not (math.isfinite(tolerance) and tolerance >= 0):
-            raise ConfigError(f"tolerance is {tolerance}: use 0 or a small positive number")
+            raise ConfigError(f"tolerance is {tolerance}: use 0 or a small positive number, such as 0.0001")
         self.tolerance = tolerance
         self.__name__ = "accuracy"
 
     def extract_answer(self, text: str) -> str | None:
-        """The final answer that a text states, or None."""
+        """Return the final answer that a text states, or None if there is none."""
         answer = read_answer(text)
         if answer is None:
             return None
         return answer.number.text if answer.number else answer.text
 
     def compare_answers(self, pred: object, truth: object) -> bool:
-        """Whether two answers are the same."""
+        """Return whether two answers are equal."""
         return is_same(read_truth(pred), read_truth(truth), tolerance=self.tolerance)
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float]:
@@ -60,7 +60,9 @@ class MathRewardFunction:
 
     def _reward(self, row: int, completion: Completion, truth: object) -> float:
         if truth is None or not str(truth).strip() or (isinstance(truth, float) and not math.isfinite(truth)):
-            raise RewardError.of(self.__name__, f"ground_truth is {truth!r}: there is nothing to compare with", row=row)
+            raise RewardError.of(
+                self.__name__, f"ground_truth is {truth!r}, so there is nothing to compare with", row=row
+            )
         try:
             answer = read_answer(completion_text(completion))
         except TypeError as error:
@@ -73,7 +75,9 @@ class ShapedReward(ABC):
 
     def __init__(self, base_reward_fn: RewardFunction, suffix: str) -> None:
         if not callable(base_reward_fn):
-            raise ConfigError(f"base_reward_fn is {base_reward_fn!r}: give a reward, such as create_accuracy_reward()")
+            raise ConfigError(
+                f"base_reward_fn is {base_reward_fn!r}: pass a reward function, such as create_accuracy_reward()"
+            )
         self.base_reward_fn = base_reward_fn
         self.__name__ = f"{reward_name(base_reward_fn)}_{suffix}"
 
@@ -104,7 +108,7 @@ class LengthPenaltyReward(ShapedReward):
     def __init__(self, base_reward_fn: RewardFunction, max_length: int = 1024, penalty_weight: float = 0.1) -> None:
         super().__init__(base_reward_fn, "length_penalty")
         if max_length < 1:
-            raise ConfigError(f"max_length is {max_length}: use at least 1 character")
+            raise ConfigError(f"max_length is {max_length}: use 1 or more characters")
         if not (math.isfinite(penalty_weight) and penalty_weight >= 0):
             raise ConfigError(f"penalty_weight is {penalty_weight}: use 0 or a positive number")
         self.max_length = max_length
@@ -129,19 +133,19 @@ class StepReward(ShapedReward):
 
 
 def create_accuracy_reward(tolerance: float = 1e-4) -> MathRewardFunction:
-    """1 for a right final answer, 0 for a wrong one or none."""
+    """Return a reward of 1 for a correct final answer, and 0 for an incorrect or missing one."""
     return MathRewardFunction(tolerance=tolerance)
 
 
 def create_length_penalty_reward(
     base_reward_fn: RewardFunction, max_length: int = 1024, penalty_weight: float = 0.1
 ) -> LengthPenaltyReward:
-    """The base reward, less for completions of more than `max_length` characters."""
+    """Return the base reward with a penalty for completions longer than `max_length` characters."""
     return LengthPenaltyReward(base_reward_fn, max_length=max_length, penalty_weight=penalty_weight)
 
 
 def create_step_reward(base_reward_fn: RewardFunction, step_bonus: float = 0.1) -> StepReward:
-    """The base reward, more for each step of reasoning."""
+    """Return the base reward with a bonus for each reasoning step."""
     return StepReward(base_reward_fn, step_bonus=step_bonus)
 
 
@@ -153,12 +157,12 @@ def evaluate_rewards(
     timeout_seconds: float | None = None,
     **columns: Any,
 ) -> dict[str, float]:
-    """Mean, spread and range of a reward over completions, and the share that is right.
+    """Return the mean, spread and range of a reward over completions, and the fraction that is correct.
 
-    A completion is right when the reward gives more than 0.5 for it, before any bonus or penalty is applied.
+    A completion is correct if its reward, before any bonus or penalty, is greater than 0.5.
     """
     if not completions:
-        raise InvalidInputError("there are no completions to evaluate")
+        raise InvalidInputError("completions is empty: pass at least one completion to evaluate")
     judge, shapes = unshaped(reward_fn)
     judged = score(judge, completions, {"ground_truth": ground_truths, **columns}, timeout_seconds=timeout_seconds)
     rewards = judged

@@ -43,8 +43,8 @@ def read_rows(source: Source, *, max_samples: int | None = None) -> list[Row]:
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         hint = f"choose one of its splits: {', '.join(map(str, source))}" if isinstance(source, Mapping) else ""
         raise DatasetError(
-            f"a data set is a {type(source).__name__}: "
-            + (hint or "give a list of dicts, a path or a Hugging Face Dataset")
+            f"the data set is a {type(source).__name__}: "
+            + (hint or "pass a list of dicts, a path or a Hugging Face Dataset")
         )
     return _some(_mappings(source), "the data set", max_samples)
 
@@ -55,7 +55,7 @@ def make_dataset(rows: Sequence[Row]) -> Dataset:
 
 
 def to_hugging_face(source: Source) -> Any:
-    """Any source of rows as a Hugging Face `Dataset`, which TRL needs."""
+    """Convert any source of rows to a Hugging Face `Dataset`, which TRL needs."""
     if _is_hugging_face(source):
         return source
     package = hugging_face()
@@ -80,7 +80,7 @@ def hugging_face() -> Any | None:
 def check_columns(
     dataset: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str = "the data set"
 ) -> None:
-    """Every row has these columns, or an error names the first row and column that is missing."""
+    """Check that every row has these columns; raise RowError for the first row and column that is missing."""
     for number, row in enumerate(dataset):
         for column in columns:
             value_of(row, number, column, source=source)
@@ -97,7 +97,7 @@ def value_of(row: Mapping[str, Any], number: int, column: str, *, source: str = 
 
 def check_max_samples(max_samples: int | None) -> None:
     if max_samples is not None and (not is_int(max_samples) or max_samples < 1):
-        raise ConfigError(f"max_samples is {max_samples!r}: use a whole number from 1 on, or None for all rows")
+        raise ConfigError(f"max_samples is {max_samples!r}: use an integer of at least 1, or None for all rows")
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def check_max_samples(max_samples: int | None) -> None:
 def read_json_lines(path: Path) -> Iterator[Row]:
     """The objects of a file with one JSON object a line."""
     if not path.is_file():
-        raise DatasetError(f"there is no file {str(path)!r}: give the path of a JSON Lines file")
+        raise DatasetError(f"file {str(path)!r} does not exist: pass the path of a JSON Lines file")
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
@@ -127,8 +127,8 @@ def read_from_hub(name: str, split: str, *, config: str | None = None, max_sampl
     package = hugging_face()
     if package is None:
         raise MissingExtraError(
-            f"the data set {name!r} comes from the hub, which needs the package 'datasets': pip install "
-            "'sharpen[llm]'; or give local files: a folder or a JSON Lines file with path=, or SHARPEN_DATA"
+            f"loading the data set {name!r} from the hub needs the package 'datasets': pip install "
+            "'sharpen[llm]', or use local files: a folder or a JSON Lines file as path= or in SHARPEN_DATA"
         )
     try:
         _announce(package, name, config)
@@ -136,7 +136,7 @@ def read_from_hub(name: str, split: str, *, config: str | None = None, max_sampl
     except Exception as error:
         raise DatasetError(
             f"the data set {name!r} (split {split!r}) cannot be loaded from the hub: check the name and the network, "
-            f"or give local files with path= or the variable SHARPEN_DATA. {in_words(error)}"
+            f"or use local files with path= or the environment variable SHARPEN_DATA. {in_words(error)}"
         ) from error
     return read_rows(dataset, max_samples=max_samples)
 
@@ -166,7 +166,7 @@ def _parsed(line: bytes, place: str) -> Row:
 def _mappings(rows: Iterable[Any]) -> Iterator[Row]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise DatasetError(f"row {number} of the data set (the first is row 0) is {row!r:.80}: give a dict")
+            raise DatasetError(f"row {number} of the data set (the first is row 0) is {row!r:.80}: use a dict")
         yield dict(row)
 
 

@@ -138,9 +138,9 @@ class _Expression:
         if self._next("("):
             value = self._sum()
             if not self._next(")"):
-                raise ValueError("a bracket stays open")
+                raise ValueError("unclosed bracket")
             return value
         if self._place >= len(self._tokens):
-            raise ValueError("a number is missing")
+            raise ValueError("missing number")
         self._place += 1
         return _exact(self._tokens[self._place - 1])

@@ -31,8 +31,8 @@ def test_a_folder_has_splits_and_a_file_has_none(call: Calls, base: Path) -> Non
     (base / "mine").mkdir()
     (base / "mine" / "val.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
     assert call("load_dataset", dataset="mine", split="val")["preview"] == [{"a": 1}]
-    assert "no split 'train' in" in call.refused("load_dataset", dataset="mine")
-    assert "is one file" in call.refused("load_dataset", dataset="sums.jsonl", split="test")
+    assert "'train'" in call.refused("load_dataset", dataset="mine")
+    assert "split is 'test'" in call.refused("load_dataset", dataset="sums.jsonl", split="test")
 
 
 def test_registered_data_sets_have_a_name(call: Calls) -> None:
@@ -40,7 +40,7 @@ def test_registered_data_sets_have_a_name(call: Calls) -> None:
     assert call("load_dataset", dataset="mine")["size"] == 3
     assert call("load_dataset", dataset="mine")["size"] == 3  # a generator is kept
     assert {"name": "mine", "from": "registered"} in call("list", kind="datasets")["datasets"]
-    assert "leave the split out" in call.refused("load_dataset", dataset="mine", split="test")
+    assert "split is 'test'" in call.refused("load_dataset", dataset="mine", split="test")
 
 
 def test_what_is_no_data_set_cannot_be_registered(call: Calls) -> None:
@@ -61,13 +61,14 @@ def test_paths_outside_are_refused(call: Calls, base: Path) -> None:
     for name in ("../outside.jsonl", str(outside), "link.jsonl", "/etc/passwd"):
         message = call.refused("load_dataset", dataset=name)
         assert message.startswith("dataset is ")
-        assert "outside of the base folder" in message
+        assert str(base) in message
         assert "secret" not in message
 
 
 def test_nothing_is_downloaded_unless_it_is_allowed(call: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     message = call.refused("load_dataset", dataset="openai/humaneval")
-    assert "nothing is downloaded here (allow_download=True would)" in message
+    assert "'openai/humaneval'" in message
+    assert "allow_download=True" in message
     monkeypatch.delenv("SHARPEN_DATA")
     message = call.refused("load_dataset")
     assert "SHARPEN_DATA" in message
@@ -78,7 +79,7 @@ def test_nothing_is_downloaded_unless_it_is_allowed(call: Calls, monkeypatch: py
 def test_an_unknown_name_gets_its_nearest(call: Calls) -> None:
     call.tool.register_dataset("arithmetic", [{"a": 1}])
     message = call.refused("load_dataset", dataset="aritmetic")
-    assert "there are: gsm8k, arithmetic. Did you mean 'arithmetic'?" in message
+    assert "gsm8k, arithmetic. Did you mean 'arithmetic'?" in message
 
 
 def test_a_bad_row_is_named(call: Calls, base: Path) -> None:
@@ -93,7 +94,8 @@ def test_a_bad_row_is_named(call: Calls, base: Path) -> None:
 
 def test_dpo_needs_its_columns(call: Calls) -> None:
     asked = {"algorithm": "dpo", "model_name": "model"}
-    assert "dpo needs a data set" in call.refused("train", **asked)
+    refused = call.refused("train", **asked)
+    assert all(column in refused for column in ("dpo", "prompt", "chosen", "rejected"))
     message = call.refused("train", dataset="sums.jsonl", **asked)
     assert "column 'prompt'" in message
 

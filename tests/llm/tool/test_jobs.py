@@ -130,7 +130,7 @@ def test_two_jobs_run_at_once_but_not_into_one_folder(call: Calls) -> None:
     first = call.start_waiting("./output/one")
     second = call.start_waiting("output/two")
     message = call.refused("train", reward="waiting", output_dir="./output/x/../one", wait=False, **GRPO)
-    assert f"where the job {first} is writing" in message
+    assert first in message
     assert [job["state"] for job in call("list", kind="jobs")["jobs"]] == ["running", "running"]
     assert call("list", kind="jobs", limit=1)["jobs"][0]["job_id"] == second
     call("stop", job_id=first)
@@ -151,7 +151,8 @@ def test_a_model_that_a_job_is_writing_cannot_be_read(call: Calls) -> None:
     job_id = call.start_waiting("./other")
     (call.base / "model").rename(call.base / "other")
     message = call.refused("evaluate", model_path="other")
-    assert f"the job {job_id} is still writing it" in message
+    assert message.startswith("model_path is ")
+    assert job_id in message
 
 
 def test_a_folder_that_a_job_of_another_base_folder_holds_is_refused(call: Calls, base: Path) -> None:
@@ -169,7 +170,8 @@ def test_a_folder_that_a_job_of_another_base_folder_holds_is_refused(call: Calls
     finally:
         os.close(handle)
     assert answer["error"]["type"] == "JobError"
-    assert "where another job writes" in answer["error"]["message"]
+    assert answer["error"]["message"].startswith("output_dir is ")
+    assert str(base / "inner" / "out") in answer["error"]["message"]
 
 
 def test_a_job_reads_no_model_outside_however_its_folder_is_named(call: Calls, tmp_path: Path) -> None:
@@ -181,7 +183,8 @@ def test_a_job_reads_no_model_outside_however_its_folder_is_named(call: Calls, t
     (call.base / "model").rename(call.base / "outside")  # beside the adapter: what the tool sees from where it works
     answer = call("train", algorithm="sft", model_name="adapter", dataset="sums.jsonl")
     assert (answer["state"], answer["error"]["type"]) == ("failed", "ParameterError"), answer
-    assert "outside of the base folder" in answer["error"]["message"]
+    assert str(tmp_path / "outside") in answer["error"]["message"]
+    assert str(call.base) in answer["error"]["message"]
 
 
 def test_ctrl_c_while_waiting_stops_the_job(call: Calls) -> None:
@@ -241,9 +244,11 @@ def test_a_job_that_was_never_started_has_died(call: Calls) -> None:
 
 
 def test_an_unknown_job_names_those_that_are_there(call: Calls) -> None:
-    assert "there is no job yet" in call.refused("status")
+    assert call("status")["error"]["type"] == "JobError"
     for job_id in ("sft-20260101-000000-abcd", "../../../etc", "."):
-        assert "there are: none" in call.refused("stop", job_id=job_id)
+        refused = call.refused("stop", job_id=job_id)
+        assert refused.startswith("job_id is ")
+        assert "none" in refused
 
 
 @pytest.fixture

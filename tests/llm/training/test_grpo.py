@@ -146,7 +146,8 @@ def test_prompts_that_leave_no_room_are_left_out(
         str(tiny_model), [*rl_rows(3), long], share_of_e, tmp_path / "out", batch_size=1, max_length=60, **QUICK
     )
     assert wrapper.train()["steps"] == 3
-    assert "1 of 4 prompts are longer than 54 tokens and are left out: max_length is 60" in caplog.text
+    (skipped,) = (each.args for each in caplog.records if "max_length" in each.getMessage())
+    assert skipped == (1, 4, 54, "max_length", 60, 6)
     with pytest.raises(ConfigError):
         GRPOTrainerWrapper(
             str(tiny_model), [long], share_of_e, tmp_path / "none", batch_size=1, max_length=60, **QUICK
@@ -188,7 +189,7 @@ def test_prompts_beyond_the_window_of_the_model_are_left_out(
         str(tiny_model), [*rl_rows(2), long], share_of_e, tmp_path / "out", batch_size=1, **QUICK
     )
     assert wrapper.train()["steps"] == 2
-    assert "the model's window is 1024" in caplog.text
+    assert "1024" in caplog.text
 
 
 def test_rows_for_sft_serve_as_well(tiny_model: Path, tmp_path: Path) -> None:

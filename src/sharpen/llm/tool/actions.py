@@ -43,68 +43,72 @@ def _usual(name: str, description: str) -> str:
 # -- shared parameters -------------------------------------------------------------------------------
 
 _DATASET = (
-    "A registered name; 'gsm8k' (also called 'math'); or the path of a JSON Lines file, or of a folder with one such "
-    "file for each split, inside the base folder."
+    "A registered name, 'gsm8k' (alias 'math'), or a path inside the base folder: a JSON Lines file, or a folder with "
+    "one such file per split."
 )
-_MODEL = "The folder of a model or adapter or a .gguf file inside the base folder, or a name on the hub."
-_WAIT = "false: return a job_id at once and ask with status. true: return when the job has ended."
+_MODEL = "A folder with a model or adapter, or a .gguf file, inside the base folder; or a model name on the hub."
+_WAIT = "false: return a job_id immediately and poll it with status. true: return when the job has finished."
 _REWARD_TIMEOUT = _number(
-    "reward_timeout_seconds", "The longest time of one call of a reward. Default: no limit.", above=0
+    "reward_timeout_seconds", "Timeout of one call to a reward function, in seconds. Default: no timeout.", above=0
 )
 _PRECISION = _text(
     "precision",
-    "The precision of the arithmetic; 'auto' is what suits the device.",
+    "Numeric precision; 'auto' chooses one for the device.",
     default="auto",
     choices=("auto", "fp32", "bf16", "fp16"),
 )
-_SEED = Parameter("seed", ("integer",), "Of everything random.", default=42, minimum=0, maximum=2**32 - 1)
-_JOB_ID = "The id that train or evaluate returned, as list shows it."
+_SEED = Parameter("seed", ("integer",), "Seed of all random numbers.", default=42, minimum=0, maximum=2**32 - 1)
+_JOB_ID = "Job id returned by train or evaluate, as shown by list."
 
 # -- train -------------------------------------------------------------------------------------------
 
 _TRAIN = (
     _text(
         "algorithm",
-        "sft learns from prompts with completions, grpo from a reward, dpo from chosen and rejected answers.",
+        "sft learns from prompts and completions, grpo from a reward, dpo from chosen and rejected answers.",
         is_required=True,
         choices=ALGORITHMS,
     ),
     _text("model_name", f"The model to start from. {_MODEL}", is_required=True),
     _text(
         "dataset",
-        f"What to learn from; dpo needs one with prompt, chosen and rejected. {_DATASET} Default: gsm8k, dpo none.",
+        "The data set to train on; dpo needs the columns prompt, chosen and rejected. "
+        f"{_DATASET} Default: gsm8k, for dpo none.",
     ),
     _text("split", "The split of the data set to train on.", default="train"),
-    _count("max_samples", "How many rows to use, from the start. Default: all."),
-    _text("output_dir", _usual("output_dir", "Where the trained model goes, inside the base folder.")),
-    _number("num_epochs", _usual("num_epochs", "How often to go through the data."), above=0, maximum=10_000),
-    _count("max_steps", "How many optimiser steps to take; instead of num_epochs."),
-    _count("batch_size", _usual("batch_size", "Rows of one step on one device (grpo: prompts).")),
+    _count("max_samples", "Maximum number of rows to use, from the start. Default: all."),
+    _text("output_dir", _usual("output_dir", "Folder for the trained model, inside the base folder.")),
+    _number("num_epochs", _usual("num_epochs", "Number of passes over the data."), above=0, maximum=10_000),
+    _count("max_steps", "Number of optimiser steps; replaces num_epochs."),
+    _count("batch_size", _usual("batch_size", "Rows per batch on one device (grpo: prompts).")),
     _count(
         "gradient_accumulation_steps",
-        _usual("gradient_accumulation_steps", "How many batches make one step of the optimiser."),
+        _usual("gradient_accumulation_steps", "Number of batches per optimiser step."),
     ),
-    _number("learning_rate", _usual("learning_rate", "The highest learning rate."), above=0, maximum=1),
+    _number("learning_rate", _usual("learning_rate", "Peak learning rate."), above=0, maximum=1),
     _number(
         "warmup",
-        _usual("warmup", "Until the learning rate is at its highest: a share of the run below 1, or steps from 1 on."),
+        _usual(
+            "warmup",
+            "Length of the learning-rate warmup: a fraction of the run (below 1) or a number of steps (1 or more).",
+        ),
         minimum=0,
         maximum=2**31 - 1,
     ),
     _count(
         "max_length",
-        _usual("max_length", "The longest row, in tokens: longer ones are cut, in grpo left out. 0: no limit."),
+        _usual("max_length", "Maximum row length in tokens; longer rows are truncated (grpo: skipped). 0: no limit."),
         minimum=0,
     ),
     _count(
         "max_new_tokens",
-        _usual("max_new_tokens", "The longest completion that the model writes, in tokens."),
+        _usual("max_new_tokens", "Maximum length of a generated completion, in tokens."),
         needs="eval_reward",
         freely_in=("grpo",),
     ),
     _number(
         "temperature",
-        _usual("temperature", "Of sampling; 0: always the likeliest token."),
+        _usual("temperature", "Sampling temperature; 0: always the most likely token."),
         minimum=0,
         maximum=100,
         needs="eval_reward",
@@ -112,7 +116,7 @@ _TRAIN = (
     ),
     _number(
         "top_p",
-        _usual("top_p", "Sample from the likeliest tokens with this total share."),
+        _usual("top_p", "Sample from the most likely tokens whose probabilities add up to this value."),
         above=0,
         maximum=1,
         needs="eval_reward",
@@ -120,52 +124,52 @@ _TRAIN = (
     ),
     _count(
         "num_generations",
-        _usual("num_generations", "Completions for each prompt, which are compared with each other."),
+        _usual("num_generations", "Number of completions per prompt, which are compared with each other."),
         minimum=2,
         algorithms=("grpo",),
     ),
     Parameter(
         "reward",
         ("string", "array"),
-        "What judges completions: the name of a registered or created reward, or several, whose rewards are added. "
+        "What scores completions: the name of a registered or created reward, or several, whose values are added. "
         "Default: accuracy.",
         algorithms=("grpo",),
     ),
     replace(_REWARD_TIMEOUT, algorithms=("grpo",)),
-    _number("beta", "How much staying near the model at the start counts.", minimum=0, algorithms=("grpo", "dpo")),
+    _number("beta", "Weight of staying close to the initial model.", minimum=0, algorithms=("grpo", "dpo")),
     _switch("use_lora", "Train a small adapter instead of all weights.", default=False),
-    _count("lora_r", "The rank of the adapter. Default: 16.", needs="use_lora"),
-    _number("lora_alpha", "The scale of the adapter, usually twice the rank. Default: 32.", above=0, needs="use_lora"),
-    _number("lora_dropout", "Default: 0.05.", needs="use_lora", minimum=0, below=1),
+    _count("lora_r", "Rank of the adapter. Default: 16.", needs="use_lora"),
+    _number("lora_alpha", "Scale of the adapter, usually twice the rank. Default: 32.", above=0, needs="use_lora"),
+    _number("lora_dropout", "Dropout of the adapter. Default: 0.05.", needs="use_lora", minimum=0, below=1),
     Parameter(
         "lora_target_modules",
         ("string", "array"),
-        "Which modules get an adapter: minimal (q_proj, v_proj), recommended (also k_proj, o_proj), full (also "
+        "Modules that get an adapter: minimal (q_proj, v_proj), recommended (also k_proj, o_proj), full (also "
         "gate_proj, up_proj, down_proj), or a list of names. Default: minimal.",
         needs="use_lora",
         choices=("minimal", "recommended", "full"),
     ),
     _PRECISION,
-    _switch("gradient_checkpointing", "Save memory at the cost of time. Default: on a GPU only."),
-    _text("eval_dataset", f"Evaluate on this during training. {_DATASET}"),
+    _switch("gradient_checkpointing", "Recompute activations to save memory. Default: only on a GPU."),
+    _text("eval_dataset", f"Data set to evaluate on during training. {_DATASET}"),
     _text("eval_split", "The split of eval_dataset. Default: test.", needs="eval_dataset"),
-    _count("eval_max_samples", "How many rows of eval_dataset to use. Default: all.", needs="eval_dataset"),
+    _count("eval_max_samples", "Maximum number of rows of eval_dataset to use. Default: all.", needs="eval_dataset"),
     _text(
         "eval_reward",
-        "Has the model answer eval_dataset, and judges the answers: a registered or created name. grpo does so with "
-        "its own reward.",
+        "Reward that scores the model's answers to eval_dataset: a registered or created name. grpo uses its own "
+        "reward.",
         needs="eval_dataset",
     ),
-    _count("eval_steps", "Evaluate after every so many steps. Default: after each epoch.", needs="eval_dataset"),
-    _count("logging_steps", _usual("logging_steps", "Record metrics after every so many steps.")),
+    _count("eval_steps", "Number of steps between evaluations. Default: after each epoch.", needs="eval_dataset"),
+    _count("logging_steps", _usual("logging_steps", "Number of steps between log entries.")),
     _count(
         "save_steps",
-        _usual("save_steps", "Write a checkpoint after every so many steps; 0: only at the end."),
+        _usual("save_steps", "Number of steps between checkpoints; 0: only at the end."),
         minimum=0,
     ),
-    _count("save_total_limit", _usual("save_total_limit", "How many checkpoints to keep, the newest.")),
+    _count("save_total_limit", _usual("save_total_limit", "Number of checkpoints to keep, newest first.")),
     _SEED,
-    _switch("resume", "Go on from the last checkpoint in output_dir; give the other keys as before.", default=False),
+    _switch("resume", "Resume from the last checkpoint in output_dir; pass the other keys unchanged.", default=False),
     _switch("wait", _WAIT, default=True),
 )
 
@@ -176,48 +180,56 @@ _LOAD_DATASET = (
     _text("split", "The split to read.", default="train"),
     _text(
         "format",
-        "raw: rows as they are stored. sft, rl: rows as training sees them.",
+        "raw: rows as stored. sft, rl: rows as formatted for training.",
         default="raw",
         choices=("raw", "sft", "rl"),
     ),
-    _count("max_samples", "How many rows to read, from the start. Default: all."),
-    _count("num_preview", "How many rows to show.", default=3, minimum=0),
+    _count("max_samples", "Maximum number of rows to read, from the start. Default: all."),
+    _count("num_preview", "Number of rows to show.", default=3, minimum=0),
 )
 
 _CREATE_REWARD = (
     _text(
         "reward_type",
-        "accuracy: 1 for a right final answer, else 0. length_penalty: less than its base for long completions. "
-        "step: more than its base for steps of reasoning.",
+        "accuracy: 1 for a correct final answer, otherwise 0. length_penalty: its base minus a penalty for long "
+        "completions. step: its base plus a bonus for reasoning steps.",
         is_required=True,
         choices=("accuracy", "length_penalty", "step"),
     ),
-    _text("name", "Under which train and evaluate find it. Default: the reward_type."),
-    _text("base", "The reward to build on, by name; for length_penalty and step. Default: accuracy."),
-    _number("tolerance", "accuracy: by how much numbers may differ. Default: 0.0001.", minimum=0),
-    _count("max_length", "length_penalty: characters without a penalty. Default: 1024."),
-    _number("penalty_weight", "length_penalty: taken for every max_length characters more. Default: 0.1.", minimum=0),
-    _number("step_bonus", "step: given for every step of reasoning, 0.5 in all. Default: 0.1.", minimum=0),
+    _text("name", "Name to use in train and evaluate. Default: the reward_type."),
+    _text("base", "Name of the reward to build on, for length_penalty and step. Default: accuracy."),
+    _number("tolerance", "accuracy: maximum difference between equal numbers. Default: 0.0001.", minimum=0),
+    _count("max_length", "length_penalty: number of characters without a penalty. Default: 1024."),
+    _number("penalty_weight", "length_penalty: penalty per additional max_length characters. Default: 0.1.", minimum=0),
+    _number("step_bonus", "step: bonus per reasoning step, at most 0.5 in total. Default: 0.1.", minimum=0),
 )
 
 _EVALUATE = (
     _text("model_path", f"The model to evaluate. {_MODEL}", is_required=True),
     _text("dataset", _DATASET, default="gsm8k"),
     _text("split", "The split to evaluate on.", default="test"),
-    _count("max_samples", "How many rows to use, from the start. Default: all."),
+    _count("max_samples", "Maximum number of rows to use, from the start. Default: all."),
     Parameter(
         "reward",
         ("string", "array"),
-        "What judges completions: the name of a registered or created reward, or several, of which the first decides "
-        "what is right. Default: the final answer must be that of the row.",
+        "What scores completions: the name of a registered or created reward, or several, of which the first decides "
+        "what is correct. Default: compare the final answer with that of the row.",
     ),
-    _count("max_new_tokens", "The longest completion, in tokens.", default=512),
-    _number("temperature", "0: always the likeliest token.", default=0.0, minimum=0, maximum=100),
-    _number("top_p", "Sample from the likeliest tokens with this total share.", default=1.0, above=0, maximum=1),
-    _count("batch_size", "How many completions are written at once.", default=8),
-    _number("correct_above", "A completion is right when its reward is above this.", default=0.5),
-    _number("confidence", "Of the intervals.", default=0.95, above=0, below=1),
-    _count("num_examples", "How many right and how many wrong answers to show.", default=3, minimum=0),
+    _count("max_new_tokens", "Maximum length of a completion, in tokens.", default=512),
+    _number(
+        "temperature", "Sampling temperature; 0: always the most likely token.", default=0.0, minimum=0, maximum=100
+    ),
+    _number(
+        "top_p",
+        "Sample from the most likely tokens whose probabilities add up to this value.",
+        default=1.0,
+        above=0,
+        maximum=1,
+    ),
+    _count("batch_size", "Number of completions generated at once.", default=8),
+    _number("correct_above", "A completion is correct if its reward is above this value.", default=0.5),
+    _number("confidence", "Confidence level of the intervals.", default=0.95, above=0, below=1),
+    _count("num_examples", "Number of correct and of incorrect answers to show.", default=3, minimum=0),
     _SEED,
     _PRECISION,
     _REWARD_TIMEOUT,
@@ -226,14 +238,16 @@ _EVALUATE = (
 
 _STATUS = (
     _text("job_id", f"{_JOB_ID} Default: the newest job."),
-    _count("log_lines", "How many last lines of the log to show. Default: 0, for a job that failed 20.", minimum=0),
+    _count(
+        "log_lines", "Number of lines to show from the end of the log. Default: 0, or 20 for a failed job.", minimum=0
+    ),
 )
 
 _STOP = (
     _text("job_id", _JOB_ID, is_required=True),
     _number(
         "grace_seconds",
-        "Training stops after its step and writes a checkpoint; after this time it is killed.",
+        "Training stops after its current step and writes a checkpoint; if it takes longer than this, it is killed.",
         default=30.0,
         minimum=0,
         maximum=86_400,
@@ -247,18 +261,18 @@ _LIST = (
         default="all",
         choices=("all", "jobs", "datasets", "rewards", "models"),
     ),
-    _count("limit", "How many jobs and models to list at most, the newest first.", default=50),
+    _count("limit", "Maximum number of jobs and models to list, newest first.", default=50),
 )
 
 ACTIONS: Mapping[str, Action] = {
     action.name: action
     for action in (
         Action("train", "Fine-tune a language model.", _TRAIN),
-        Action("load_dataset", "Look at a data set: its size, columns and first rows.", _LOAD_DATASET),
-        Action("create_reward", "Make a reward and keep it under a name, for train and evaluate.", _CREATE_REWARD),
+        Action("load_dataset", "Show a data set: its size, columns and first rows.", _LOAD_DATASET),
+        Action("create_reward", "Create a named reward for train and evaluate.", _CREATE_REWARD),
         Action("evaluate", "Measure how well a model answers a data set.", _EVALUATE),
-        Action("status", "Progress, metrics and result of a job.", _STATUS),
-        Action("stop", "Stop a running job; a training can be resumed later.", _STOP),
+        Action("status", "Show the progress, metrics and result of a job.", _STATUS),
+        Action("stop", "Stop a running job; a training job can be resumed later.", _STOP),
         Action("list", "List jobs, data sets, rewards and models.", _LIST),
     )
 }

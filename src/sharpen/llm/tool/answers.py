@@ -68,6 +68,6 @@ def _death(job: Job, progress: dict[str, Any]) -> dict[str, Any]:
     at = f" after step {step}" if step else ""
     return {
         "type": "JobDied",
-        "message": f"the process of the job {job.id} ended{at} without a result: it was killed, or memory or disk ran "
-        "out. Its log may tell more; a training goes on from its last checkpoint with the same call and resume: true",
+        "message": f"the process of job {job.id} ended{at} without a result: it was killed, or ran out of memory or "
+        "disk. Check its log; to resume a training job from its last checkpoint, repeat the call with resume: true",
     }

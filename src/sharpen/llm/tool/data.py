@@ -44,7 +44,7 @@ class DataBook:
     def register(self, name: str, dataset: Source) -> None:
         """Keep a data set under a name. It may be anything that a data set may be, also a path outside."""
         if check_name("data set", name) in GSM8K:
-            raise ConfigError(f"the name {name!r} belongs to GSM8K: choose another")
+            raise ConfigError(f"the name {name!r} is reserved for GSM8K: choose another")
         if isinstance(dataset, Iterable) and iter(dataset) is dataset:
             dataset = list(dataset)  # it can be gone through only once
         read_rows(dataset, max_samples=1)
@@ -74,7 +74,7 @@ class DataBook:
                 raise ParameterError.of(
                     f"{key.removesuffix('dataset')}split",
                     split,
-                    f"the data set {name!r} was registered as it is: leave the split out",
+                    f"the data set {name!r} was registered without splits: omit the split",
                 )
             return read_rows(self._registered[name], max_samples=max_samples)
         if name in GSM8K:
@@ -92,8 +92,8 @@ class DataBook:
             raise ParameterError.of(
                 key,
                 name,
-                f"GSM8K would have to be downloaded, which is not allowed here: set {DATA_VARIABLE} to a folder that "
-                "has it, name a JSON Lines file in the base folder, or allow downloads (allow_download=True)",
+                f"GSM8K is not on this machine and downloads are disabled: set {DATA_VARIABLE} to a folder that "
+                "has it, use a JSON Lines file in the base folder, or enable downloads (allow_download=True)",
             )
         return read_gsm8k(split, max_samples=max_samples)
 
@@ -101,7 +101,7 @@ class DataBook:
         is_path = name.startswith((".", "/", "~")) or name.endswith((".jsonl", ".json")) or name.count("/") != 1
         if is_path or not self._allow_download:
             known = [each["name"] for each in self.names()]
-            why = "" if is_path else "; nothing is downloaded here (allow_download=True would)"
+            why = "" if is_path else "; downloads are disabled (allow_download=True enables them)"
             raise ParameterError.of(key, name, f"no such file, and {unknown('data set', name, known)}{why}")
         return read_from_hub(name, split, max_samples=max_samples)
 
@@ -127,7 +127,9 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
             try:
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             except (TypeError, ValueError) as error:
-                raise DatasetError(f"row {number} of the data set (the first is row 0) has no JSON: {error}") from error
+                raise DatasetError(
+                    f"row {number} of the data set (the first is row 0) cannot be written as JSON: {error}"
+                ) from error
 
 
 def preview(rows: list[Row], count: int) -> list[Any]:

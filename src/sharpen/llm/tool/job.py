@@ -102,8 +102,8 @@ def _unpacked(packed: bytes) -> Functions:
         functions: Functions = pickle.loads(packed) if packed else {}
     except Exception as error:
         raise ConfigError(
-            f"a registered reward cannot be read in the process of the job ({in_words(error)}): put what it uses where "
-            "a new process can import it"
+            f"a registered reward cannot be loaded in the job's process ({in_words(error)}): move what it uses to a "
+            "module that a new process can import"
         ) from error
     return functions
 
@@ -126,7 +126,9 @@ def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JobError(f"output_dir is {str(folder)!r}, where another job writes: choose another folder") from None
+        raise JobError(
+            f"output_dir is {str(folder)!r}, which another job is writing to: choose another folder"
+        ) from None
 
 
 # -- work --------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def _leave(folder: Path, outcome: Mapping[str, Any]) -> int:
     try:
         _write_result(folder, {**outcome, "ended": time.time()})
     except OSError as error:
-        log.error("the result of the job cannot be written: %s", in_words(error))
+        log.error("cannot write the result of the job: %s", in_words(error))
         code = 1
     for stream in (sys.stdout, sys.stderr):
         try:

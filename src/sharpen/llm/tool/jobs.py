@@ -52,7 +52,7 @@ class Job:
         """What was asked."""
         record = read_json(self.folder / "job.json")
         if record is None or not isinstance(record.get("action"), str):
-            raise JobError(f"the folder {str(self.folder)!r} holds no job: remove it")
+            raise JobError(f"folder {str(self.folder)!r} does not contain a job: remove it")
         return record
 
     def process(self) -> ProcessMark | None:
@@ -62,7 +62,9 @@ class Job:
         try:
             return ProcessMark(int(found["pid"]), str(found["started"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise JobError(f"{str(self.folder / 'process.json')!r} names no process: remove the folder") from error
+            raise JobError(
+                f"{str(self.folder / 'process.json')!r} does not name a process: remove the folder"
+            ) from error
 
     def state(self) -> State:
         """Where the job stands. A job ends with its process, and tells how in its result."""
@@ -125,7 +127,7 @@ class JobBook:
         jobs = self.all()
         if job_id is None:
             if not jobs:
-                raise JobError("there is no job yet: begin one with train or evaluate")
+                raise JobError("there are no jobs yet: start one with train or evaluate")
             return jobs[0]
         found = next((job for job in jobs if job.id == job_id), None)
         if found is None:

@@ -14,7 +14,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise JobError(f"{str(path)!r} cannot be read ({error}): remove it, or the folder that it is in") from error
+        raise JobError(f"cannot read {str(path)!r} ({error}): remove it, or its folder") from error
     if not isinstance(value, dict):
-        raise JobError(f"{str(path)!r} holds no JSON object: remove it, or the folder that it is in")
+        raise JobError(f"{str(path)!r} does not contain a JSON object: remove it, or its folder")
     return value

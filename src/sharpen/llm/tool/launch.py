@@ -32,8 +32,8 @@ def pack(functions: Mapping[str, RewardFunction]) -> bytes:
             cloudpickle.dumps(function)
         except Exception as error:
             raise ConfigError(
-                f"the reward {name!r} cannot travel to the process of a job ({in_words(error)}): create what it holds "
-                "inside the function, and register it again"
+                f"the reward {name!r} cannot be pickled for the process of a job ({in_words(error)}): create what it "
+                "refers to inside the function, then register it again"
             ) from error
     packed: bytes = cloudpickle.dumps(dict(functions))
     return packed
@@ -73,7 +73,9 @@ def _start(folder: Path, base: Path, *, allow_download: bool) -> "subprocess.Pop
 
 def _interpreter() -> list[str]:
     if not sys.executable:
-        raise ConfigError("this program does not know its Python interpreter (sys.executable): jobs need one")
+        raise ConfigError(
+            "sys.executable is not set, and jobs need a Python interpreter to run in: start this program with one"
+        )
     # -P: a file in the base folder must not take the place of a module that the job imports.
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
 

@@ -29,13 +29,16 @@ def check_source(workspace: Workspace, key: str, name: str, source: ModelSource,
             raise ParameterError.of(
                 key,
                 name,
-                f"the model {source.name!r} is neither a folder in {str(workspace.base)!r} nor in the cache of the "
-                "hub, and nothing is downloaded here: name a folder or a .gguf file, or allow downloads "
+                f"the model {source.name!r} is neither a folder in {str(workspace.base)!r} nor in the hub cache, "
+                "and downloads are disabled: pass a folder or a .gguf file, or enable downloads "
                 "(allow_download=True)",
             )
     elif not _may_read(workspace, source.path):
         raise ParameterError.of(
-            key, name, f"its files are in {str(source.path)!r}, outside of the base folder {str(workspace.base)!r}"
+            key,
+            name,
+            f"its files are in {str(source.path)!r}, outside the base folder {str(workspace.base)!r}: "
+            "use a model inside it",
         )
 
 

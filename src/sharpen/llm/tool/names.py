@@ -13,11 +13,12 @@ def check_name(kind: str, name: object) -> str:
     """A name that can stand in JSON, on a screen and beside paths."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"the name of a {kind} is {shown(name)}: use letters, digits, '_', '-' and '.', at most 64, first a letter"
+            f"the name of a {kind} is {shown(name)}: use at most 64 letters, digits, '_', '-' and '.', "
+            "starting with a letter"
         )
     return name
 
 
 def unknown(kind: str, name: str, known: list[str]) -> str:
     """The words for a name that nothing has."""
-    return f"there is no such {kind}; there are: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"
+    return f"this {kind} does not exist; available: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"

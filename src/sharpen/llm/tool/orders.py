@@ -46,7 +46,9 @@ class Orders:
         output_dir = self._workspace.output_path("output_dir", _output_dir(request))
         model = self._model(request, "model_name")
         if Path(model).is_relative_to(output_dir):
-            raise ParameterError.of("output_dir", str(output_dir), "it holds the model to start from: choose another")
+            raise ParameterError.of(
+                "output_dir", str(output_dir), "it contains the model to start from: choose another folder"
+            )
         rewards = self._reward_specs(request.given.get("reward", "accuracy")) if algorithm == "grpo" else []
         eval_reward = request.given.get("eval_reward")
         judge = None if eval_reward is None else self._rewards.spec("eval_reward", eval_reward)
@@ -77,7 +79,9 @@ class Orders:
     def _rows(self, request: Request, form: Form) -> list[dict[str, Any]]:
         name = request.get("dataset") or ("gsm8k" if form != "dpo" else None)
         if name is None:
-            raise ParameterError.of("dataset", None, "dpo needs a data set with prompt, chosen and rejected")
+            raise ParameterError.of(
+                "dataset", None, "dpo needs a data set with the columns prompt, chosen and rejected"
+            )
         return self._data.rows(
             "dataset", name, request.given.get("split"), form, max_samples=request.get("max_samples")
         )
@@ -107,7 +111,7 @@ class Orders:
         writer = self._jobs.writing_to(Path(model))
         if writer is not None:
             raise ParameterError.of(
-                key, request.get(key), f"the job {writer.id} is still writing it: wait for its end, or stop it"
+                key, request.get(key), f"job {writer.id} is still writing to it: wait for the job to finish, or stop it"
             )
         return model
 
@@ -152,8 +156,8 @@ class Orders:
         writer = None if output_dir is None else self._jobs.writing_to(Path(output_dir))
         if writer is not None:
             raise JobError(
-                f"output_dir is {output_dir!r}, where the job {writer.id} is writing: choose another folder, wait for "
-                "its end, or stop it"
+                f"output_dir is {output_dir!r}, which job {writer.id} is writing to: choose another folder, wait for "
+                "the job to finish, or stop it"
             )
 
     def _launch(self, job: Job, packed: bytes) -> None:
@@ -178,6 +182,6 @@ def _total_steps(settings: Settings, num_rows: int) -> int:
         raise ParameterError.of(
             "batch_size",
             settings.per_device_train_batch_size,
-            f"one step takes {length.rows_per_batch} rows, and there are {num_rows}: use a smaller one, or more rows",
+            f"one step needs {length.rows_per_batch} rows, but there are only {num_rows}: lower it, or add rows",
         )
     return length.steps

@@ -15,11 +15,11 @@ _NOT_EMPTY = r"\S"
 Kind = Literal["string", "integer", "number", "boolean", "array"]
 
 _ARTICLES: dict[Kind, str] = {
-    "string": "a text",
-    "integer": "a whole number",
+    "string": "a string",
+    "integer": "an integer",
     "number": "a number",
     "boolean": "true or false",
-    "array": "a list of texts",
+    "array": "a list of strings",
 }
 
 
@@ -48,7 +48,7 @@ class Parameter:
     def words(self) -> str:
         """The description, with the algorithms that the parameter is for."""
         only = f" Only for {' and '.join(self.algorithms)}." if self.algorithms else ""
-        free = f", but in {' and '.join(self.freely_in)}" if self.freely_in else ""
+        free = f", except in {' and '.join(self.freely_in)}" if self.freely_in else ""
         return self.description + only + (f" Needs {self.needs}{free}." if self.needs else "")
 
     @property

@@ -51,7 +51,7 @@ class ProgressFile(Callback):
             write_json(self._path, self._status(loop))
         except OSError as error:
             if not self._has_failed:
-                log.warning("the progress cannot be written to %s: %s", self._path, in_words(error))
+                log.warning("cannot write the progress to %s: %s", self._path, in_words(error))
             self._has_failed = True
 
     def _status(self, loop: Any) -> dict[str, Any]:

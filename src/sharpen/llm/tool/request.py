@@ -44,13 +44,15 @@ def read_request(parameters: Mapping[str, Any] | str) -> Request:
 def _values(parameters: Mapping[str, Any] | str) -> dict[str, Any]:
     if isinstance(parameters, str | bytes | bytearray):
         if len(parameters) > _LONGEST_TEXT:
-            raise ParameterError(f"the parameters have {len(parameters)} characters: data belongs into a file")
+            raise ParameterError(
+                f"the parameters have {len(parameters)} characters, which is too many: pass data as a file"
+            )
         try:
             parameters = json.loads(_unfenced(parameters) if isinstance(parameters, str) else parameters)
         except (ValueError, RecursionError) as error:
-            raise ParameterError(f"the parameters are no JSON object: {error}") from error
+            raise ParameterError(f"the parameters are not a JSON object: {error}") from error
     if not isinstance(parameters, Mapping):
-        raise ParameterError(f'the parameters are {shown(parameters)}: give an object such as {{"action": "list"}}')
+        raise ParameterError(f'the parameters are {shown(parameters)}: pass an object such as {{"action": "list"}}')
     return {str(name): value for name, value in parameters.items()}
 
 
@@ -118,11 +120,9 @@ def _out_of_place(action: Action, values: Mapping[str, Any]) -> Iterator[Problem
             continue
         if each.algorithms and algorithm is not None and algorithm not in each.algorithms:
             only = " and ".join(each.algorithms)
-            yield Problem(each.name, f"{each.name} does nothing in {algorithm}, only in {only}: leave it out", value)
+            yield Problem(each.name, f"{each.name} has no effect in {algorithm}, only in {only}: omit it", value)
         elif each.needs and algorithm not in each.freely_in and not values.get(each.needs):
-            yield Problem(
-                each.name, f"{each.name} does nothing without {each.needs}: give both, or leave it out", value
-            )
+            yield Problem(each.name, f"{each.name} has no effect without {each.needs}: pass both, or omit it", value)
 
 
 def _known(action: Action, name: str) -> Any:

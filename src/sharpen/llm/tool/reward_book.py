@@ -50,21 +50,21 @@ class RewardBook:
         """Keep a function under a name, in this process."""
         check_name("reward", name)
         if not callable(reward_fn):
-            raise ConfigError(f"the reward {name!r} is {reward_fn!r}: give a function f(completions, **columns)")
+            raise ConfigError(f"the reward {name!r} is {reward_fn!r}: pass a function f(completions, **columns)")
         if name == "accuracy":
-            raise ConfigError("the reward 'accuracy' is the default of training: choose another name for yours")
+            raise ConfigError("'accuracy' is the default reward of training: choose another name")
         if name in self._created():
-            raise ConfigError(f"a reward {name!r} has been created in this base folder: choose another name")
+            raise ConfigError(f"a reward named {name!r} was already created in this base folder: choose another name")
         self._registered[name] = reward_fn
 
     def create(self, given: Mapping[str, Any]) -> Created:
         """Make a reward from the keys of a call, and keep it."""
         name = _checked_name(given)
         if name in self._registered:
-            raise ParameterError.of("name", name, "a function is registered under this name: choose another")
+            raise ParameterError.of("name", name, "a function is already registered under this name: choose another")
         spec = self._spec(given)
         if name == "accuracy" and spec != ACCURACY:
-            raise ParameterError.of("name", name, "accuracy is the default of training: choose another name")
+            raise ParameterError.of("name", name, "accuracy is the default reward of training: choose another name")
         build(spec, self._registered)  # its own checks
         with self._workspace.locked():
             known = self._created()
@@ -78,7 +78,7 @@ class RewardBook:
         taken = _SETTINGS[kind] if kind == "accuracy" else (*_SETTINGS[kind], "base")
         for key in given:
             if key not in (*taken, "reward_type", "name"):
-                raise ParameterError.of(key, given[key], f"{kind} takes only {', '.join(taken)}: leave it out")
+                raise ParameterError.of(key, given[key], f"{kind} accepts only {', '.join(taken)}: omit it")
         spec = {"reward_type": kind, **{key: given[key] for key in _SETTINGS[kind] if key in given}}
         if kind != "accuracy":
             spec["base"] = self.spec("base", given.get("base", "accuracy"))
@@ -99,7 +99,7 @@ class RewardBook:
                 raise ParameterError.of(
                     key,
                     name,
-                    f"it builds on the function {needed!r}, which this process does not have: call "
+                    f"it builds on the function {needed!r}, which is not registered in this process: call "
                     f"register_reward_function({needed!r}, ...) first",
                 )
         return spec
@@ -128,7 +128,7 @@ def build(spec: Spec, functions: Functions) -> RewardFunction:
         return functions[spec[_REGISTERED]]
     kind = spec.get("reward_type")
     if kind not in _SETTINGS:
-        raise ConfigError(f"{spec!r:.80} describes no reward: create it again with create_reward")
+        raise ConfigError(f"{spec!r:.80} does not describe a reward: create it again with create_reward")
     settings = {key: spec[key] for key in _SETTINGS[kind] if key in spec}
     if kind == "accuracy":
         return create_accuracy_reward(**settings)

@@ -7,7 +7,7 @@ from typing import Any
 from .actions import ACTIONS, Action
 from .parameters import Parameter
 
-_ACTION = "What to do: "
+_ACTION = "The action to run. "
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def tool_schema() -> dict[str, Any]:
     """The JSON schema of a call: one form for each action."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A call of RLTrainingTool",
+        "title": "RLTrainingTool call",
         "type": "object",
         "required": ["action"],
         "oneOf": [_form(action) for action in ACTIONS.values()],

@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 _GRACE_SECONDS = 30.0
 _LONGEST_ECHO = 200
 _DESCRIPTION = (
-    "Fine-tunes language models (SFT, GRPO, DPO) and measures them. Every action takes and returns JSON; training runs "
-    "as a job that can be watched, stopped and resumed."
+    "Fine-tunes language models (SFT, GRPO, DPO) and evaluates them. Every action takes and returns JSON; training "
+    "runs as a job that can be monitored, stopped and resumed."
 )
 
 
 class RLTrainingTool:
-    """Trains models for an agent. Paths in calls are relative to `base_dir`, and those that lead out are refused.
+    """A tool with which an agent trains models. Paths in calls are relative to `base_dir` and must stay inside it.
 
-    Models and data sets that are named as on the hub are downloaded where they are not on this machine yet, after a log
-    line with their size; with `allow_download=False` they are refused.
+    Models and data sets on the hub are downloaded if they are not on this machine yet, and their size is logged first;
+    with `allow_download=False` they are rejected.
     """
 
     name = "rl_training"
@@ -66,34 +66,34 @@ class RLTrainingTool:
     # -- what can be passed --------------------------------------------------------------------------
 
     def get_parameters(self) -> list[ToolParameter]:
-        """Every key that can be passed, with its meaning, its default and the actions that take it."""
+        """Return every key that a call can have, with its description, its default and the actions that accept it."""
         return tool_parameters()
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of a call."""
+        """Return the JSON schema of a call."""
         return tool_schema()
 
     def openai_tool(self) -> dict[str, Any]:
-        """The tool as the API of OpenAI takes it in `tools`."""
+        """Return the tool definition for the `tools` parameter of the OpenAI API."""
         function = {"name": self.name, "description": self.description, "parameters": flat_schema()}
         return {"type": "function", "function": function}
 
     def register_dataset(self, name: str, dataset: Source) -> None:
-        """Let calls name a data set: a list of dicts, a Hugging Face `Dataset`, or a path, also outside of the base."""
+        """Register a data set under a name: a list of dicts, a `Dataset`, or any path, even outside `base_dir`."""
         self._data.register(name, dataset)
 
     def register_reward_function(self, name: str, reward_fn: RewardFunction) -> None:
-        """Let calls name a reward `f(completions, **columns) -> list[float]`; it travels to the jobs that use it."""
+        """Register a reward `f(completions, **columns) -> list[float]`; it is pickled for the jobs that use it."""
         self._rewards.register(name, reward_fn)
 
     # -- calls ---------------------------------------------------------------------------------------
 
     def run(self, parameters: Mapping[str, Any] | str) -> str:
-        """Do what `parameters` ask, a dict or a JSON text, and return the answer as a JSON text."""
+        """Run the action of `parameters`, a dict or a JSON string, and return the answer as a JSON string."""
         return as_json(self.answer(parameters))
 
     def answer(self, parameters: Mapping[str, Any] | str, *, waits: bool = True) -> dict[str, Any]:
-        """As `run`, but a dict. Without `waits` no job is waited for, whatever the call says."""
+        """Like `run`, but return a dict. With `waits=False`, never wait for a job, even if the call sets `wait`."""
         try:
             request = read_request(parameters)
             answer = self._actions[request.action.name](request)
@@ -102,7 +102,7 @@ class RLTrainingTool:
         except SharpenError as error:
             return _refusal(error)
         except Exception as error:
-            log.exception("a call of the tool failed")
+            log.exception("a call to the training tool failed")
             return _refusal(error)
         return {"status": "success", **answer}
 

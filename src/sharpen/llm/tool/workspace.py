@@ -22,7 +22,7 @@ class Workspace:
     def __init__(self, base_dir: str | os.PathLike[str]) -> None:
         self.base = Path(base_dir).expanduser().resolve()
         if self.base.exists() and not self.base.is_dir():
-            raise ConfigError(f"base_dir is {str(base_dir)!r}, which is a file: give a folder")
+            raise ConfigError(f"base_dir is {str(base_dir)!r}, which is a file: pass a folder")
         self.own = self.base / _OWN
         self.jobs = self.own / "jobs"
         self.rewards = self.own / "rewards.json"
@@ -32,10 +32,12 @@ class Workspace:
         try:
             path = (self.base / Path(value).expanduser()).resolve()
         except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a name too long, no home
-            raise ParameterError.of(key, value, f"this is no usable path ({error})") from error
+            raise ParameterError.of(key, value, f"this is not a valid path ({error})") from error
         if not path.is_relative_to(self.base):
             raise ParameterError.of(
-                key, value, f"it leads to {str(path)!r}, outside of the base folder {str(self.base)!r}: stay inside"
+                key,
+                value,
+                f"it resolves to {str(path)!r}, outside the base folder {str(self.base)!r}: use a path inside it",
             )
         return path
 
@@ -43,17 +45,17 @@ class Workspace:
         """A folder to write to: inside the base folder, and not where the tool keeps its own files."""
         path = self.path(key, value)
         if path == self.base or path.is_relative_to(self.own):
-            raise ParameterError.of(key, value, "this is not for results: use a folder such as './output/sft'")
+            raise ParameterError.of(key, value, "results cannot be written there: use a folder such as './output/sft'")
         blocked = next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), None)
         if blocked is not None:
-            raise ParameterError.of(key, value, f"{str(blocked)!r} is a file: name a folder")
+            raise ParameterError.of(key, value, f"{str(blocked)!r} is a file: use a folder")
         return path
 
     def prepare(self) -> None:
         """Make our own folders."""
         self.jobs.mkdir(parents=True, exist_ok=True)
         if self.jobs.resolve() != self.jobs:
-            raise ConfigError(f"{str(self.own)!r} is a link out of the base folder: remove it")
+            raise ConfigError(f"{str(self.own)!r} is a link to outside the base folder: remove it")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -103,11 +103,11 @@ def _check_continued(loaded: LoadedModel, settings: Settings) -> None:
         differences = lora_differences(loaded.model.peft_config["default"].to_dict(), settings.lora)
         if differences:
             raise ConfigError(
-                f"{settings.model_name!r} is an adapter that would be trained on, but lora_config asks for another: "
-                f"{'; '.join(differences)}. Leave lora_config out, or make a full model of it first with "
+                f"{settings.model_name!r} is an adapter, and training would continue it, but lora_config differs: "
+                f"{'; '.join(differences)}. Omit lora_config, or merge the adapter into a full model first with "
                 "sharpen.llm.merge_adapter(folder, path)"
             )
-    log.info("the adapter in %s is trained on", settings.model_name)
+    log.info("continuing to train the adapter in %s", settings.model_name)
 
 
 def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precision: Precision) -> Any:
@@ -137,10 +137,10 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
                 peft_config=peft_config,
             )
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise ConfigError(f"TRL refuses these settings: {text_of(error)}") from error
+        raise ConfigError(f"TRL rejected these settings: {text_of(error)}") from error
     except TemplateError as error:
         raise ModelError(
-            f"the chat template of {settings.model_name!r} cannot write a row: {in_words(error)}"
+            f"the chat template of {settings.model_name!r} cannot render a row: {in_words(error)}"
         ) from error
     trainer.watcher = wrapper
     trainer.remove_callback(PrinterCallback)  # the loggers say it
@@ -162,8 +162,8 @@ def _warn_of_cut_rows(settings: Settings, lengths: list[int]) -> None:
     longer = sum(length > limit for length in lengths)
     if longer:
         log.warning(
-            "%d of the first %d rows are longer than max_length (%d tokens; the longest has %d): they are cut, and the "
-            "end of their answers is not learned",
+            "%d of the first %d rows are longer than max_length (%d tokens; the longest has %d): they are truncated, "
+            "and the ends of their answers are not learned",
             longer,
             len(lengths),
             limit,
@@ -176,11 +176,11 @@ def _check_rows_left(settings: Settings, given: int, left: int) -> None:
     limit = settings.max_length
     if left == 0:
         raise ConfigError(
-            f"max_length is {limit}, and the prompts alone are longer: no token of an answer is left to learn; raise it"
+            f"max_length is {limit}, but every prompt alone is longer, so there are no answer tokens to learn: raise it"
         )
     if left < given and not settings.trl.get("packing"):
         log.warning(
-            "%d of %d rows are left out: their prompts alone are longer than max_length (%s)",
+            "skipping %d of %d rows: their prompts alone are longer than max_length (%s)",
             given - left,
             given,
             limit,

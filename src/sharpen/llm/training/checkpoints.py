@@ -41,18 +41,18 @@ def find_checkpoint(output_dir: Path, resume: bool | str | os.PathLike[str] | No
     if resume is True:
         found = checkpoints(output_dir)
         if not found:
-            log.info("there is no checkpoint in %s yet: training begins at the start", output_dir)
+            log.info("there is no checkpoint in %s yet; training starts from the beginning", output_dir)
         return found[-1] if found else None
     if not isinstance(resume, str | os.PathLike):
-        raise ConfigError(f"resume is {resume!r}: give True, False, or the path of a checkpoint")
+        raise ConfigError(f"resume is {resume!r}: pass True, False, or the path of a checkpoint")
     path = Path(resume).expanduser().absolute()
     if path.is_file() or (path / STATE_FILE).is_file():
         return path
     if inside := checkpoints(path):
         return inside[-1]
     raise ConfigError(
-        f"resume is {str(resume)!r}, which is no checkpoint: give True for the newest in output_dir, the path of a "
-        "checkpoint-N folder, or that of a file of the Checkpoint callback"
+        f"resume is {str(resume)!r}, which is not a checkpoint: pass True for the newest in output_dir, the path of a "
+        "checkpoint-N folder, or the path of a file written by the Checkpoint callback"
     )
 
 
@@ -104,14 +104,15 @@ def check_apart(output_dir: Path, model: Path) -> None:
     """A model that training starts from lies neither where the trained one goes, nor among checkpoints."""
     if model == output_dir.resolve():
         raise ConfigError(
-            f"output_dir is {str(output_dir)!r}, which holds the model to start from: it would be lost; choose another"
+            f"output_dir is {str(output_dir)!r}, which contains the model to start from: training would overwrite it; "
+            "choose another output_dir"
         )
     if model.is_relative_to(output_dir.resolve()):
         first = model.relative_to(output_dir.resolve()).parts[:1]
         if first and (_FOLDER.fullmatch(first[0]) or first[0] in EARLIER):
             raise ConfigError(
                 f"output_dir is {str(output_dir)!r}, and {str(model)!r}, the model to start from, is among its "
-                "checkpoints, which training moves and removes: choose another output_dir, or resume from that one"
+                "checkpoints, which training moves and deletes: choose another output_dir, or resume from it"
             )
 
 
@@ -125,7 +126,9 @@ def set_aside(output_dir: Path, *, resumed: Path | None) -> None:
     aside.mkdir()
     for path in old:
         path.rename(aside / path.name)
-    log.info("%d checkpoints of an earlier run are now in %s; resume can name one of them", len(old), aside)
+    log.info(
+        "moved %d checkpoints of an earlier run to %s; to resume from one, pass its path as resume", len(old), aside
+    )
 
 
 def _is_foreign(path: Path, resumed: Path | None) -> bool:

@@ -15,33 +15,33 @@ from .limits import check_values
 
 @dataclass(kw_only=True)
 class TrainingConfig:
-    """Every setting that the wrappers share. What a wrapper cannot use, it refuses."""
+    """The settings that all wrappers share. A wrapper rejects the ones that it cannot use."""
 
     model_name: str | os.PathLike[str] | None = None
     """A name on the hub, a model folder, an adapter folder, or a `.gguf` file."""
     output_dir: str | os.PathLike[str] | None = None
     num_train_epochs: float | None = None
     per_device_train_batch_size: int | None = None
-    """Rows of one forward pass; in GRPO prompts, each of which is answered `num_generations` times."""
+    """Rows per forward pass; in GRPO, prompts, each of which gets `num_generations` completions."""
     gradient_accumulation_steps: int | None = None
-    """Batches of one optimiser step."""
+    """Batches per optimiser step."""
     learning_rate: float | None = None
     warmup: float | None = None
-    """A share of the run (below 1), or a number of steps (1 and more)."""
+    """A fraction of the run (below 1) or a number of steps (1 or more)."""
     logging_steps: int | None = None
     save_steps: int | None = None
-    """Optimiser steps between two checkpoints; 0 saves only at the end."""
+    """Optimiser steps between checkpoints; 0 saves only at the end."""
     eval_steps: int | None = None
-    """Optimiser steps between two evaluations; not set: after each epoch."""
+    """Optimiser steps between evaluations; by default, evaluate after each epoch."""
     max_length: int | None = None
-    """Tokens of a row, longer ones are cut; in GRPO tokens of prompt and completion; 0 is no limit."""
+    """Maximum tokens of a row, which is truncated if longer; in GRPO, of prompt and completion; 0 means no limit."""
     max_new_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     precision: str | None = None
     """`auto`, `fp32`, `bf16` or `fp16`."""
     gradient_checkpointing: bool | None = None
-    """Compute activations twice to save memory; not set: on a GPU."""
+    """Recompute activations to save memory; by default, only on a GPU."""
     use_lora: bool | None = None
     lora_r: int | None = None
     lora_alpha: float | None = None
@@ -54,5 +54,5 @@ class TrainingConfig:
         check_values(self.set_fields())
 
     def set_fields(self) -> Mapping[str, Any]:
-        """The fields that say something."""
+        """Return the fields that are not None."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}

@@ -13,10 +13,10 @@ from .wrapper import TrainerWrapper
 
 
 class DPOTrainerWrapper(TrainerWrapper):
-    """Makes the chosen answer likelier than the rejected one, beside a reference: the model as training begins.
+    """Trains a model to prefer chosen over rejected answers, relative to the initial model as a reference.
 
-    Rows have `prompt`, `chosen` and `rejected`, as texts or chat messages. Every field of `TrainingConfig` and every
-    option of `trl.DPOConfig` can be given by name; one that would have no effect is refused.
+    Rows have `prompt`, `chosen` and `rejected`, as strings or chat messages. Every field of `TrainingConfig` and every
+    option of `trl.DPOConfig` can be passed as a keyword; one that would have no effect is rejected.
     """
 
     algorithm = "dpo"

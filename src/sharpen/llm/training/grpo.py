@@ -32,11 +32,11 @@ _TAKEN = frozenset(
 
 
 class GRPOTrainerWrapper(TrainerWrapper):
-    """Makes completions likelier that earn more than others of the same prompt.
+    """Trains a model towards the completions that earn more reward than others of the same prompt.
 
-    Rows have `prompt`, as a text or chat messages; their other columns go to the rewards. `reward_fn` is one function
-    or a list. `batch_size` counts prompts: each step samples `num_generations` completions of each of them. Every
-    field of `TrainingConfig` and every option of `trl.GRPOConfig` can be given by name.
+    Rows have `prompt`, as a string or chat messages; their other columns are passed to the rewards. `reward_fn` is a
+    function or a list of functions. `batch_size` counts prompts: each step samples `num_generations` completions for
+    each of them. Every field of `TrainingConfig` and every option of `trl.GRPOConfig` can be passed as a keyword.
     """
 
     algorithm = "grpo"
@@ -67,8 +67,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
     ) -> None:
         if reward_fn is None:
             raise ConfigError(
-                "reward_fn is missing: give a function f(completions, **columns) -> list of numbers, or several in a "
-                "list; create_accuracy_reward() makes one"
+                "reward_fn is missing: pass a function f(completions, **columns) -> list of numbers, or a list of "
+                "them; create_accuracy_reward() returns one"
             )
         self.reward_fns = reward_runners(
             reward_fn, timeout_seconds=reward_timeout_seconds, unit="completion of the batch"
@@ -87,7 +87,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
         dataset = super()._rows(rows, name)
         if taken := [each for each in dataset.column_names if each in _TAKEN]:
             raise ConfigError(
-                f"{name} has a column {taken[0]!r}, a name under which rewards get something else: rename it"
+                f"{name} has a column {taken[0]!r}, which is a reserved argument of rewards: rename the column"
             )
         return dataset
 
@@ -104,7 +104,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
         ]
 
     def rows_for(self, tokenizer: Any, window: int | None) -> Any:
-        """With all columns, which the rewards read; without prompts that leave no room for a completion."""
+        """Return the rows with all columns, without prompts that are too long for a completion to fit."""
         rows = to_hugging_face(self.dataset)
         if "completion" in rows.column_names:  # of rows for SFT: here the model writes its own
             rows = rows.remove_columns("completion")
@@ -116,12 +116,13 @@ class GRPOTrainerWrapper(TrainerWrapper):
         kept = [row for row, length in enumerate(lengths) if length <= longest]
         if not kept:
             raise ConfigError(
-                f"{_limit_in_words(self.settings.max_length, window)} is {limit} tokens, of which max_new_tokens takes "
-                f"{self.settings.max_new_tokens}: every prompt is longer than the {longest} that are left"
+                f"{_limit_in_words(self.settings.max_length, window)} is {limit} tokens, of which max_new_tokens "
+                f"reserves {self.settings.max_new_tokens}: every prompt is longer than the remaining {longest}; "
+                "lower max_new_tokens, or shorten the prompts"
             )
         if len(kept) < len(rows):
             log.warning(
-                "%d of %d prompts are longer than %d tokens and are left out: %s is %d, and max_new_tokens %d",
+                "skipping %d of %d prompts, which are longer than %d tokens: %s is %d, and max_new_tokens is %d",
                 len(rows) - len(kept),
                 len(rows),
                 longest,
@@ -138,4 +139,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
 
 
 def _limit_in_words(max_length: int | None, window: int | None) -> str:
-    return "the model's window" if max_length is None or (window is not None and window < max_length) else "max_length"
+    return (
+        "the model's context window"
+        if max_length is None or (window is not None and window < max_length)
+        else "max_length"
+    )

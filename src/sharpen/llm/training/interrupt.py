@@ -38,7 +38,9 @@ def asking_to_stop(loop: Stoppable) -> Iterator[Interrupt]:
     def ask(number: int, frame: FrameType | None) -> None:
         interrupt.is_asked = loop.should_stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        log.warning("stopping after this step, with a checkpoint; Ctrl-C again stops at once and loses the step")
+        log.warning(
+            "stopping after this step and writing a checkpoint; press Ctrl-C again to stop now and lose the step"
+        )
 
     signal.signal(signal.SIGINT, ask)
     try:

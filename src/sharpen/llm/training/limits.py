@@ -25,7 +25,8 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 def whole(least: int, most: int | None = None, *, zero: str = "") -> Check:
     """A whole number from `least` on. `zero` says what 0 means, where it has a meaning of its own."""
-    words = f"a whole number from {least} {'on' if most is None else f'to {most}'}" + (f" (0: {zero})" if zero else "")
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    words = f"an integer {bounds}" + (f" (0: {zero})" if zero else "")
     return lambda value: None if is_int(value) and least <= value and (most is None or value <= most) else words
 
 
@@ -52,16 +53,16 @@ def _precision(value: Any) -> str | None:
 
 def _warmup(value: Any) -> str | None:
     is_right = is_number(value) and value >= 0 and (value < 1 or value == int(value))
-    return None if is_right else "a share of the run below 1, such as 0.1, or a whole number of steps"
+    return None if is_right else "a fraction of the run below 1, such as 0.1, or a whole number of steps"
 
 
 def _modules(value: Any) -> str | None:
     if isinstance(value, str):
-        return None if value else "names of modules"
+        return None if value else "module names"
     is_right = (
         isinstance(value, Sequence | set) and bool(value) and all(isinstance(each, str) and each for each in value)
     )
-    return None if is_right else 'names of modules, or "minimal", "recommended" or "full"'
+    return None if is_right else 'module names, or "minimal", "recommended" or "full"'
 
 
 def _loggers(value: Any) -> str | None:
@@ -84,14 +85,14 @@ _CHECKS: dict[str, Check] = {
     "eval_steps": whole(1),
     "max_length": whole(0, zero="no limit"),
     "max_new_tokens": whole(1),
-    "temperature": number(lambda value: value >= 0, "0 (always the likeliest token) or a number above it"),
-    "top_p": number(lambda value: 0 < value <= 1, "a number above 0, and at most 1"),
+    "temperature": number(lambda value: value >= 0, "0 (always the most likely token) or a positive number"),
+    "top_p": number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
     "precision": _precision,
     "gradient_checkpointing": _truth,
     "use_lora": _truth,
     "lora_r": whole(1),
     "lora_alpha": number(lambda value: value > 0, "a number above 0"),
-    "lora_dropout": number(lambda value: 0 <= value < 1, "a share from 0 on, below 1"),
+    "lora_dropout": number(lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
     "lora_target_modules": _modules,
     "loggers": _loggers,
     "seed": whole(0, _MOST_SEED),

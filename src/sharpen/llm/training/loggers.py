@@ -38,6 +38,6 @@ def _make(wanted: Any, output_dir: Path) -> Logger:
     if isinstance(wanted, str) and wanted in _NAMED:
         return _NAMED[wanted](output_dir)
     raise ConfigError(
-        f"loggers has {wanted!r}, which is no logger: use {', '.join(map(repr, _NAMED))}, or an object of "
+        f"loggers has {wanted!r}, which is not a logger: use {', '.join(map(repr, _NAMED))}, or an instance of "
         "sharpen.loggers.Logger"
     )

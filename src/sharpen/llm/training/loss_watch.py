@@ -113,14 +113,14 @@ def is_oscillating(values: list[float], *, least: float = 0.0) -> bool:
 
 def _rise(loop: Any, lowest: float, now: float, *, is_reward: bool) -> str:
     if is_reward:
-        return f"step {loop.current_iter}: the reward falls, from {-lowest:.4g} to {-now:.4g}. {_advice(loop)}"
-    return f"step {loop.current_iter}: the loss rises, from {lowest:.4g} to {now:.4g}. {_advice(loop)}"
+        return f"step {loop.current_iter}: the reward is falling, from {-lowest:.4g} to {-now:.4g}. {_advice(loop)}"
+    return f"step {loop.current_iter}: the loss is rising, from {lowest:.4g} to {now:.4g}. {_advice(loop)}"
 
 
 def _swings(loop: Any, values: list[float]) -> str:
     return (
-        f"step {loop.current_iter}: the loss oscillates between {min(values):.4g} and {max(values):.4g} and gets no "
-        f"lower. {_advice(loop)}, or a larger batch (batch_size, gradient_accumulation_steps)"
+        f"step {loop.current_iter}: the loss oscillates between {min(values):.4g} and {max(values):.4g} without "
+        f"improving. {_advice(loop)}, or a larger batch (batch_size, gradient_accumulation_steps)"
     )
 
 
@@ -128,7 +128,7 @@ def not_finite(loop: Any, loss: float) -> str:
     newest = _newest_checkpoint(loop)
     saved = f"the last checkpoint is {newest}" if newest else "there is no checkpoint yet"
     return (
-        f"the loss is {loss} at step {loop.current_iter}, so the weights are of no use any more; {saved}. "
+        f"the loss is {loss} at step {loop.current_iter}, so the weights are no longer usable; {saved}. "
         f"{_advice(loop)}, a longer warmup, a lower max_grad_norm, or precision='bf16' or 'fp32' instead of 'fp16'"
     )
 

@@ -62,11 +62,12 @@ def _set(named: Named, name: str, value: Any) -> None:
             return
         value = 0
     if name == "warmup_ratio" and not (isinstance(value, int | float) and 0 <= value < 1):
-        raise ConfigError(f"warmup_ratio is {value!r}: use a share of the run, from 0 on and below 1")
+        raise ConfigError(f"warmup_ratio is {value!r}: use a fraction of the run, at least 0 and below 1")
     if setting in named.values and named.values[setting] != value:
         other = named.spelling[setting]
         raise ConfigError(
-            f"{other} is {named.values[setting]!r} and {name} is {value!r}, but they are one setting: give it once"
+            f"{other} is {named.values[setting]!r} and {name} is {value!r}, but they are the same setting: "
+            "pass only one of them"
         )
     named.values[setting], named.spelling[setting] = value, name
 
@@ -83,7 +84,7 @@ def _set_precision(named: Named, flags: Mapping[str, Any]) -> None:
     if wanted:
         _set(named, "precision", wanted[0])
     elif chosen in flags:
-        raise ConfigError(f"precision is {chosen!r} and {chosen} is False: leave one of them out")
+        raise ConfigError(f"precision is {chosen!r} and {chosen} is False: omit one of them")
     elif flags and chosen in (None, "auto"):
         _set_fp32(named, flags)
 
@@ -95,7 +96,7 @@ def _set_fp32(named: Named, flags: Mapping[str, Any]) -> None:
 def _checked_lora(value: Any) -> Any:
     if value is None or isinstance(value, Mapping) or hasattr(value, "target_modules"):
         return value
-    raise ConfigError(f"lora_config is {value!r}: give what create_lora_config(...) returns, or a peft.LoraConfig")
+    raise ConfigError(f"lora_config is {value!r}: pass the result of create_lora_config(...), or a peft.LoraConfig")
 
 
 # -- names of TRL ------------------------------------------------------------------------------------
@@ -104,11 +105,11 @@ def _checked_lora(value: Any) -> Any:
 def check_name(algorithm: Algorithm, name: str) -> None:
     """Refuse a name that is no option of TRL for this algorithm, or one that would do nothing."""
     if reason := REFUSED_IN.get((algorithm, name)) or REFUSED.get(name):
-        raise ConfigError(f"{name} is not taken here: {reason}")
+        raise ConfigError(f"{name} is not supported: {reason}")
     if name in PASSED:
         algorithms = PASSED[name].algorithms
         if algorithm not in algorithms:
-            raise ConfigError(f"{name} is an option of {_listed(algorithms)}, not of {algorithm.upper()}: leave it out")
+            raise ConfigError(f"{name} is an option of {_listed(algorithms)}, not of {algorithm.upper()}: omit it")
         return
     if not _is_new_in_trl(algorithm, name):
         raise ConfigError(_unknown(algorithm, name))
@@ -135,7 +136,7 @@ def _unknown(algorithm: Algorithm, name: str) -> str:
     nearest = get_close_matches(name, [*option_names(algorithm), *_OF_WRAPPERS], 1)
     meant = f"did you mean {nearest[0]}? " if nearest else ""
     return (
-        f"there is no option {name!r} in {algorithm.upper()}: {meant}The options are the fields of "
+        f"{algorithm.upper()} has no option {name!r}: {meant}The options are the fields of "
         f"sharpen.llm.TrainingConfig and of trl.{algorithm.upper()}Config"
     )
 

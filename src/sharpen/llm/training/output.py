@@ -12,7 +12,7 @@ def check_output_dir(path: str | os.PathLike[str]) -> Path:
     """The folder, which need not be there yet. It stays the same when the program changes its working directory."""
     folder = Path(path).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"output_dir is {str(path)!r}, which is a file: give a folder")
+        raise ConfigError(f"output_dir is {str(path)!r}, which is a file: pass a folder")
     return folder
 
 
@@ -22,7 +22,7 @@ def output_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output_dir is {str(folder)!r}, which cannot be made: {in_words(error)}") from error
+        raise ConfigError(f"output_dir is {str(folder)!r}, which cannot be created: {in_words(error)}") from error
     try:
         yield
     finally:

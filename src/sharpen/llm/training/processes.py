@@ -48,9 +48,9 @@ def check_launch() -> None:
     for name, what in _DIVIDING.items():
         if os.environ.get(name, "false").lower() in {"true", "1", "yes"}:
             raise ConfigError(
-                f"{name} is set, so accelerate would divide the model by {what}, which these wrappers cannot save: "
-                "launch with --multi_gpu alone (a whole copy for each process), set use_lora=True, or train by VERL "
-                "with actor_rollout_ref.actor.strategy=fsdp"
+                f"{name} is set, so accelerate would shard the model with {what}, which these wrappers cannot save: "
+                "launch with --multi_gpu alone (a full copy in each process), set use_lora=True, or train with VERL "
+                "and actor_rollout_ref.actor.strategy=fsdp"
             )
 
 
@@ -60,5 +60,7 @@ _NAMES = (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
 def _number(name: str, other: int) -> int:
     given = os.environ.get(name) or str(other)
     if not given.isdecimal():
-        raise ConfigError(f"{name} is {given!r} in the environment: it is set by a launcher, and a whole number")
+        raise ConfigError(
+            f"the environment variable {name} is {given!r}, but launchers set it to an integer: fix or unset it"
+        )
     return int(given)

@@ -18,7 +18,9 @@ def check_texts(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, so
             value = value_of(row, number, column, source=source)
             check_prompt(value, number, column, source=source)
             if isinstance(value, str) != isinstance(row[columns[0]], str):
-                problem = f"{columns[0]} and {column} are one a text, the other chat messages: use one form for both"
+                problem = (
+                    f"one of {columns[0]} and {column} is a string and the other chat messages: use one form for both"
+                )
                 raise RowError.of(number, column, problem, source=source)
 
 
@@ -36,7 +38,7 @@ def row_lengths(rows: Iterable[Mapping[str, Any]], tokenizer: Any, template_kwar
         try:
             lengths.append(_row_length(row, tokenizer, template_kwargs or {}))
         except (TemplateError, ValueError, TypeError, LookupError) as error:
-            raise RowError.of(number, "prompt", f"the chat template cannot write it: {in_words(error)}") from error
+            raise RowError.of(number, "prompt", f"the chat template cannot render it: {in_words(error)}") from error
     return lengths
 
 

@@ -31,17 +31,21 @@ def read_state(checkpoint: Path, algorithm: Algorithm, num_rows: int, settings: 
     try:
         its_algorithm, its_rows, its_settings = state["algorithm"], state["num_rows"], state["settings"]
     except (KeyError, TypeError) as error:
-        raise StateFileError(f"{str(checkpoint)!r} is a state, but not one of fine-tuning") from error
+        raise StateFileError(
+            f"{str(checkpoint)!r} is a saved state, but not of a fine-tuning run: pass a checkpoint of one"
+        ) from error
     if its_algorithm != algorithm:
-        raise ConfigError(f"{str(checkpoint)!r} is of a run of {its_algorithm}, this is {algorithm}")
+        raise ConfigError(
+            f"{str(checkpoint)!r} belongs to a {its_algorithm} run, but this is a {algorithm} run: pass another one"
+        )
     if its_rows != num_rows:
         raise ConfigError(
-            f"{str(checkpoint)!r} is of a run on {its_rows} rows, but the data set has {num_rows}: resume with the "
-            "same rows, or begin a new run"
+            f"{str(checkpoint)!r} belongs to a run on {its_rows} rows, but the data set has {num_rows}: resume with "
+            "the same rows, or start a new run"
         )
     if (its_settings["lora"] is None) == settings.use_lora:
         was = "all weights" if settings.use_lora else "an adapter"
-        raise ConfigError(f"{str(checkpoint)!r} is of a run that trained {was}: resume with the same use_lora")
+        raise ConfigError(f"{str(checkpoint)!r} belongs to a run that trained {was}: resume with the same use_lora")
     _refuse_changes(checkpoint, its_settings, settings.as_dict())
     return state
 
@@ -60,6 +64,6 @@ def _refuse_changes(checkpoint: Path, before: Mapping[str, Any], now: Mapping[st
     if changed:
         words = ", ".join(f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
         raise ConfigError(
-            f"the settings are not those of {str(checkpoint)!r}: {words}. Resume with the same, or begin a new run "
-            "from it: give its path as model_name"
+            f"the settings differ from those of {str(checkpoint)!r}: {words}. Resume with the same settings, or start "
+            "a new run from the checkpoint by passing its path as model_name"
         )

@@ -139,7 +139,7 @@ def resolve(
     A keyword that is None is not set, but for `max_length` (no limit) and `save_steps` (only at the end).
     """
     if config is not None and not isinstance(config, TrainingConfig):
-        raise ConfigError(f"config is {config!r}: give a TrainingConfig(...), or its fields as keywords")
+        raise ConfigError(f"config is {config!r}: pass a TrainingConfig(...), or its fields as keywords")
     named = sort_options(algorithm, given)
     values = _merged(config, named)
     check_values(values)
@@ -161,7 +161,7 @@ def _merged(config: TrainingConfig | None, named: Named) -> dict[str, Any]:
     for name, value in named.values.items():
         if name in values and values[name] != value:
             raise ConfigError(
-                f"{named.spelling[name]} is {value!r}, but config has {name}={values[name]!r}: give one of them"
+                f"{named.spelling[name]} is {value!r}, but config has {name}={values[name]!r}: pass only one of them"
             )
         values[name] = value
     return values
@@ -179,15 +179,17 @@ def _refuse_idle(
     for name in ("max_new_tokens", "temperature", "top_p"):
         if name in values and name not in defaults:
             raise ConfigError(
-                f"{name} is {values[name]!r}, but {algorithm.upper()} samples nothing: give eval_reward_fn and "
-                f"eval_dataset, or leave {name} out"
+                f"{name} is {values[name]!r}, but {algorithm.upper()} does not sample completions: pass eval_reward_fn "
+                f"and eval_dataset, or omit {name}"
             )
     if "num_generations" in values and algorithm != "grpo":
-        raise ConfigError(f"num_generations belongs to GRPO: {algorithm.upper()} samples nothing")
+        raise ConfigError(
+            f"num_generations is an option of GRPO, and {algorithm.upper()} does not sample completions: omit it"
+        )
     if "eval_steps" in values and not has_eval_dataset:
-        raise ConfigError(f"eval_steps is {values['eval_steps']}, but there is nothing to evaluate: give eval_dataset")
+        raise ConfigError(f"eval_steps is {values['eval_steps']}, but there is nothing to evaluate: pass eval_dataset")
     if "num_train_epochs" in values and trl.get("max_steps", -1) != -1:
-        raise ConfigError("max_steps decides how long the training is: leave the number of epochs out, or max_steps")
+        raise ConfigError("max_steps and the number of epochs both set the length of training: omit one of them")
     if "warmup" in values and trl.get("lr_scheduler_type") == "constant":
         raise ConfigError("a constant learning rate has no warmup: use lr_scheduler_type='constant_with_warmup'")
 
@@ -202,7 +204,7 @@ def _lora(
     if not values.pop("use_lora", False):
         if wanted or lora_config is not None:
             what = "lora_config" if lora_config is not None else next(each for each in _LORA if _LORA[each] in wanted)
-            raise ConfigError(f"{what} is given, which does nothing without use_lora=True: set it too, or leave it out")
+            raise ConfigError(f"{what} has no effect without use_lora=True: set it too, or omit {what}")
         return None
     complete = create_lora_config(**wanted)
     if lora_config is None:
@@ -212,7 +214,9 @@ def _lora(
     for name in wanted:
         chosen = lora_config[name] if isinstance(lora_config, Mapping) else getattr(lora_config, name)
         if _comparable(chosen) != _comparable(complete[name]):
-            raise ConfigError(f"{name} of LoRA is {complete[name]!r}, but lora_config has {chosen!r}: give one of them")
+            raise ConfigError(
+                f"{name} of LoRA is {complete[name]!r}, but lora_config has {chosen!r}: pass only one of them"
+            )
     return lora_config
 
 
@@ -223,7 +227,7 @@ def _comparable(value: Any) -> Any:
 
 def _complete(algorithm: Algorithm, values: dict[str, Any], trl: Mapping[str, Any]) -> Settings:
     if "model_name" not in values:
-        raise ConfigError("model_name is missing: name the model to train, on the hub or as a folder")
+        raise ConfigError("model_name is missing: pass the model to train, as a name on the hub or a folder")
     loggers = values.pop("loggers", None)
     if isinstance(loggers, str | Logger):
         loggers = [loggers]
@@ -243,8 +247,8 @@ def _complete(algorithm: Algorithm, values: dict[str, Any], trl: Mapping[str, An
 def _check_sampling(settings: Settings) -> None:
     if settings.temperature == 0 and settings.top_p != 1:
         raise ConfigError(
-            f"top_p is {settings.top_p}, but at temperature 0 the likeliest token is always taken: raise temperature, "
-            "or leave top_p out"
+            f"top_p is {settings.top_p}, which has no effect at temperature 0 (always the most likely token): "
+            "raise temperature, or omit top_p"
         )
     if settings.algorithm != "grpo":
         return
@@ -254,8 +258,8 @@ def _check_sampling(settings: Settings) -> None:
         )
     if settings.max_length is not None and settings.max_length <= (settings.max_new_tokens or 0):
         raise ConfigError(
-            f"max_length is {settings.max_length}, which counts prompt and completion, and max_new_tokens alone is "
-            f"{settings.max_new_tokens}: raise the first or lower the second"
+            f"max_length is {settings.max_length}, which includes prompt and completion, but max_new_tokens alone is "
+            f"{settings.max_new_tokens}: raise max_length or lower max_new_tokens"
         )
 
 

@@ -13,11 +13,11 @@ from .wrapper import TrainerWrapper
 
 
 class SFTTrainerWrapper(TrainerWrapper):
-    """Teaches a model to answer as the completions of a data set do.
+    """Trains a model on the completions of a data set.
 
-    Rows have `prompt` and `completion`, as texts or chat messages. `eval_dataset` gives a validation loss, and with
-    `eval_reward_fn` the reward of the model's own answers. Every field of `TrainingConfig` and every option of
-    `trl.SFTConfig` can be given by name; one that would have no effect is refused.
+    Rows have `prompt` and `completion`, as strings or chat messages. `eval_dataset` adds a validation loss, and
+    `eval_reward_fn` the reward of the model's own answers to it. Every field of `TrainingConfig` and every option of
+    `trl.SFTConfig` can be passed as a keyword; one that would have no effect is rejected.
     """
 
     algorithm = "sft"

@@ -32,7 +32,7 @@ class TrainedModel:
         trained = {name for name, weight in weights.items() if weight.requires_grad}
         different = {name for name in trained & set(state_dict) if weights[name].shape != state_dict[name].shape}
         if wrong := sorted(different | (trained ^ set(state_dict))):
-            raise ModelError(f"the state and the model differ in {len(wrong)} weights, such as {wrong[0]!r}")
+            raise ModelError(f"the state does not match the model: {len(wrong)} weights differ, such as {wrong[0]!r}")
         with torch.no_grad():
             for name, value in state_dict.items():
                 weights[name].copy_(value)

@@ -175,74 +175,74 @@ OURS: Mapping[str, str] = {
 """Options of TRL that are settings of ours, and the name of the setting."""
 
 _REASONS: Mapping[str, tuple[str, ...]] = {
-    "metrics go to the loggers: give loggers=[...], such as a WandbLogger": (
+    "metrics are sent to the loggers: pass loggers=[...], for example with a WandbLogger": (
         *("report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     ),
-    "progress is shown by the ConsoleLogger: give loggers=[...] to choose": ("disable_tqdm",),
+    "progress is shown by the ConsoleLogger: pass loggers=[...] to choose others": ("disable_tqdm",),
     "use logging_steps": ("logging_strategy",),
-    "a loss that is not finite must be seen, since it ends the run": ("logging_nan_inf_filter",),
-    "nothing is uploaded from a training run: push the folder at output_dir afterwards, with `hf upload`": (
+    "a loss that is not finite ends the run, so it must not be filtered": ("logging_nan_inf_filter",),
+    "training does not upload anything: upload output_dir afterwards with `hf upload`": (
         *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
         *("hub_revision", "log_completions_hub_repo"),
     ),
-    "checkpoints are whole and written by the wrapper: use save_steps (0: only at the end) and save_total_limit": (
+    "the wrapper writes full checkpoints: use save_steps (0: only at the end) and save_total_limit": (
         *("save_strategy", "save_only_model", "save_on_each_node", "enable_jit_checkpoint"),
     ),
     "use resume=True, or resume='path of a checkpoint'": ("resume_from_checkpoint",),
-    "a resumed run goes on with the next row and with the state of its callbacks, always": (
+    "a resumed run always continues with the next row and the saved state of its callbacks": (
         *("ignore_data_skip", "restore_callback_states_from_checkpoint"),
     ),
-    "the model of the last step is saved; the callback Checkpoint(keep_best=...) keeps the best beside it": (
+    "the model of the last step is saved; the callback Checkpoint(keep_best=...) also keeps the best one": (
         *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
     ),
-    "evaluation is the wrapper's: give eval_dataset, and eval_steps for how often": (
+    "the wrapper runs the evaluation: pass eval_dataset, and eval_steps for its interval": (
         *("eval_strategy", "eval_delay", "eval_on_start", "do_eval", "num_generations_eval"),
     ),
-    "it belongs to compute_metrics, which is not used here: give eval_reward_fn": (
+    "it configures compute_metrics, which is not used here: pass eval_reward_fn": (
         *("prediction_loss_only", "eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
         *("include_for_metrics", "batch_eval_metrics", "label_names"),
     ),
-    "evaluation computes in the precision of the training: use precision": ("bf16_full_eval", "fp16_full_eval"),
-    "it is for command lines; call train()": ("do_train", "do_predict"),
+    "evaluation uses the precision of training: set precision": ("bf16_full_eval", "fp16_full_eval"),
+    "it is for command-line scripts: call train()": ("do_train", "do_predict"),
     "training runs in one process on one device": (
         *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
         *("ddp_backend", "ddp_timeout", "fsdp", "fsdp_config", "deepspeed", "parallelism_config", "local_rank"),
         *("ds3_gather_for_generation", "average_tokens_across_devices", "log_on_each_node", "log_level_replica"),
         *("accelerator_config",),
     ),
-    "the best device is used: hide the GPU with CUDA_VISIBLE_DEVICES='' to train on the CPU": ("use_cpu",),
-    "rows come in the order that the seed gives, so that a run can be repeated": ("dataloader_in_order",),
-    "it follows from the device": ("dataloader_pin_memory",),
-    "it follows from the algorithm": ("remove_unused_columns",),
-    "a batch size that changes by itself cannot be resumed to the same numbers: lower batch_size": (
+    "the best available device is used: set CUDA_VISIBLE_DEVICES='' to train on the CPU": ("use_cpu",),
+    "the seed determines the order of rows, so that a run can be reproduced": ("dataloader_in_order",),
+    "it is set according to the device": ("dataloader_pin_memory",),
+    "it is set according to the algorithm": ("remove_unused_columns",),
+    "a run whose batch size changes automatically cannot be resumed exactly: lower batch_size": (
         *("auto_find_batch_size",),
     ),
-    "training keeps no cache, and sampling always does": ("use_cache",),
-    "memory is estimated before the training, and measured by torch.cuda.max_memory_allocated()": (
+    "training never uses the cache, and sampling always does": ("use_cache",),
+    "memory is estimated before training; measure it with torch.cuda.max_memory_allocated()": (
         *("skip_memory_metrics",),
     ),
     "the wrapper loads the model itself: use precision and trust_remote_code": ("model_init_kwargs",),
-    "rows have the columns prompt and completion, and are prepared by the wrapper": (
+    "the wrapper prepares the rows, from the columns prompt and completion": (
         *("dataset_text_field", "dataset_kwargs"),
     ),
     "the padding token is set when the model is loaded": ("pad_token",),
-    "prompts and completions are text": ("log_multimodal",),
-    "completions come without tools": ("max_tool_calling_iterations",),
-    "TRL removes it: use use_transformers_continuous_batching": ("use_transformers_paged",),
-    "TRL removes it: use vllm_importance_sampling_clip_max": ("vllm_importance_sampling_cap",),
+    "prompts and completions contain only text": ("log_multimodal",),
+    "completions are generated without tools": ("max_tool_calling_iterations",),
+    "TRL is removing it: use use_transformers_continuous_batching": ("use_transformers_paged",),
+    "TRL is removing it: use vllm_importance_sampling_clip_max": ("vllm_importance_sampling_cap",),
 }
 
 REFUSED: Mapping[str, str] = {name: reason for reason, names in _REASONS.items() for name in names}
 
 REFUSED_IN: Mapping[tuple[str, str], str] = {
-    ("dpo", "padding_free"): "TRL does not offer it in DPO at the moment",
+    ("dpo", "padding_free"): "TRL does not currently support it in DPO",
     ("grpo", "label_smoothing_factor"): "GRPO's loss has no labels",
-    ("dpo", "label_smoothing_factor"): "in DPO it is label_smoothing",
-    ("grpo", "per_device_eval_batch_size"): "GRPO evaluates by answering, not by a loss",
-    ("grpo", "data_seed"): "GRPO draws its prompts by seed",
-    ("grpo", "dataloader_drop_last"): "GRPO always leaves out the last incomplete batch of an epoch",
-    ("grpo", "train_sampling_strategy"): "GRPO draws its prompts by itself: see shuffle_dataset",
-    ("grpo", "length_column_name"): "GRPO draws its prompts by itself: see shuffle_dataset",
+    ("dpo", "label_smoothing_factor"): "DPO calls it label_smoothing",
+    ("grpo", "per_device_eval_batch_size"): "GRPO evaluates generated answers, not a loss",
+    ("grpo", "data_seed"): "GRPO samples its prompts with seed",
+    ("grpo", "dataloader_drop_last"): "GRPO always drops the last incomplete batch of an epoch",
+    ("grpo", "train_sampling_strategy"): "GRPO has its own sampler of prompts: see shuffle_dataset",
+    ("grpo", "length_column_name"): "GRPO has its own sampler of prompts: see shuffle_dataset",
 }
 """Options that TRL has for an algorithm, where they do nothing."""
 
@@ -255,10 +255,10 @@ def check_kind(name: str, value: Any) -> None:
 
 
 _WORDS = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "bool": "True or False",
-    "str": "a text",
+    "str": "a string",
     "list": "a list",
     "dict": "a dict",
     "None": "None",

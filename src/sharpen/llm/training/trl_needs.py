@@ -31,7 +31,7 @@ def _one_of(option: str, *values: str) -> Need:
 
 _NOT_LIKE_ADAM = ("sgd", "adagrad", "rmsprop", "adafactor")
 _WITHOUT_ARGUMENTS = (None, "adamw_torch", "adamw_torch_fused", *_NOT_LIKE_ADAM)
-_ADAM = Need("optim", "an optimiser like AdamW", lambda value: value not in _NOT_LIKE_ADAM)
+_ADAM = Need("optim", "an AdamW-like optimiser", lambda value: value not in _NOT_LIKE_ADAM)
 _WORKERS = _set("dataloader_num_workers", "2 or more")
 _VLLM = _on("use_vllm")
 _PENALTY = _set("beta", "0.04 or another weight above 0")
@@ -95,5 +95,5 @@ def check_needs(algorithm: str, options: Mapping[str, Any]) -> None:
         is_asking = value is not None and value is not False
         if need is not None and is_asking and not need.is_met(options.get(need.option)):
             raise ConfigError(
-                f"{name} is {value!r}, which does nothing without {need.words}: set it too, or leave {name}"
+                f"{name} is {value!r}, which has no effect without {need.words}: set it too, or omit {name}"
             )

@@ -48,7 +48,7 @@ def trl_config(
     try:
         config: TrlConfig = config_class(**options)
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-        raise ConfigError(f"TRL refuses these settings: {error}") from error
+        raise ConfigError(f"TRL rejected these settings: {error}") from error
     _stay_here(config)
     return config
 
@@ -137,12 +137,10 @@ def _of_algorithm(settings: Settings, *, is_flash: bool, longest_row: int | None
 def _check_device(settings: Settings, device: str) -> None:
     for name in _ON_GPU_ONLY:
         if settings.trl.get(name) and not device.startswith("cuda"):
-            raise ConfigError(
-                f"{name} does something on an NVIDIA GPU only, and the training runs on {device}: leave it out"
-            )
+            raise ConfigError(f"{name} has an effect only on an NVIDIA GPU, but training runs on {device}: omit it")
 
     if settings.trl.get("gradient_checkpointing_kwargs") and not is_checkpointed(settings, device):
-        raise ConfigError("gradient_checkpointing_kwargs does nothing without gradient_checkpointing=True: set it too")
+        raise ConfigError("gradient_checkpointing_kwargs has no effect without gradient_checkpointing=True: set it too")
 
 
 def _check_generation(options: Mapping[str, Any]) -> None:
@@ -152,19 +150,21 @@ def _check_generation(options: Mapping[str, Any]) -> None:
     known = vars(GenerationConfig())  # type: ignore[no-untyped-call]
     for name in options:
         if name not in known:
-            raise ConfigError(f"generation_kwargs has {name!r}, which is no field of transformers.GenerationConfig")
+            raise ConfigError(
+                f"generation_kwargs has {name!r}, which is not a field of transformers.GenerationConfig: remove it"
+            )
 
 
 def _check_length(settings: Settings, num_rows: int) -> None:
     length = run_length(settings, num_rows)
     if length.steps == 0:
         raise ConfigError(
-            f"the data set has {num_rows} rows, but one batch takes {length.rows_per_batch} and incomplete ones are "
-            "left out: give more rows, or lower batch_size"
+            f"the data set has {num_rows} rows, but one batch needs {length.rows_per_batch} and incomplete ones are "
+            "dropped: pass more rows, or lower batch_size"
         )
     if settings.warmup >= max(length.steps, 1):
         log.warning(
-            "the warmup takes %d steps and the run only %d: the learning rate never reaches %g",
+            "the warmup takes %d steps but the run only %d, so the learning rate never reaches %g",
             *(settings.warmup, length.steps, settings.learning_rate),
         )
 

@@ -85,7 +85,7 @@ class Resumable:
         try:
             return super().create_scheduler(num_training_steps, *args, **options)  # type: ignore[misc]
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"lr_scheduler_kwargs cannot be used: {text_of(error)}") from error
+            raise ConfigError(f"the learning-rate scheduler rejected lr_scheduler_kwargs: {text_of(error)}") from error
 
     def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
         """The weights are there already: see `load_weights`."""
@@ -139,13 +139,13 @@ class Resumable:
         try:
             super()._load_from_checkpoint(str(folder))  # type: ignore[misc]
         except (RuntimeError, ValueError, LookupError, SafetensorError) as error:
-            raise ModelError(f"the weights in {str(folder)!r} are not those of this model: {text_of(error)}") from error
+            raise ModelError(f"the weights in {str(folder)!r} do not match this model: {text_of(error)}") from error
 
     def _issue_warnings_after_load(self: Any, load_result: Any) -> None:
         """transformers would only warn that weights are missing, also of tied ones, which a file holds once."""
         missing = set(load_result.missing_keys) - set(self.model.all_tied_weights_keys)
         if wrong := sorted(missing | set(load_result.unexpected_keys)):
-            raise LookupError(f"{len(wrong)} are missing or unknown, such as {wrong[0]!r}")
+            raise LookupError(f"{len(wrong)} weights are missing or unknown, such as {wrong[0]!r}")
 
     def training_state(self: Any) -> State:
         """Everything but the weights."""

@@ -72,11 +72,11 @@ def check_options(
     for name, value in options.items():
         check_kind(name, value)
         if name in _LEAST and is_number(value) and value < _LEAST[name]:
-            raise ConfigError(f"{name} is {value!r}: use a number from {_LEAST[name]} on")
+            raise ConfigError(f"{name} is {value!r}: use a number of at least {_LEAST[name]}")
         if name in _SHARES and value is not None and not 0 <= value <= 1:
             raise ConfigError(f"{name} is {value!r}: use a number from 0 to 1")
         if name == "repetition_penalty" and value <= 0:
-            raise ConfigError(f"{name} is {value!r}: use a number above 0; 1.0 is no penalty")
+            raise ConfigError(f"{name} is {value!r}: use a number above 0 (1.0 means no penalty)")
         if name in VALUES and value not in VALUES[name]:
             raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(repr, VALUES[name]))}")
         if value and name in _PACKAGES and find_spec(_PACKAGES[name]) is None:
@@ -89,21 +89,23 @@ def check_options(
     check_needs(algorithm, options)
     for name in ("per_device_eval_batch_size", "eval_packing"):
         if options.get(name) is not None and not has_eval_dataset:
-            raise ConfigError(f"{name} is {options[name]!r}, but there is nothing to evaluate: give eval_dataset")
+            raise ConfigError(f"{name} is {options[name]!r}, but there is nothing to evaluate: pass eval_dataset")
     if options.get("padding_free") and not options.get("packing") and values.get("max_length") != 0:
-        raise ConfigError("padding_free cannot cut rows to max_length: add packing=True, or max_length=None (no limit)")
+        raise ConfigError(
+            "padding_free cannot truncate rows to max_length: add packing=True, or max_length=None (no limit)"
+        )
 
 
 def _check_max_steps(value: int) -> None:
     if value != -1 and value < 1:
-        raise ConfigError(f"max_steps is {value}: use 1 or more, or leave it out to train whole epochs")
+        raise ConfigError(f"max_steps is {value}: use 1 or more, or omit it to train for whole epochs")
 
 
 def _check_schedule(name: str | None) -> None:
     if name in _BY_EVALUATION:
         raise ConfigError(
-            f"lr_scheduler_type is {name!r}, which follows evaluations of transformers' own: use one that follows the "
-            "steps, such as 'cosine'; the callback EarlyStopping ends a run that no longer gets better"
+            f"lr_scheduler_type is {name!r}, which needs the evaluation of transformers: use one that depends on the "
+            "step, such as 'cosine'; the EarlyStopping callback ends a run that no longer improves"
         )
 
 
@@ -111,22 +113,22 @@ def _check_losses(algorithm: Algorithm, value: str | list[str] | None) -> None:
     if value is None:
         return
     if not isinstance(value, str) and algorithm != "dpo":
-        raise ConfigError(f"loss_type is {value!r}: {algorithm.upper()} has one loss, a text")
+        raise ConfigError(f"loss_type is {value!r}: {algorithm.upper()} takes a single loss, as a string")
     for each in [value] if isinstance(value, str) else value:
         if each not in LOSSES[algorithm]:
-            raise ConfigError(f"loss_type is {each!r}: {algorithm.upper()} has {', '.join(LOSSES[algorithm])}")
+            raise ConfigError(f"loss_type is {each!r}: {algorithm.upper()} supports {', '.join(LOSSES[algorithm])}")
 
 
 def _check_generation(options: Mapping[str, Any]) -> None:
     for name in options.get("generation_kwargs") or {}:
         if name in _SAMPLING:
-            raise ConfigError(f"generation_kwargs has {name!r}: use the option {_SAMPLING[name]} for it")
+            raise ConfigError(f"generation_kwargs has {name!r}: use the option {_SAMPLING[name]} instead")
     if options.get("steps_per_generation") is not None and options.get("generation_batch_size") is not None:
-        raise ConfigError("steps_per_generation and generation_batch_size say the same: give one of them")
+        raise ConfigError("steps_per_generation and generation_batch_size set the same thing: pass only one of them")
 
 
 def _check_template(path: str | None) -> None:
     if path is not None and not Path(path).exists():
         raise ConfigError(
-            f"chat_template_path is {path!r}, which is not there: give a Jinja file or a tokenizer's folder"
+            f"chat_template_path is {path!r}, which does not exist: pass a Jinja file or a tokenizer's folder"
         )

@@ -67,7 +67,7 @@ class TrainerWrapper:
 
     algorithm: ClassVar[Algorithm]
     columns: ClassVar[Sequence[str]]
-    """What every row must have."""
+    """The columns that every row must have."""
 
     metrics: dict[str, float]
     current_iter: int
@@ -87,7 +87,7 @@ class TrainerWrapper:
         allow_download: bool,
     ) -> None:
         if isinstance(self._given.get("model_name"), TrainingConfig):
-            raise ConfigError("a TrainingConfig stands where the model's name belongs: give it as config=")
+            raise ConfigError("model_name is a TrainingConfig: pass it as config= instead")
         settings = {name: value for name, value in self._given.items() if name not in _PARTS}
         self.settings: Settings = resolve(
             self.algorithm,
@@ -99,7 +99,7 @@ class TrainerWrapper:
         if eval_reward_fn is not None:
             reward_runners(eval_reward_fn)  # before the training, not at its first validation
             if eval_dataset is None:
-                raise ConfigError("eval_reward_fn judges answers to eval_dataset, but there is none: give both")
+                raise ConfigError("eval_reward_fn scores answers to eval_dataset, which is missing: pass both")
         self.source: ModelSource = find_model(self.settings.model_name)
         self.output_dir = check_output_dir(self.settings.output_dir)
         self.dataset = self._rows(dataset, "dataset")
@@ -110,13 +110,13 @@ class TrainerWrapper:
         self.allow_download = allow_download
         self.model: TrainedModel | None
         self.estimate: Estimate | None = None
-        """What the run will take; there once `train` has loaded the model."""
+        """The estimated cost of the run; set when `train` has loaded the model."""
         self._trainer: Any
         self._reset()
 
     def _rows(self, rows: Source | None, name: str) -> Dataset:
         if rows is None:
-            raise ConfigError(f"{name} is missing: give a list of dicts, the path of a JSON Lines file, or a Dataset")
+            raise ConfigError(f"{name} is missing: pass a list of dicts, the path of a JSON Lines file, or a Dataset")
         dataset = as_dataset(rows)
         check_texts(dataset, self.columns, source=name)
         return dataset
@@ -136,10 +136,11 @@ class TrainerWrapper:
     # -- for users -----------------------------------------------------------------------------------
 
     def train(self, *, resume: bool | str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Train, save the model in `output_dir`, and tell how it went.
+        """Train, save the model in `output_dir`, and return a summary of the run.
 
-        The result has `output_dir`, `steps`, `epochs`, `final_metrics`, `best_metrics`, `tokens`, `seconds`,
-        `stopped_early` and `resumed_from`.
+        Returns:
+            A dict with `output_dir`, `steps`, `epochs`, `final_metrics`, `best_metrics`, `tokens`, `seconds`,
+            `stopped_early` and `resumed_from`.
         """
         started = time.monotonic()
         self._reset()
@@ -157,7 +158,7 @@ class TrainerWrapper:
                 with asking_to_stop(self) as interrupt:
                     self._trainer.run(None if state is None else state["training"])
                 if interrupt.is_asked:
-                    log.warning("stopped at step %d; resume=True goes on from there", self.current_iter)
+                    log.warning("stopped at step %d; pass resume=True to continue from there", self.current_iter)
                     raise KeyboardInterrupt
                 self._end()
                 if self._processes.is_first:
@@ -181,7 +182,7 @@ class TrainerWrapper:
                 check_apart(self.output_dir, source.path)
 
     def save_model(self, path: str | os.PathLike[str]) -> Path:
-        """Write the trained model, or its adapter, with its tokenizer to a folder that loads by its name."""
+        """Save the trained model or adapter with its tokenizer to a folder that `load_model` can read."""
         from ..models.saving import save_model
 
         if self.model is None or self.current_iter == 0:
@@ -191,15 +192,15 @@ class TrainerWrapper:
         return target
 
     def state_dict(self) -> State:
-        """Everything that is needed to go on as if nothing had happened, with the weights."""
+        """Return everything that is needed to resume exactly, including the weights."""
         if self.model is None:
-            raise ConfigError("there is no training to save the state of: call train() first")
+            raise ConfigError("there is no training state to save yet: call train() first")
         return {**self._state(), "weights": self.model.state_dict()}
 
     def load_state_dict(self, state_dict: State, /) -> None:
-        """Take over the weights and the progress of a state; `train(resume=path)` goes on with all of it."""
+        """Load the weights and the progress of a state; `train(resume=path)` restores all of it."""
         if self.model is None:
-            raise ConfigError("there is no model yet to load a state into: use train(resume=path)")
+            raise ConfigError("there is no model to load a state into yet: use train(resume=path)")
         self.model.load_state_dict(state_dict["weights"])
         self._load(state_dict["loop"])
 
@@ -214,11 +215,11 @@ class TrainerWrapper:
         self.estimate = built.estimate
 
     def make_trainer(self, **parts: Any) -> Any:
-        """TRL's trainer of this algorithm, from its parts."""
+        """Create TRL's trainer of this algorithm from its parts."""
         raise NotImplementedError
 
     def rows_for(self, tokenizer: Any, window: int | None) -> Any:
-        """The rows to train on, as a Hugging Face `Dataset`; the model sees `window` tokens at a time."""
+        """Return the rows to train on as a Hugging Face `Dataset`; `window` is the model's context length in tokens."""
         return self._learned_from(self.dataset)
 
     def _learned_from(self, dataset: Dataset) -> Any:
@@ -273,7 +274,7 @@ class TrainerWrapper:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the run ends when it can."""
+        """Whether the run ends after its current step."""
         return self._is_agreed_to_stop if self._processes.are_several else self.should_stop
 
     def _call(self, hook: Hook) -> None:
@@ -286,7 +287,7 @@ class TrainerWrapper:
 
     @property
     def val_every_n_iters(self) -> int | None:
-        """How often there is a validation; None where there is none."""
+        """The number of steps between validations, or None without validation."""
         return None if self.eval_dataset is None else self.settings.eval_steps or 1
 
     def _validation_is_due(self) -> bool:
@@ -311,7 +312,7 @@ class TrainerWrapper:
         self._call("on_validate_end")
 
     def judge(self) -> RewardFunction | None:
-        """What judges the answers to `eval_dataset`; None where only the loss counts."""
+        """Return the reward that scores the answers to `eval_dataset`, or None if only the loss is measured."""
         return self.eval_reward_fn
 
     # -- checkpoints ---------------------------------------------------------------------------------
@@ -340,7 +341,9 @@ class TrainerWrapper:
         most = self.settings.save_total_limit
         keep_newest(self.output_dir, most)
         size = size_in_words(folder_size(path))
-        log.info("checkpoint of step %d: %s (%s; the newest %d are kept)", self.current_iter, path, size, most)
+        log.info(
+            "saved the checkpoint of step %d to %s (%s; keeping the newest %d)", self.current_iter, path, size, most
+        )
 
     def _state(self) -> State:
         return {
@@ -368,7 +371,7 @@ class TrainerWrapper:
         load_named(self.loggers, state["loggers"])
         self._resumed_callbacks = state["callbacks"]
         self._load(state["loop"])
-        log.info("going on from step %d: %s", self.current_iter, checkpoint)
+        log.info("resuming from step %d: %s", self.current_iter, checkpoint)
 
     def _load(self, loop: State) -> None:
         self.metrics, self.current_iter, self._epoch = dict(loop["metrics"]), loop["current_iter"], loop["epoch"]
@@ -379,19 +382,19 @@ class TrainerWrapper:
     def _end(self) -> None:
         if self.current_iter == 0:
             raise ConfigError(
-                f"there was nothing to train: {len(self.dataset)} rows are fewer than one step takes "
-                f"({self.rows_per_step}); give more rows or a smaller batch_size"
+                f"there was nothing to train: {len(self.dataset)} rows are fewer than one step needs "
+                f"({self.rows_per_step}); pass more rows, or lower batch_size"
             )
         self._call("on_fit_end")
 
     @property
     def max_iters(self) -> int | None:
-        """How many steps the whole run takes; None before it has begun."""
+        """The number of steps of the whole run, or None before it has started."""
         return None if self._trainer is None else int(self._trainer.state.max_steps) or None
 
     @property
     def rows_per_step(self) -> int:
-        """How many rows of the data set one step of the optimiser takes."""
+        """The number of rows of the data set per optimiser step."""
         settings = self.settings
         return settings.per_device_train_batch_size * settings.gradient_accumulation_steps * processes().count
 
@@ -431,5 +434,5 @@ def _callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
     callbacks: list[Any] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     for each in callbacks:
         if not isinstance(each, Callback):
-            raise ConfigError(f"callbacks has {each!r:.80}, which is no Callback: derive its class from it")
+            raise ConfigError(f"callbacks has {each!r:.80}, which is not a Callback: derive its class from Callback")
     return callbacks
