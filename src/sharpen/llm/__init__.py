@@ -1,6 +1,6 @@
 """Fine-tuning of language models: trainers, data sets, rewards, evaluation, and a tool for agents that train.
 
-Names are loaded when they are first used: importing this wing loads neither torch nor any data.
+Names are loaded when they are first used: importing this package loads neither torch nor any data.
 """
 
 from typing import TYPE_CHECKING, Any

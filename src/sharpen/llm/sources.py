@@ -118,7 +118,7 @@ def read_split(folder: Path, split: str, *, max_samples: int | None = None) -> l
     path = folder / f"{split}.jsonl"
     if not path.is_file():
         found = ", ".join(sorted(each.stem for each in folder.glob("*.jsonl"))) or "none"
-        raise DatasetError(f"there is no split {split!r} in {str(folder)!r}; the splits there are: {found}")
+        raise DatasetError(f"there is no split {split!r} in {str(folder)!r}; available splits: {found}")
     return read_rows(path, max_samples=max_samples)
 
 

@@ -184,7 +184,7 @@ def test_a_job_reads_no_model_outside_however_its_folder_is_named(call: Calls, t
     answer = call("train", algorithm="sft", model_name="adapter", dataset="sums.jsonl")
     assert (answer["state"], answer["error"]["type"]) == ("failed", "ParameterError"), answer
     assert str(tmp_path / "outside") in answer["error"]["message"]
-    assert str(call.base) in answer["error"]["message"]
+    assert repr(str(call.base)) in answer["error"]["message"]
 
 
 def test_ctrl_c_while_waiting_stops_the_job(call: Calls) -> None:

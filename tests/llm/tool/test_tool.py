@@ -1,6 +1,7 @@
 """The tool as a whole: its answers are JSON, whatever it is asked."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.llm import RLTrainingTool, RLTrainingTool as known_by_its_path
+from tests.errors import whole
 
 from .calls import Calls
 
@@ -46,6 +48,7 @@ def test_a_refusal_tells_key_value_and_what_was_meant(call: Calls) -> None:
     assert problems["num_epoch"]["value"] == 3
     assert problems["batch_size"]["value"] == "four"
     assert problems["batch_size"]["message"].startswith("batch_size is 'four'")
+    assert re.search(whole(1), problems["batch_size"]["message"])
     assert answer["error"]["type"] == "ParameterError"
 
 

@@ -79,7 +79,7 @@ _TRAIN = (
     _count("max_samples", "Maximum number of rows to use, from the start. Default: all."),
     _text("output_dir", _usual("output_dir", "Folder for the trained model, inside the base folder.")),
     _number("num_epochs", _usual("num_epochs", "Number of passes over the data."), above=0, maximum=10_000),
-    _count("max_steps", "Number of optimiser steps; replaces num_epochs."),
+    _count("max_steps", "Number of optimiser steps, used instead of num_epochs."),
     _count("batch_size", _usual("batch_size", "Rows per batch on one device (grpo: prompts).")),
     _count(
         "gradient_accumulation_steps",
@@ -167,7 +167,7 @@ _TRAIN = (
         _usual("save_steps", "Number of steps between checkpoints; 0: only at the end."),
         minimum=0,
     ),
-    _count("save_total_limit", _usual("save_total_limit", "Number of checkpoints to keep, newest first.")),
+    _count("save_total_limit", _usual("save_total_limit", "Number of the newest checkpoints to keep.")),
     _SEED,
     _switch("resume", "Resume from the last checkpoint in output_dir; pass the other keys unchanged.", default=False),
     _switch("wait", _WAIT, default=True),

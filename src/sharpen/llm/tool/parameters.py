@@ -66,7 +66,7 @@ class Parameter:
             for bound, text in (
                 (self.minimum, f"of at least {self.minimum}"),
                 (self.above, f"above {self.above}"),
-                (self.maximum, f"of at most {self.maximum}"),
+                (self.maximum, f"at most {self.maximum}"),
                 (self.below, f"below {self.below}"),
             )
             if bound is not None
