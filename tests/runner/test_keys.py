@@ -20,4 +20,5 @@ def test_a_key_that_is_not_here_is_told_once_by_the_name_of_its_variable(caplog:
         found = with_keys({"llm": LLM(URL, "m", api_key="env:KEY_OF_NOBODY")})
     assert found["llm"].api_key == "env:KEY_OF_NOBODY"  # type: ignore[union-attr]
     (told,) = caplog.messages
-    assert "the resource 'llm' is in the environment variable KEY_OF_NOBODY, which is not set" in told
+    assert "'llm'" in told
+    assert "KEY_OF_NOBODY" in told

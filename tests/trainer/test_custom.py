@@ -85,7 +85,7 @@ def test_a_strategy_of_ones_own_gets_the_number_of_runners() -> None:
 
 def test_a_setting_that_a_strategy_does_not_have_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
     small_trainer(strategy=InThreads, n_runners=3)
-    assert "n_runners is 3, but InThreads has no such setting" in caplog.text
+    assert "n_runners is 3, but InThreads" in caplog.text
 
 
 async def test_a_strategy_that_cannot_stop_ends_with_its_algorithm() -> None:

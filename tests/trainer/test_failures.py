@@ -76,7 +76,7 @@ def test_an_algorithm_with_a_checkpoint_starts_again_from_there(caplog: pytest.L
     algorithm = Stumbling()
     small_trainer(algorithm=algorithm, algorithm_retries=1).fit(double)
     assert algorithm.taken == [0, 1, 2, 3]
-    assert "the algorithm failed; it starts again from its last checkpoint" in caplog.text
+    assert "the algorithm failed; restarting" in caplog.text
     assert "ArithmeticError: the third step failed" in caplog.text
 
 

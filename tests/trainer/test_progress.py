@@ -121,7 +121,7 @@ async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(caplog: pyte
         await store.enqueue_rollout("waits")
         await until(has_warned)
     (message, *_) = [record.getMessage() for record in caplog.records]
-    assert re.match(r"nothing has finished for \d+ s: 1 rollouts wait, 2 run; ", message)
+    assert re.match(r"nothing has finished for \d+ s: 1 rollouts queued, 2 running; ", message)
     assert re.search(r"ro-stuck: running, without a span yet, for \d+\.\d s, attempt 1 at worker-7", message)
 
 
@@ -130,7 +130,7 @@ async def test_work_that_no_runner_takes_is_pointed_out(caplog: pytest.LogCaptur
     store = InMemoryLightningStore()
 
     async def has_warned() -> bool:
-        return "no runner has been heard of in the last minute" in caplog.text
+        return "no heartbeat from any runner" in caplog.text
 
     async with Progress(store, ProgressPlan(stall_seconds=0.2)):
         await store.enqueue_rollout("waits")
@@ -184,7 +184,7 @@ async def test_whoever_only_watches_ends_no_run(caplog: pytest.LogCaptureFixture
     store = InMemoryLightningStore()
 
     async def has_said_so() -> bool:
-        return "progress is no longer shown" in caplog.text
+        return "progress display failed" in caplog.text
 
     async with Progress(store, ProgressPlan(metrics_path=tmp_path / "gone" / "metrics.jsonl")):
         await until(has_said_so)

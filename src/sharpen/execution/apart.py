@@ -77,12 +77,12 @@ class ServedApart:
     def _check_refusal(self, since: float, error: AccessDeniedError) -> None:
         if self.token_file is None:
             raise AccessDeniedError(
-                f"the store server at {self.url} refuses the token in SHARPEN_TOKEN: give both sides the same one"
+                f"the store server at {self.url} rejects the token in SHARPEN_TOKEN: set the same token on both sides"
             ) from error
         if time.monotonic() - since > TOKEN_SECONDS:
             raise AccessDeniedError(
-                f"the store server at {self.url} wants another token than the one in {self.token_file}: set "
-                "SHARPEN_TOKEN to the token of the side that serves the store"
+                f"the store server at {self.url} expects a different token than the one in {self.token_file}: set "
+                "SHARPEN_TOKEN to the token of the process that serves the store"
             ) from error
 
     async def _look(self, on_end: Callable[[BaseException | None], None]) -> None:
@@ -96,7 +96,7 @@ class ServedApart:
                 await self._ask(seconds=0)
             except StoreUnavailableError:
                 if absence.seconds_so_far() > PATIENCE_SECONDS:
-                    log.warning("the store has gone, and the runners end: nothing answers at %s", self.url)
+                    log.warning("the store is gone: nothing answers at %s; stopping the runners", self.url)
                     on_end(None)
                     return
             except AccessDeniedError as error:
@@ -111,7 +111,7 @@ class ServedApart:
             self._is_refused.set()  # the store is asked at once: with a new token the runner goes on
         if end.kind != "StoreUnavailableError":
             return False
-        log.warning("the store has gone, and the runner ends: %s", end.reason)
+        log.warning("the store is gone; stopping the runner: %s", end.reason)
         return True
 
     async def close(self) -> None:
@@ -156,13 +156,13 @@ class _Absence:
         now = time.monotonic()
         if self._since is None:
             self._since = self._said = now
-            log.warning("the store at %s does not answer: waiting for it, at most %g s", self._url, PATIENCE_SECONDS)
+            log.warning("the store at %s is not responding; waiting up to %g s", self._url, PATIENCE_SECONDS)
         elif now - self._said >= REMIND_SECONDS:
             self._said = now
-            log.warning("the store at %s has not answered for %.0f s", self._url, now - self._since)
+            log.warning("the store at %s has not responded for %.0f s", self._url, now - self._since)
         return now - self._since
 
     def end(self) -> None:
         if self._since is not None:
-            log.warning("the store at %s answers again", self._url)
+            log.warning("the store at %s is responding again", self._url)
         self._since = None

@@ -21,7 +21,7 @@ class ExecutionStrategy:
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> Awaitable[None] | None:
         """Return when the algorithm has ended and nothing runs any more; its error reaches the caller."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to execute: override execute")
+        raise NotImplementedError(f"{type(self).__name__} does not implement execute: override it")
 
     def stop(self) -> None:
         """Ask the runs under way to end in order, from any thread; a strategy that cannot runs to its end."""

@@ -70,7 +70,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.terminate_timeout = check_number("terminate_timeout", terminate_timeout, at_least=0, unit="seconds")
         self.main_process = settings.one_of("main_process", main_process, ("algorithm", "runner"))
         if main_process == "runner" and n_runners != 1:
-            raise ConfigError(f"main_process='runner' runs one runner here, but n_runners is {n_runners}: use 1")
+            raise ConfigError(
+                f"main_process='runner' runs one runner in this process, but n_runners is {n_runners}: use 1"
+            )
         self.allowed_exit_codes = frozenset(allowed_exit_codes)
         self.mounts: Sequence[Mount] = ()
         """Other applications at the address of the store, where this run serves it."""

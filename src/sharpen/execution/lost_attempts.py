@@ -42,10 +42,10 @@ async def lose_those_of_the_dead(store: LightningStore) -> int:
     for attempt in await open_attempts(store):
         worker = None if attempt.worker_id is None else await store.get_worker_by_id(attempt.worker_id)
         if worker is not None and _is_dead(worker):
-            await lose(store, attempt, f"its worker {worker.worker_id} was gone when the run went on")
+            await lose(store, attempt, f"its worker {worker.worker_id} was gone when the run was resumed")
             count += 1
     if count:
-        log.info("%d rollouts were left behind by workers that are gone: they are tried again", count)
+        log.info("retrying %d rollouts whose workers are gone", count)
     return count
 
 

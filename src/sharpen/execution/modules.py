@@ -50,9 +50,9 @@ def _where_from(name: str, spec: ModuleSpec | None) -> str:
     if name not in sys.modules:
         return "which cannot be imported"
     if spec is None or spec.loader is None:
-        return "which was made on the fly and stands in no file"
+        return "which was created at run time and has no file"
     if isinstance(spec.loader, _LOADERS):
-        return f"which was loaded from {spec.origin!r}, outside of sys.path"
+        return f"which was loaded from {spec.origin!r}, outside sys.path"
     return f"which was loaded by {type(spec.loader).__name__}, which a new process does not have"
 
 

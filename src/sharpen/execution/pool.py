@@ -63,7 +63,7 @@ class Pool:
             self._fill("store", stores)
             self._fill("runner", min(runners, os.cpu_count() or 1))
         except OSError as error:
-            log.warning("no processes could be started ahead for the next run: %s", error)
+            log.warning("could not start spare processes for the next run: %s", error)
 
     def _fill(self, role: Role, count: int) -> None:
         with self._lock:

@@ -40,10 +40,10 @@ class Restarts:
         words = f"\n{end.traceback}" if end.traceback else ""
         if self._failed_starts >= MAX_STARTS:
             raise RunnerStartError(
-                f"runner {self._worker_id} failed at its start {MAX_STARTS} times in a row; last: {end.reason}{words}"
+                f"runner {self._worker_id} failed to start {MAX_STARTS} times in a row; last: {end.reason}{words}"
             )
         if len(self._deaths) > MAX_DEATHS:
             raise RunError(
-                f"runner {self._worker_id} ended {len(self._deaths)} times without finishing a rollout in between; "
+                f"runner {self._worker_id} exited {len(self._deaths)} times without finishing a rollout in between; "
                 f"last: {', '.join(self._deaths[-3:])}{words}"
             )

@@ -245,22 +245,22 @@ class Run:
             await _happens(self._algorithm_ended, max(self._cancelling.when() - self._loop.time(), 0))
         if await _happens(self._algorithm_ended, self._grace_seconds):
             return
-        log.warning("the algorithm has not ended within %g s of being cancelled", self._grace_seconds)
+        log.warning("the algorithm did not stop within %g s of being cancelled", self._grace_seconds)
         self._interrupts.force()
         if await _happens(self._algorithm_ended, self._grace_seconds):
             return
         if self._is_beside:
-            log.error("the thread of the algorithm is left to itself")
+            log.error("abandoning the algorithm's thread, which does not stop")
         else:
             await self._algorithm_ended.wait()
 
     def _interrupt(self, number: int, is_again: bool) -> None:
         name = signal.Signals(number).name
         if is_again:
-            log.warning("%s again: everything is ended at once", name)
+            log.warning("%s again: stopping immediately", name)
             self._kill()
         else:
-            log.warning("%s: the run ends in order; a second one ends it at once", name)
+            log.warning("%s: shutting down; send it again to stop immediately", name)
         self._end(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
 
     def _kill(self) -> None:

@@ -50,7 +50,7 @@ class _NoTerminal(io.TextIOWrapper):
     """Standard input without anybody behind it."""
 
     def readline(self, size: int | None = -1, /) -> NoReturn:
-        raise EOFError(f"the agent reads a line from the terminal, but {HINT}")
+        raise EOFError(f"the agent tried to read from the terminal, but {HINT}")
 
     def __next__(self) -> NoReturn:
         raise StopIteration
@@ -119,6 +119,6 @@ def _is_enabled() -> bool:
 @functools.cache
 def _log_dropped() -> None:
     log.info(
-        "traces of the OpenAI Agents SDK are not sent to its maker from a runner process; to send them, call "
+        "runner processes do not send traces of the OpenAI Agents SDK to OpenAI; to send them, call "
         "agents.set_tracing_disabled(False) in the agent, or set OPENAI_AGENTS_DISABLE_TRACING=0"
     )

@@ -87,7 +87,7 @@ class RunnerProcess:
         self._hung = f"it did not respond for {limit:g} s"
         log.warning(
             "runner %d (process %d) did not respond for %g s: killing it. Usually its agent holds the interpreter "
-            "lock, for example in a backtracking regular expression or native code. Work that needs longer needs a "
+            "lock, for example in a backtracking regular expression or native code. Work that takes longer needs a "
             "longer lease (unresponsive_seconds)",
             self._job.worker_id,
             self.pid,

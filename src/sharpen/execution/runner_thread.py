@@ -114,10 +114,10 @@ class RunnerThread:
         self.ask_to_stop()
         if await self._has_ended_within(self._graceful_delay):
             return
-        log.warning("runner %d has not ended within %g s: it is cancelled", self._worker_id, self._graceful_delay)
+        log.warning("runner %d did not stop within %g s; cancelling it", self._worker_id, self._graceful_delay)
         self._cancel()
         if not await self._has_ended_within(self._join_timeout):
-            self._give_up(f"it has not ended within {self._join_timeout:g} s of being cancelled")
+            self._give_up(f"it did not stop within {self._join_timeout:g} s of being cancelled")
 
     async def _has_ended_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self._ended], timeout=seconds)
@@ -130,7 +130,7 @@ class RunnerThread:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def _give_up(self, reason: str) -> None:
-        log.error("the thread of runner %d is left to itself: %s", self._worker_id, reason)
+        log.error("abandoning the thread of runner %d: %s", self._worker_id, reason)
         name = worker_name(self._worker_id)
         self._settle(End("died", self._event.count, True, name, True, reason, place="thread"))
 
@@ -141,4 +141,4 @@ class RunnerThread:
 
     def _give_up_late(self) -> None:
         if not self._ended.done():
-            self._give_up("it did not end when the run was broken off")
+            self._give_up("it did not stop when the run was aborted")

@@ -71,7 +71,7 @@ class Scaler:
                 try:
                     await self._look(store)
                 except (StoreError, InvalidInputError) as error:
-                    log.warning("the number of runners stays as it is: %s", error)
+                    log.warning("keeping the current number of runners: %s", error)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, store: LightningStore) -> None:
@@ -89,7 +89,7 @@ class Scaler:
         wanted = min(asked_for, self._bounds.high - count)
         if wanted > 0 and (added := self._crew.add(wanted)):
             log.info(
-                "%d rollouts wait: %d more runners start, %d of at most %d",
+                "%d rollouts are waiting: starting %d more runners (%d of at most %d)",
                 waiting,
                 added,
                 count + added,
@@ -109,7 +109,7 @@ class Scaler:
         idle = [number for number, (_, since) in self._idle.items() if now - since >= self._bounds.idle_seconds]
         going = sorted(idle, key=lambda number: (number in starting, number), reverse=True)[:spare]
         if going:
-            log.info("%d runners have had nothing to do for %g s: they end", len(going), self._bounds.idle_seconds)
+            log.info("stopping %d runners that have been idle for %g s", len(going), self._bounds.idle_seconds)
             self._crew.let_go(going)
 
     async def _without_work(self, store: LightningStore) -> dict[int, Work]:

@@ -209,8 +209,8 @@ def serve(
         return theirs
     if managed is False:
         raise ConfigError(
-            f"managed_store is False, but {type(store).__name__} is not served by anybody: give a LightningStoreClient "
-            "or a started LightningStoreServer, or leave managed_store out"
+            f"managed_store is False, but {type(store).__name__} is not being served: pass a LightningStoreClient "
+            "or a started LightningStoreServer, or omit managed_store"
         )
     if _is_plain_file(store):
         return ServedByProcess(store, host, port, token, mounts)

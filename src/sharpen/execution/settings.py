@@ -55,5 +55,5 @@ def port_number(text: str) -> int:
 
 def check_port(name: str, value: int | None) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535):
-        raise ConfigError(f"{name} is {value!r}: use 1 to 65535, or None for a free one")
+        raise ConfigError(f"{name} is {value!r}: use 1 to 65535, or None for a free port")
     return value

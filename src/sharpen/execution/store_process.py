@@ -40,13 +40,13 @@ class StoreProcess:
             if self._stopping.is_set():
                 return
             reason = report.describe() if report.failure is None else report.failure.traceback
-            log.warning("the store server ended (%s); it starts again", reason)
+            log.warning("the store server exited (%s); restarting it", reason)
             if child.is_ready:
                 failed_starts, pause = 0, FIRST_PAUSE_SECONDS
             elif not child.was_lost_early:
                 failed_starts += 1
                 if failed_starts >= MAX_STARTS:
-                    words = f"the store server failed at its start {MAX_STARTS} times in a row; last: {reason}"
+                    words = f"the store server failed to start {MAX_STARTS} times in a row; last: {reason}"
                     on_end(RunError(words))
                     return
                 await self._rest(pause)

@@ -127,8 +127,8 @@ class Supervisor:
             waiting = await count_waiting(store)
         if waiting and not self._stopping.is_set():
             raise RunnersExhaustedError(
-                f"all {self._most} runners have reached their max_rollouts, and {waiting} rollouts wait in the "
-                "queue: raise max_rollouts or n_runners, or leave max_rollouts out"
+                f"all {self._most} runners have reached their max_rollouts, and {waiting} rollouts are still "
+                "queued: raise max_rollouts or n_runners, or omit max_rollouts"
             )
 
     # -- one of them ---------------------------------------------------------------------------------
@@ -189,10 +189,10 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(marking, stopping, return_exceptions=True)
         if marking.cancelled():
-            log.warning("the rollouts of the lost runner %d could not be marked: the store is away", worker_id)
+            log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker_id)
             return 0
         if (error := marking.exception()) is not None:
-            log.error("the rollouts of the lost runner %d could not be marked", worker_id, exc_info=error)
+            log.error("could not mark the rollouts of lost runner %d", worker_id, exc_info=error)
             return 0
         return marking.result()
 
@@ -204,10 +204,10 @@ class Supervisor:
                     if attempt.worker_id != worker_name:
                         continue
                     count += 1
-                    await lose(store, attempt, f"its runner {end.place} ended: {end.reason}")
+                    await lose(store, attempt, f"its runner {end.place} exited: {end.reason}")
                     log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
         except (StoreError, InvalidInputError) as error:
-            log.warning("the rollouts of the lost runner %d could not be marked: %s", worker_id, error)
+            log.warning("could not mark the rollouts of lost runner %d: %s", worker_id, error)
         return count
 
     # -- the end -------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class _Turn:
 
 def _tell(worker_id: int, end: End, pause: float) -> None:
     if end.how == "worn_out":
-        log.warning("runner %d is worn out by agents that hang: it is replaced", worker_id)
+        log.warning("runner %d has too many hung agent threads; restarting it", worker_id)
         return
     words = f"\n{end.traceback}" if end.traceback else ""
-    log.warning("runner %d ended (%s); it starts again in %.1f s%s", worker_id, end.reason, pause, words)
+    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, end.reason, pause, words)

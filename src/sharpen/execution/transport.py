@@ -30,14 +30,14 @@ def pack_with_modules(bundle: object) -> tuple[bytes, set[str]]:
     except Exception as error:
         name, reason = _blame(bundle)
         raise TransportError(
-            f"{name} cannot travel to another process: {reason or reason_of(error)}; {WAY_OUT}"
+            f"{name} cannot be sent to another process: {reason or reason_of(error)}; {WAY_OUT}"
         ) from error
     for module in sorted(modules):
         if reason := why_not_elsewhere(module):
             who = _user_of(module, bundle)
             raise TransportError(
-                f"{who} cannot travel to another process: it uses the module {module!r}, {reason}; "
-                "put it where a new process can import it, or run in one process with strategy='shm'"
+                f"{who} cannot be sent to another process: it uses the module {module!r}, {reason}; "
+                "move it where a new process can import it, or run in one process with strategy='shm'"
             )
     return data, modules
 

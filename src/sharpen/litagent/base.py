@@ -103,8 +103,8 @@ class LitAgent(Generic[T]):
             if found is not None:
                 return found
         raise ConfigError(
-            "this agent has no tracer: a tracer is there while a runner or a trainer runs the agent; "
-            "set one with set_runner or set_trainer"
+            "this agent has no tracer: it has one while a runner or a trainer runs it; set one with "
+            "set_runner or set_trainer"
         )
 
     @property
@@ -128,7 +128,7 @@ class LitAgent(Generic[T]):
         if self._overrides("rollout_async"):
             return NotImplementedError(f"{kind} is async: await its rollout_async, or override rollout as well")
         return NotImplementedError(
-            f"{kind} has nothing to run: override rollout(self, task, resources, rollout), "
+            f"{kind} implements neither method: override rollout(self, task, resources, rollout), "
             "or async rollout_async(self, task, resources, rollout)"
         )
 
@@ -148,7 +148,7 @@ def _alive(reference: "weakref.ref[H] | None", what: str) -> H:
     found = reference()
     if found is None:
         raise ConfigError(
-            f"the {what} of this agent is gone: an agent does not keep it alive, so hold on to it yourself"
+            f"the {what} of this agent no longer exists: the agent holds only a weak reference, so keep one yourself"
         )
     return found
 

@@ -129,9 +129,9 @@ _FROM_FUNCTION = functools.WRAPPER_ASSIGNMENTS
 
 def _check_function(function: Any) -> None:
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise ComponentTypeError(f"{shown(function)} cannot become an agent: decorate a function, sync or async")
+        raise ComponentTypeError(f"{shown(function)} cannot be an agent: decorate a sync or async function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ComponentTypeError(f"{function.__name__} is a generator: an agent returns its result, it does not yield")
+        raise ComponentTypeError(f"{function.__name__} is a generator: an agent must return its result, not yield it")
 
 
 def _look_up(module: Any, qualname: str) -> Any:
@@ -172,11 +172,11 @@ def _check_parameters(parameters: list[inspect.Parameter], name: str) -> None:
     unknown = [p.name for p in parameters if p.name not in KNOWN and p.default is p.empty]
     if unknown:
         raise ConfigError(
-            f"the parameter {unknown[0]!r} of {name} is unknown: parameters are filled by name with "
+            f"{name} has an unknown parameter {unknown[0]!r}: parameters are filled by name with "
             f"{', '.join(KNOWN)}; rename it or give it a default{_hint(unknown[0])}"
         )
     if not any(p.name in KNOWN for p in parameters):
-        raise ConfigError(f"{name} has no parameter to fill: it may ask for {', '.join(KNOWN)}")
+        raise ConfigError(f"{name} takes no parameters: it may take {', '.join(KNOWN)}")
 
 
 def _hint(name: str) -> str:
@@ -203,10 +203,10 @@ def _first(kind: type[Any], agent: str, parameter: inspect.Parameter, resources:
     if parameter.default is not parameter.empty:
         return parameter.default
     described = (f"{name!r} ({type(resource).__name__})" for name, resource in resources.items())
-    there = ", ".join(described) or "nothing at all"
+    there = ", ".join(described) or "no resources"
     raise MissingResourceError(
-        f"the agent {agent} asks for {parameter.name}, but its rollout has no {kind.__name__}: there is {there}; "
-        "give one as initial_resources of the Trainer, or publish it with add_resources"
+        f"the agent {agent} takes {parameter.name}, but its rollout has no {kind.__name__} (it has {there}); "
+        "pass one in the Trainer's initial_resources, or publish it with add_resources"
     )
 
 
@@ -214,8 +214,8 @@ def _bind(llm: ProxyLLM, agent: str, rollout: Rollout) -> LLM:
     if isinstance(rollout, AttemptedRollout):
         return llm.with_attempted_rollout(rollout)
     raise InvalidInputError(
-        f"the agent {agent} is given a ProxyLLM, whose URL names the attempt, but rollout {rollout.rollout_id!r} has "
-        "none: pass an AttemptedRollout, or decorate with @llm_rollout(strip_proxy=False)"
+        f"the agent {agent} received a ProxyLLM, whose URL names the attempt, but rollout {rollout.rollout_id!r} has "
+        "no attempt: pass an AttemptedRollout, or decorate with @llm_rollout(strip_proxy=False)"
     )
 
 
@@ -275,7 +275,7 @@ def as_agent(thing: Any) -> LitAgent[Any]:
     if inspect.isfunction(thing) or inspect.ismethod(thing):
         return FunctionalLitAgent(thing)
     raise ComponentTypeError(
-        f"{shown(thing)} is not an agent: give a LitAgent, a subclass of it, or a function, sync or async"
+        f"{shown(thing)} is not an agent: pass a LitAgent, a subclass of it, or a sync or async function"
     )
 
 
@@ -284,6 +284,6 @@ def _instance(kind: type[LitAgent[Any]]) -> LitAgent[Any]:
         inspect.signature(kind).bind()
     except TypeError as error:
         raise ComponentTypeError(
-            f"{kind.__name__} cannot be built without arguments ({error}): give an instance"
+            f"{kind.__name__} cannot be built without arguments ({error}): pass an instance"
         ) from None
     return kind()

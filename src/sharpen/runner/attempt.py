@@ -96,13 +96,13 @@ class RunningAttempt:
                 return
             except InvalidInputError as error:
                 if not spans:
-                    log.error("the outcome of rollout %s was refused: %s", ids[0], error)
+                    log.error("the store rejected the outcome of rollout %s: %s", ids[0], error)
                     return
                 await send_one_by_one(self.store, spans, error)
                 spans = []
             except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
                 if asyncio.get_running_loop().time() > end:
-                    log.error("the outcome of rollout %s could not be stored: %s", ids[0], error)
+                    log.error("could not store the outcome of rollout %s: %s", ids[0], error)
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
@@ -114,7 +114,7 @@ class RunningAttempt:
             if spans := await self.outbox.close_and_take():
                 await self.store.add_many_spans(spans)
             await self.store.update_rollout(rollout_id, status="requeuing")
-            log.info("rollout %s is handed back to the queue", rollout_id)
+            log.info("returned rollout %s to the queue", rollout_id)
 
 
 @contextlib.asynccontextmanager
@@ -125,8 +125,8 @@ async def handing_back(store: LightningStore, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(UNREACHABLE_SECONDS if is_unreachable else HAND_BACK_SECONDS):
             yield
     except (SharpenError, TimeoutError) as error:
-        reason = "the store does not answer" if isinstance(error, TimeoutError) else in_words(error)
-        log.warning("%s could not be handed back: %s", what, reason)
+        reason = "the store is not responding" if isinstance(error, TimeoutError) else in_words(error)
+        log.warning("could not return %s to the queue: %s", what, reason)
 
 
 def _reason(error: BaseException) -> dict[str, Any]:
@@ -170,8 +170,8 @@ def _with_key(name: str, llm: LLM) -> LLM:
 def _warn_of_missing(name: str, variable: str) -> None:
     """Once: the agent may have a key of its own, or find its calls refused."""
     log.warning(
-        "the key of the resource %r is in the environment variable %s, which is not set where this runner runs: "
-        "the calls of agents that use it will be refused",
+        "the API key of resource %r comes from the environment variable %s, which is not set for this runner: "
+        "calls with it will be rejected",
         name,
         variable,
     )
@@ -203,7 +203,7 @@ class _CountedStream:
             if allowance.left < 0:
                 raise AgentOutputError(
                     f"the agent printed more than {allowance.size_bytes} bytes: print less, "
-                    "or give the runner a larger max_output_bytes (None for no bound)"
+                    "or raise the runner's max_output_bytes (None for no limit)"
                 )
         return self._stream.write(text)
 
@@ -261,7 +261,7 @@ def spans_of(result: Any, rollout: AttemptedRollout, trace_id: str | None) -> li
     if isinstance(result, numbers.Real):
         number = float(result)
         if not math.isfinite(number):
-            raise AgentResultError(f"the agent returned {number} as its reward: a reward is a finite number")
+            raise AgentResultError(f"the agent returned {number} as its reward: a reward must be a finite number")
         return [_span(emit_reward(number, propagate=False), rollout, trace_id)]
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
         return [_span(item, rollout, trace_id) for item in result]
@@ -282,5 +282,7 @@ def _span(item: Any, rollout: AttemptedRollout, trace_id: str | None) -> Span:
     try:
         msgspec.json.encode(span)
     except TypeError as error:
-        raise AgentResultError(f"the agent returned the span {span.name!r}, which is no JSON: {error}") from None
+        raise AgentResultError(
+            f"the agent returned the span {span.name!r}, which cannot be written as JSON: {error}"
+        ) from None
     return span

@@ -258,7 +258,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise AgentTimeoutError(f"the agent ran past the timeout_seconds={seconds:g} of its rollout") from error
+            raise AgentTimeoutError(f"the agent exceeded its rollout's timeout_seconds={seconds:g}") from error
         except SystemExit as error:
             raise _as_exit(error) from error
 
@@ -305,7 +305,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         for attempt_id in attempt_ids:
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and not attempt.is_unwanted:
-                log.info("rollout %s is no longer wanted; its agent is stopped", attempt.rollout.rollout_id)
+                log.info("rollout %s is no longer wanted; stopping its agent", attempt.rollout.rollout_id)
                 attempt.cancel()
 
     def _statistics(self) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def _as_exit(error: BaseException) -> BaseException:
 
 def _check(name: str, value: float | None, *, at_least: float) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < at_least):
-        raise ConfigError(f"{name} is {value!r}: give a number of at least {at_least:g}")
+        raise ConfigError(f"{name} is {value!r}: use a number of at least {at_least:g}")
 
 
 class LitAgentRunner(Runner[TaskT]):
@@ -434,7 +434,7 @@ class Hooks:
                     await answer
             except Exception:  # a user's code, which must not end the attempt
                 self.errors += 1
-                log.exception("hook %s.%s failed; the attempt goes on", type(_owner(function)).__name__, moment)
+                log.exception("hook %s.%s failed; the attempt continues", type(_owner(function)).__name__, moment)
 
 
 def _owner(function: Callable[..., Any]) -> object:

@@ -69,7 +69,7 @@ class ClaimLoop:
         finally:
             self._is_over = True
         if self._runner.abandoned > self._runner.max_abandoned:
-            raise RunnerWornOut(f"{self._runner.abandoned} threads hang in agents that nobody waits for")
+            raise RunnerWornOut(f"{self._runner.abandoned} agent threads hang although their rollouts have ended")
 
     # -- stopping ------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class ClaimLoop:
             try:
                 self._loop.call_soon_threadsafe(self._stop)
             except RuntimeError:  # the loop was closed in this very moment
-                log.debug("the runner ended before it was told to stop")
+                log.debug("the runner stopped before it was asked to")
 
     def _stop(self) -> None:
         self._is_stopped = True
@@ -118,7 +118,7 @@ class ClaimLoop:
             # After work there may be more: ask without the cost of waiting.
             claimed = await (self._dequeue(limit, wait_seconds=0) if self._had_work else self._wait_for_work(limit))
         except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
-            log.warning("no work could be claimed, trying again: %s", error)
+            log.warning("could not claim work; retrying: %s", error)
             await asyncio.sleep(1)
             return []
         self._had_work = bool(claimed)
@@ -186,7 +186,7 @@ class ClaimLoop:
     async def _return_orphans(self) -> None:
         """A claim that was cut off may have succeeded all the same: what nobody runs goes back to the queue."""
         store = self._runner.get_store()
-        async with handing_back(store, "what was claimed at the last moment"):
+        async with handing_back(store, "rollouts claimed during shutdown"):
             for rollout in await store.query_rollouts(status_in=["preparing"]):
                 attempt = await store.get_latest_attempt(rollout.rollout_id)
                 if attempt is not None and attempt.worker_id == self._runner.worker_name:

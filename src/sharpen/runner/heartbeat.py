@@ -151,7 +151,7 @@ class HeartbeatThread:
             arguments = (self._worker_name, self._statistics())
             worker = await call_method(self._store, "update_worker", arguments, {"attempt_ids": list(self._outboxes)})
         except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
-            log.warning("a heartbeat of %s was lost: %s", self._worker_name, error)
+            log.warning("a heartbeat of %s failed: %s", self._worker_name, error)
         else:
             self._note_unwanted(getattr(worker, "unwanted_attempts", ()))
 
@@ -168,7 +168,7 @@ class HeartbeatThread:
                 await self._send(unsent[:MAX_SPANS])
                 del unsent[:MAX_SPANS]
         except Exception as error:  # noqa: BLE001 - the same
-            log.warning("%d spans could not be stored and will be sent again: %s", len(unsent), error)
+            log.warning("could not store %d spans; they will be sent again: %s", len(unsent), error)
         finally:
             left = {id(span) for span in unsent}
             for outbox, spans in taken:
@@ -189,7 +189,7 @@ async def send_one_by_one(store: LightningStore, spans: Iterable[Span], error: E
         try:
             await store.add_many_spans([span])
         except InvalidInputError:
-            log.warning("the span %r was refused and is left out: %s", span.name, error)
+            log.warning("the store rejected span %r, which is dropped: %s", span.name, error)
 
 
 def _forward(method: Method) -> Callable[..., Awaitable[Any]]:

@@ -152,14 +152,14 @@ class AlgorithmBundle:
             except Exception as error:
                 if left <= 0 or loop.error is not None or not self.checkpoints.exist or is_disk_full(error):
                     if left > 0 and loop.error is None and not self.checkpoints.exist:
-                        log.warning("algorithm_retries has no effect, as the algorithm has kept no checkpoint")
+                        log.warning("algorithm_retries has no effect: the algorithm saved no checkpoint")
                     # An error of ours says in words what is wrong; whoever catches it has its traceback.
                     is_clear = isinstance(error, SharpenError) or is_disk_full(error)
                     log.error("the algorithm failed: %s", error, exc_info=not is_clear)
                     raise
                 left -= 1
                 log.exception(
-                    "the algorithm failed; it starts again from its last checkpoint (then %d more times)", left
+                    "the algorithm failed; restarting it from its last checkpoint (%d retries left after this)", left
                 )
                 loop.restore(self.checkpoints.load_loop() or first)
 

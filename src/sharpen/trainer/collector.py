@@ -23,7 +23,7 @@ def open_collector(run_dir: str | None) -> "MetricsCollector | None":
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError:
-        log.warning("%s is set, but metrics cannot be sent there: pip install 'sharpen[otel]'", variable)
+        log.warning("%s is set, but exporting metrics needs another package: pip install 'sharpen[otel]'", variable)
         return None
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

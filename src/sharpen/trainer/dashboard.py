@@ -21,7 +21,7 @@ def mount_dashboard(trainer: "Trainer", folder: RunFolder | None) -> None:
     if not hasattr(strategy, "mounts"):
         if wanted:
             raise ConfigError(
-                f"dashboard=True, but {type(strategy).__name__} serves no store: leave it out, or use strategy='cs'"
+                f"dashboard=True, but {type(strategy).__name__} does not serve the store: omit it, or use strategy='cs'"
             )
         return
     is_missing = find_spec("jinja2") is None

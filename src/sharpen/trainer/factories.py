@@ -183,26 +183,24 @@ class Factories(TrainerLegacy):
         if self.port is not None:
             port = getattr(self.strategy, "server_port", None)
             if not hasattr(self.strategy, "server_port"):
-                raise ConfigError(f"port is {self.port}, but {name} has no store server: leave port out, or use 'cs'")
+                raise ConfigError(f"port is {self.port}, but {name} has no store server: omit port, or use 'cs'")
             if port != self.port:
-                raise ConfigError(f"port is {self.port}, but the {name} that was given has server_port={port}")
+                raise ConfigError(f"port is {self.port}, but the given {name} has server_port={port}")
         if self.n_runners is not None:
             count = getattr(self.strategy, "n_runners", None)
             if count is None:
-                log.warning("n_runners is %d, but %s has no such setting", self.n_runners, name)
+                log.warning("n_runners is %d, but %s does not have that setting", self.n_runners, name)
             elif count != self.n_runners:
                 raise ConfigError(
-                    f"n_runners is {self.n_runners}, but the {name} that was given has n_runners={count}: change it "
-                    "there, or name the strategy only ('shm', 'cs') and give n_runners here"
+                    f"n_runners is {self.n_runners}, but the given {name} has n_runners={count}: change it there, "
+                    "or pass only the strategy's name ('shm', 'cs') and n_runners here"
                 )
 
     def _check_runner(self, runner: Runner[Any]) -> None:
         name = type(runner).__name__
         limit = getattr(runner, "max_rollouts", None)
         if self.max_rollouts is not None and limit != self.max_rollouts:
-            raise ConfigError(
-                f"max_rollouts is {self.max_rollouts}, but the {name} that was given has max_rollouts={limit}"
-            )
+            raise ConfigError(f"max_rollouts is {self.max_rollouts}, but the given {name} has max_rollouts={limit}")
         if getattr(runner, "tracer", None) is None:
             runner.tracer = self.tracer
 

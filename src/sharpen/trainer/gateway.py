@@ -170,7 +170,7 @@ class RunGateway:
         try:
             return await self._start_again()
         except PortTakenError:
-            log.warning("port %d, where the gateway of this run was, is taken: it takes another", port)
+            log.warning("port %d, which the gateway of this run had before, is in use; using another one", port)
             gateway.port = None
             return await self._start_again()
 
@@ -180,7 +180,7 @@ class RunGateway:
             try:
                 return await self._gateway.start()  # type: ignore[no-any-return]
             except RunError as error:
-                log.warning("the gateway did not start; trying again in %g s: %s", pause, error)
+                log.warning("the gateway did not start; retrying in %g s: %s", pause, error)
                 await asyncio.sleep(pause)
         return await self._gateway.start()  # type: ignore[no-any-return]
 
@@ -195,14 +195,14 @@ class RunGateway:
         if self._gateway is None or any(isinstance(each, LLM) for each in given.values()):
             return resources
         if MAIN_LLM in given:
-            raise ConfigError(f"initial_resources has a {MAIN_LLM!r} that is no LLM: give it another name")
+            raise ConfigError(f"initial_resources[{MAIN_LLM!r}] is not an LLM: use another name for it")
         llm = self._resource()
         if llm is not None:
             return {**given, MAIN_LLM: llm}
-        lack = f"the gateway names no model, so no {MAIN_LLM} is published"
+        lack = f"the gateway has no named model, so no {MAIN_LLM} is published"
         if needs_llm:
-            raise ConfigError(f"{lack}, but the agent asks for llm: give a model_list, or an LLM as initial_resources")
-        log.warning("%s: agents have an LLM once somebody publishes one", lack)
+            raise ConfigError(f"{lack}, but the agent takes llm: pass a model_list, or an LLM in initial_resources")
+        log.warning("%s: agents have no LLM until one is published", lack)
         return resources
 
     def _resource(self) -> LLM | None:
@@ -213,7 +213,7 @@ class RunGateway:
         if not plain:
             return None
         if len(plain) > 1:
-            log.info("%s asks for %r, the first of the models of the gateway", MAIN_LLM, plain[0])
+            log.info("%s uses %r, the first model of the gateway", MAIN_LLM, plain[0])
         return self._gateway.as_resource(model=plain[0])  # type: ignore[no-any-return]
 
     @property
@@ -239,7 +239,7 @@ class RunGateway:
         try:
             found: tuple[int, int] = await self._gateway.open_calls()
         except RunError as error:
-            log.debug("the gateway does not say which calls are open: %s", error)
+            log.debug("could not read the gateway's open calls: %s", error)
             return 0, 0
         return found
 
@@ -249,7 +249,7 @@ class RunGateway:
         try:
             totals = await self._gateway.totals()
         except RunError as error:
-            log.debug("the gateway does not say what it did: %s", error)
+            log.debug("could not read the gateway's totals: %s", error)
             return {}
         return {name: getattr(totals, name) for name in (*COUNTED, UNPRICED)}
 

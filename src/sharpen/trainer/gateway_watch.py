@@ -64,7 +64,7 @@ class GatewayWatch(contextlib.AbstractContextManager["GatewayWatch"]):
 
     def _bring_back(self) -> None:
         self._is_down = True
-        died, why = time.monotonic(), "it died again and again"
+        died, why = time.monotonic(), "it kept dying"
         if died > self._steady_at:
             self._tries = 0
         while self._may_try(why):
@@ -72,21 +72,23 @@ class GatewayWatch(contextlib.AbstractContextManager["GatewayWatch"]):
                 is_back = self._gateway.revive_sync()
             except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
                 why = in_words(error)
-                log.warning("the gateway of this run could not be started: %s", why)
+                log.warning("could not start the gateway of this run: %s", why)
                 continue
             self._is_down = False
             if is_back:
                 self._restarts += 1
                 self._steady_at = time.monotonic() + STEADY_SECONDS
-                log.warning("the gateway of this run answers again, %.1f s after it had died", time.monotonic() - died)
+                log.warning(
+                    "the gateway of this run is responding again, %.1f s after it died", time.monotonic() - died
+                )
             return
 
     def _may_try(self, why: str) -> bool:
         """After the pause that is due; False at the end of the run, and when it is given up."""
         if self._tries == len(PAUSES):
             self.error = RunError(
-                f"the gateway of this run has died and does not come back after {self._tries} starts ({why}): what it "
-                "said is on standard error; fit(..., resume='last') goes on with the run"
+                f"the gateway of this run died and did not come back after {self._tries} restarts ({why}): see "
+                "its output on standard error; fit(..., resume='last') resumes the run"
             )
             log.error("%s", self.error)
             self._give_up()
@@ -94,7 +96,7 @@ class GatewayWatch(contextlib.AbstractContextManager["GatewayWatch"]):
         pause = PAUSES[self._tries]
         self._tries += 1
         log.warning(
-            "the gateway of this run has died: start %d of %d%s",
+            "the gateway of this run died: restart %d of %d%s",
             self._tries,
             len(PAUSES),
             f", in {pause:g} s" if pause else "",

@@ -104,7 +104,7 @@ class TrainingLoop:
             try:
                 logger.finish(status)
             except Exception:  # the others must hear of the end, too, and the run is over
-                log.exception("%s could not finish", type(logger).__name__)
+                log.exception("%s failed in finish()", type(logger).__name__)
 
     def start(self, saved: State | None) -> None:
         """Before the algorithm runs."""

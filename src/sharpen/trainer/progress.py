@@ -101,7 +101,7 @@ class Progress:
                 await self._watch.follow(self._stop, line)
             self._watch.conclude()
         except Exception:  # whoever only watches must not end a run
-            log.exception("progress is no longer shown")
+            log.exception("the progress display failed and is switched off")
         await self._stop.wait()
 
     def _end(self) -> None:
@@ -173,7 +173,7 @@ class _Watch:
             try:
                 await asyncio.wait_for(self._look(), LOOK_SECONDS)
             except (StoreError, TimeoutError) as error:
-                log.debug("progress could not be read: %s", error)
+                log.debug("could not read progress: %s", error)
             else:
                 line.show(self._text(), is_last=is_last)
                 self._write_metrics(is_last=is_last)
@@ -281,8 +281,8 @@ class _Watch:
 
     async def _what_is_in_hand(self, numbers: dict[str, int]) -> str:
         in_flight, held = await self._gateway.open_calls()
-        counts = f"{numbers['queued']} rollouts wait, {numbers['running']} run"
-        counts += f"; {in_flight} calls wait for an answer of the model" if in_flight else ""
+        counts = f"{numbers['queued']} rollouts queued, {numbers['running']} running"
+        counts += f"; {in_flight} calls are waiting for the model" if in_flight else ""
         counts += f"; {held} calls are held until the model is ready" if held else ""
         in_hand = await open_rollouts(self._store, time.time(), limit=5)
         if in_hand:
@@ -290,7 +290,7 @@ class _Watch:
         workers = [each for each in await self._store.query_workers() if not is_gateway(each)]
         alive = [worker for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
         if not alive:
-            return f"{counts}; no runner has been heard of in the last minute"
+            return f"{counts}; no heartbeat from any runner in the last minute"
         return f"{counts}; idle workers: {', '.join(worker.worker_id for worker in alive[:5])}"
 
 

@@ -140,7 +140,7 @@ class Run:
         if self._agent.is_async():
             runner.concurrency = max(runner.concurrency, ASYNC_AGENTS)
         elif runner.concurrency == 1:
-            log.info("the agent is not async, so every runner has one rollout at a time: n_runners gives more of them")
+            log.info("the agent is not async, so each runner runs one rollout at a time; raise n_runners for more")
 
     def _tell_of_leftovers(self) -> None:
         """A store that was used before may hold work of others, which runners take as it comes."""
@@ -149,7 +149,7 @@ class Run:
             return
         waiting = call_sync(store.statistics)["queue_length"]
         if waiting:
-            log.warning("%d rollouts that others enqueued wait in the store: this run works on them too", waiting)
+            log.warning("the store has %d queued rollouts from elsewhere; this run will work on them too", waiting)
 
     def _tell_of_content(self) -> None:
         """What a gateway keeps out of the store, the tracer may write there all the same."""
@@ -157,17 +157,17 @@ class Run:
         tracer = getattr(trainer.runner, "tracer", None) or trainer.tracer
         if getattr(trainer.llm_proxy, "hides_content", False) and _captures_calls(tracer):
             log.warning(
-                "the gateway keeps content out of the store or redacts it, but the tracer records what agents say to "
-                "models by itself: give the Trainer tracer=OtelTracer(capture_content=False)"
+                "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
+                "pass tracer=OtelTracer(capture_content=False) to the Trainer"
             )
 
     def _summary(self) -> str:
         if is_runner_only(self._trainer.strategy):
-            return "runners begin, for a store that is served elsewhere"
+            return "starting runners for a store that is served elsewhere"
         algorithm = "no algorithm" if self._algorithm is None else title_of(self._algorithm)
         parts = f"{algorithm}, {type(self._trainer.strategy).__name__}, {type(self._trainer.store).__name__}"
         where = "" if self._folder is None else f" in {self._folder.path}"
-        return f"the run {'goes on' if self._is_resumed else 'begins'}{where}: {parts}"
+        return f"{'resuming' if self._is_resumed else 'starting'} the run{where}: {parts}"
 
     def _algorithm_bundle(self, config: dict[str, Any], readiness: GatewayReadiness | None) -> AlgorithmBundle:
         trainer, folder = self._trainer, self._folder
@@ -248,7 +248,7 @@ class Run:
             with FullDisk("result.json").tolerated(self._folder.path):
                 self._folder.write_result(result.record())
             if result.status == "interrupted" and self._algorithm is not None:
-                log.info("the run was interrupted; fit(..., resume=%r) goes on with it", str(self._folder.path))
+                log.info("the run was interrupted; fit(..., resume=%r) resumes it", str(self._folder.path))
         return result
 
     def _lasting(self, resources: NamedResources) -> NamedResources:
@@ -283,12 +283,12 @@ class Run:
         """That every rollout failed, or that none had a reward."""
         count, succeeded = metrics.get("rollouts", 0), metrics.get("succeeded", 0)
         if count and metrics.get("failed") == count:
-            reason = self._ask(_last_failure) or "no reason was given"
-            return [f"every one of the {count} rollouts failed; the last: {self._trainer.hide(reason)}"]
+            reason = self._ask(_last_failure) or "no reason was recorded"
+            return [f"all {count} rollouts failed; the last: {self._trainer.hide(reason)}"]
         if succeeded and metrics.get("run/reward_mean", 0) is None:
             return [
-                f"none of the {succeeded} rollouts that succeeded had a reward: an agent returns a number or calls "
-                "emit_reward, unless the algorithm scores what it did"
+                f"none of the {succeeded} rollouts that succeeded had a reward: return a number from the agent or "
+                "call emit_reward, unless the algorithm computes rewards"
             ]
         return []
 
@@ -311,7 +311,7 @@ class Run:
         try:
             return asyncio.run(asyncio.wait_for(question(store), 10))
         except (SharpenError, RuntimeError, TimeoutError) as error:
-            log.debug("the store could not be read after the run: %s", error)
+            log.debug("could not read the store after the run: %s", error)
             return None
 
 

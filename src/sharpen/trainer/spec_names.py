@@ -24,12 +24,12 @@ def check_name(spec: str | Mapping[str, Any], expected_type: type, spec_name: st
     if isinstance(target, str) and "." not in target:
         fitting = sorted(each for each, leads_to in known.items() if _is_a(_loaded(leads_to), expected_type))
         hint = did_you_mean(name, fitting) or f" Known names: {listed(fitting)}."
-        raise ComponentError(f"{origin}: there is no component named {name!r}.{hint}")
+        raise ComponentError(f"{origin}: no component is named {name!r}.{hint}")
     found = _loaded(target)
     if isinstance(found, str) and _is_in_loaded_module(found):
         load_from(found, origin)  # which tells what the module has instead
     if isinstance(found, type) and not _is_a(found, expected_type):
-        raise ComponentTypeError(f"{origin} leads to {found.__name__}, which is not a {expected_type.__name__}")
+        raise ComponentTypeError(f"{origin} resolves to {found.__name__}, which is not a {expected_type.__name__}")
 
 
 def _loaded(target: Target) -> Target:

@@ -29,7 +29,7 @@ class OpenRollout(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         # Until its first span an attempt is "preparing" for the store, though its agent may long wait for a model.
         phase = "running, without a span yet," if self.status == "preparing" else self.status
-        where = f"attempt {self.attempt} at {self.worker_id or 'nobody'}"
+        where = f"attempt {self.attempt} at {self.worker_id or 'no worker'}"
         return f"{self.rollout_id}: {phase} for {self.seconds:.1f} s, {where}"
 
 
@@ -44,7 +44,9 @@ class WorkerView(msgspec.Struct, frozen=True):
     heartbeat_stats: dict[str, Any]
 
     def __str__(self) -> str:
-        heard = "never heard of" if self.heartbeat_seconds is None else f"heard of {self.heartbeat_seconds:.1f} s ago"
+        heard = (
+            "never heard of" if self.heartbeat_seconds is None else f"last heartbeat {self.heartbeat_seconds:.1f} s ago"
+        )
         stats = "".join(f", {name} {value}" for name, value in self.heartbeat_stats.items())
         return f"{self.worker_id}: {self.status}, {heard}{stats}"
 

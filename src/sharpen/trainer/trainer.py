@@ -249,13 +249,13 @@ class Trainer(LoopFace, Factories):
         if self.algorithm_retries and functions:
             raise ConfigError(
                 f"algorithm_retries is {self.algorithm_retries}, but {title_of(functions[0])} is an @algo function, "
-                "which keeps no checkpoint to start again from: write an Algorithm with state_dict, load_state_dict "
-                "and checkpoint(), or leave algorithm_retries out"
+                "which saves no checkpoint to restart from: write an Algorithm with state_dict, load_state_dict and "
+                "checkpoint(), or omit algorithm_retries"
             )
         if algorithm is None and (train_dataset is not None or val_dataset is not None):
-            log.warning("there are tasks but no algorithm to enqueue them: use dev(...), or Trainer(algorithm=...)")
+            log.warning("tasks were given, but no algorithm to enqueue them: use dev(...) or Trainer(algorithm=...)")
         if not self._fitting.acquire(blocking=False):
-            raise ConfigError("this Trainer has a run under way: wait for its end, or make another Trainer")
+            raise ConfigError("this Trainer is already running: wait for it to finish, or create another Trainer")
         try:
             self._open_folder(resume, algorithm)
             self._reset_loop()
@@ -277,8 +277,8 @@ class Trainer(LoopFace, Factories):
         slow = [type(stage).__name__ for stage in stages_of(self.algorithm) if not isinstance(stage, FastAlgorithm)]
         if slow:
             raise ComponentTypeError(
-                f"dev mode tries an agent out and takes a FastAlgorithm such as Baseline, "
-                f"but the algorithm is {slow[0]}: use fit for it"
+                f"dev mode is for trying out an agent and takes a FastAlgorithm such as Baseline, "
+                f"but the algorithm is {slow[0]}: use fit instead"
             )
         return self.algorithm
 
@@ -287,8 +287,8 @@ class Trainer(LoopFace, Factories):
         for name, given in (("callbacks", self.callbacks), ("loggers", self.loggers)):
             if given:
                 raise ConfigError(
-                    f"{name} are given, but there is no algorithm whose iterations they could hear of: use "
-                    f"Trainer(algorithm=...) or dev(...), or leave {name} out"
+                    f"{name} are given, but there is no algorithm whose iterations would call them: use "
+                    f"Trainer(algorithm=...) or dev(...), or omit {name}"
                 )
 
     def _check_dataset(self, name: str, dataset: Any) -> None:
@@ -296,7 +296,7 @@ class Trainer(LoopFace, Factories):
         is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
         if dataset is not None and not is_dataset:
             raise ComponentTypeError(
-                f"{name} is a {type(dataset).__name__}: give a list of tasks, anything with __len__ and __getitem__, "
+                f"{name} is a {type(dataset).__name__}: pass a list of tasks, anything with __len__ and __getitem__, "
                 "or an iterable"
             )
 
@@ -336,8 +336,8 @@ class Trainer(LoopFace, Factories):
         if before is not None and before != now:
             folder.release()
             raise ConfigError(
-                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: give fit the algorithm of that "
-                "run, or resume= the folder of another"
+                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's "
+                "algorithm, or resume another folder"
             )
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
@@ -363,13 +363,13 @@ class Trainer(LoopFace, Factories):
 
 def _checked_resources(resources: NamedResources | None) -> NamedResources | None:
     if resources is not None and not isinstance(resources, Mapping):
-        raise ConfigError(f"initial_resources is a {type(resources).__name__}: give a dict of resources by their names")
+        raise ConfigError(f"initial_resources is a {type(resources).__name__}: pass a dict from names to resources")
     for name, resource in (resources or {}).items():
         if isinstance(resource, str):
-            raise ConfigError(f"initial_resources[{name!r}] is a text: give PromptTemplate({resource[:40]!r})")
+            raise ConfigError(f"initial_resources[{name!r}] is a str; pass PromptTemplate({resource[:40]!r}) instead")
         if not isinstance(resource, LLM | PromptTemplate):
             kind = type(resource).__name__
-            raise ConfigError(f"initial_resources[{name!r}] is a {kind}: give an LLM or a PromptTemplate")
+            raise ConfigError(f"initial_resources[{name!r}] is a {kind}: pass an LLM or a PromptTemplate")
     return resources
 
 
@@ -386,10 +386,10 @@ def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutC
 
 def _check_settings(seed: object, stall_seconds: object, **switches: object) -> None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
-        raise ConfigError(f"seed is {seed!r}: give a whole number, or leave it out")
+        raise ConfigError(f"seed is {seed!r}: use an integer, or omit it")
     is_number = isinstance(stall_seconds, int | float) and not isinstance(stall_seconds, bool)
     if not is_number or not stall_seconds > 0:  # type: ignore[operator]
-        raise ConfigError(f"stall_seconds is {stall_seconds!r}: give a number of seconds above 0")
+        raise ConfigError(f"stall_seconds is {stall_seconds!r}: use a number of seconds above 0")
     for name, value in switches.items():
         if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}: give True or False")
+            raise ConfigError(f"{name} is {value!r}: use True or False")

@@ -95,6 +95,6 @@ def _check_folders(marks: Sequence[str]) -> None:
         if not mark.exists():
             raise ConfigError(
                 f"the algorithm would run on {socket.gethostname()}, where {str(mark.parent)!r} is not the folder of "
-                "the program's machine: give run_dir= a folder on a file system that all nodes share, leave "
-                "algorithm_resources out (then it runs on the program's node), or use algorithm='driver'"
+                "the program's machine: set run_dir= to a folder on a file system that all nodes share, omit "
+                "algorithm_resources (the algorithm then runs on the program's node), or use algorithm='driver'"
             )

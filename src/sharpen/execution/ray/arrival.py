@@ -64,7 +64,7 @@ class Arrival:
         except ModuleNotFoundError as error:
             raise TransportError(
                 f"the node {socket.gethostname()} has no module {error.name!r}, which the agent needs: install it "
-                "there, or give it with runtime_env={'pip': [...]} or {'py_modules': [...]}"
+                "there, or pass it with runtime_env={'pip': [...]} or {'py_modules': [...]}"
             ) from error
 
     def leave(self) -> None:
@@ -76,5 +76,5 @@ def _check_version(version: str) -> None:
     if version != __version__:
         raise RunnerStartError(
             f"the node {socket.gethostname()} has Sharpen {__version__}, but the program has {version}: install the "
-            "same on every node"
+            "same version on every node"
         )

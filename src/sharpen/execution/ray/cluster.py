@@ -22,8 +22,8 @@ LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 EVERYWHERE = ("0.0.0.0", "::")
 _NO_NODE = (
-    "a client of Ray is on no node, so nobody there could reach its store: run the program on a node of the cluster, "
-    "for instance with `ray job submit`"
+    "a Ray client runs outside the cluster, so its store cannot be reached from there: run the program on a node of "
+    "the cluster, for example with `ray job submit`"
 )
 RuntimeEnv = Mapping[str, Any]
 
@@ -40,12 +40,12 @@ class Cluster:
     def check_reach(self, name: str, host: str) -> None:
         """Runners on other machines must find what they are to connect to."""
         if host in EVERYWHERE:
-            raise ConfigError(f"{name} is {host!r}: give the address that other nodes reach, such as {self.host!r}")
+            raise ConfigError(f"{name} is {host!r}: use an address that other nodes can reach, such as {self.host!r}")
         away = sorted(each for each in _hosts() if not is_loopback(each) and each != self.host)
         if is_loopback(host) and not is_loopback(self.host) and away:
             raise ConfigError(
-                f"{name} is {host!r}, which the other nodes of the cluster ({', '.join(away[:3])}) cannot reach: give "
-                "the address that they know this machine by"
+                f"{name} is {host!r}, which the other nodes of the cluster ({', '.join(away[:3])}) cannot reach: use "
+                "an address at which they can reach this machine"
             )
 
     def check_url(self, url: str) -> None:
@@ -139,8 +139,8 @@ def _check_same(address: str | None) -> None:
     there = ray.get_runtime_context().gcs_address
     if address not in (None, "auto", "local", there):
         raise ConfigError(
-            f"address is {address!r}, but this program is connected to the Ray cluster at {there!r}: leave address "
-            "out, or call ray.shutdown() first"
+            f"address is {address!r}, but this program is connected to the Ray cluster at {there!r}: omit "
+            "address, or call ray.shutdown() first"
         )
 
 
@@ -164,9 +164,9 @@ def _connect(address: str | None, runtime_env: dict[str, Any] | None) -> bool:
             return False
         except ConnectionError as error:
             if address is not None or where != "auto":
-                raise ConfigError(f"no Ray cluster answers at {where!r}: {error}") from error
+                raise ConfigError(f"cannot connect to a Ray cluster at {where!r}: {error}") from error
     _init("local", runtime_env)
-    log.info("a Ray cluster of this machine alone was started: give address= for another")
+    log.info("started a local Ray cluster; pass address= to use another one")
     return True
 
 
@@ -178,12 +178,12 @@ def check_address(address: str, *, is_asked: bool = True) -> None:
     if address in ("auto", "local"):
         return
     if not host or not port.isdecimal():
-        raise ConfigError(f"address is {address!r}: give host:port, 'auto' or 'local'")
+        raise ConfigError(f"address is {address!r}: use host:port, 'auto' or 'local'")
     if is_asked:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except OSError as error:
-            raise ConfigError(f"no Ray cluster answers at {address!r}: {error}") from error
+            raise ConfigError(f"cannot connect to a Ray cluster at {address!r}: {error}") from error
 
 
 def _init(address: str, runtime_env: dict[str, Any] | None) -> None:
@@ -193,4 +193,4 @@ def _init(address: str, runtime_env: dict[str, Any] | None) -> None:
     try:
         ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, runtime_env=runtime_env)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"Ray refuses address {address!r} or the runtime_env: {error}") from error
+        raise ConfigError(f"Ray rejected address {address!r} or the runtime_env: {error}") from error

@@ -26,5 +26,5 @@ def unpacked(data: bytes | None, traceback: str) -> BaseException:
         error = RunError(words)
     if not isinstance(error, BaseException):
         error = RunError(words)
-    error.add_note(f"in the actor of the algorithm:\n{traceback}")
+    error.add_note(f"in the algorithm's actor:\n{traceback}")
     return error

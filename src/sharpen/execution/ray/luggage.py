@@ -93,8 +93,8 @@ def _zip(files: dict[str, Path]) -> bytes:
     if size > MAX_BYTES:
         largest = max(files, key=lambda place: files[place].stat().st_size)
         raise TransportError(
-            f"the modules beside the program are {size / 2**20:.0f} MiB, above {MAX_BYTES / 2**20:.0f}; the largest "
-            f"file is {str(files[largest])!r}: keep data apart from code, or say what the nodes are to get with "
+            f"the modules next to the program are {size / 2**20:.0f} MiB, above {MAX_BYTES / 2**20:.0f}; the largest "
+            f"file is {str(files[largest])!r}: keep data out of the code folder, or list what the nodes need with "
             "runtime_env={'working_dir': ...}"
         )
     written = io.BytesIO()

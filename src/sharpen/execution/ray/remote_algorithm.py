@@ -86,8 +86,8 @@ async def _listen(actor: Any, event: ExecutionEvent) -> None:
                 raise unpacked(word["error"], word["traceback"])
     except RayError as error:
         raise RunError(
-            f"the actor of the algorithm died ({type(error).__name__}): fit(..., resume='last') goes on with the run "
-            "from its last checkpoint"
+            f"the algorithm's actor died ({type(error).__name__}): fit(..., resume='last') continues the run from "
+            "its last checkpoint"
         ) from error
 
 

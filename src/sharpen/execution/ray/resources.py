@@ -16,13 +16,13 @@ def checked(name: str, amounts: object, default: Amounts) -> dict[str, float]:
     if amounts is None:
         return dict(default)
     if not isinstance(amounts, Mapping):
-        raise ConfigError(f"{name} is {amounts!r}: give a dict such as {{'CPU': 1, 'GPU': 0.5}}")
+        raise ConfigError(f"{name} is {amounts!r}: pass a dict such as {{'CPU': 1, 'GPU': 0.5}}")
     for key, amount in amounts.items():
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not isinstance(key, str) or not is_number or not math.isfinite(amount) or amount < 0:
-            raise ConfigError(f"{name} has {key!r}: {amount!r}: give the name of a resource and a number, 0 or more")
+            raise ConfigError(f"{name} has {key!r}: {amount!r}: use the name of a resource and a number of at least 0")
         if key == "GPU" and amount > 1 and amount != int(amount):
-            raise ConfigError(f"{name} asks for {amount} GPUs: above 1, only whole ones can be had")
+            raise ConfigError(f"{name} asks for {amount} GPUs: above 1, Ray only assigns whole GPUs")
     return {key: float(amount) for key, amount in amounts.items()}
 
 

@@ -80,7 +80,7 @@ class RunnerLife:
         except ActorUnavailableError:
             # Ray starts it again. One that was not back in time may have no place: a new one is waited for instead.
             is_back = self._name is not None and not self._is_asked
-            return self._end("died", "its process or its node has died")
+            return self._end("died", "its process or its node died")
         except RayError as error:
             if self._name is None and self._is_asked:
                 return self._end("stopped", "asked to stop")
@@ -111,7 +111,7 @@ class RunnerLife:
             if isinstance(said, End):
                 return dataclasses.replace(said, place="actor")
             self._finished = said
-        return self._end("died", "its actor ended without a word")
+        return self._end("died", "its actor exited without a report")
 
     async def _prepare(self) -> dict[str, Any]:
         plan, given = self._plan, (self._assignment, self._plan.parcel)
@@ -142,7 +142,7 @@ class RunnerLife:
                 await asyncio.wait_for(self._gone.wait(), seconds)
                 return
             except TimeoutError:
-                log.warning("runner %d has not ended within %g s: its actor is killed", self._worker_id, seconds)
+                log.warning("runner %d did not stop within %g s; killing its actor", self._worker_id, seconds)
         self.kill()
         await self._gone.wait()
 

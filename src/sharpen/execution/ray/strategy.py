@@ -189,7 +189,7 @@ def _bounds(n_runners: int, low: int | None, high: int | None) -> tuple[int, int
     high = check_int("max_runners", n_runners if high is None else high, at_least=1)
     if not low <= n_runners <= high:
         raise ConfigError(
-            f"n_runners is {n_runners}, min_runners {low} and max_runners {high}: a run begins with n_runners, so give "
+            f"n_runners is {n_runners}, min_runners {low} and max_runners {high}: a run starts with n_runners, so use "
             "min_runners <= n_runners <= max_runners"
         )
     return low, high
@@ -199,7 +199,7 @@ def _of_algorithm(place: str, amounts: Mapping[str, float] | None) -> dict[str, 
     if amounts is None:
         return None
     if place != "actor":
-        raise ConfigError("algorithm_resources are given, but the algorithm runs here: use algorithm='actor'")
+        raise ConfigError("algorithm_resources is set, but the algorithm runs in this process: use algorithm='actor'")
     return resources.checked("algorithm_resources", amounts, {})
 
 
@@ -207,5 +207,5 @@ def _checked_env(runtime_env: object) -> dict[str, Any] | None:
     if runtime_env is None:
         return None
     if not isinstance(runtime_env, Mapping):
-        raise ConfigError(f"runtime_env is {runtime_env!r}: give a dict such as {{'env_vars': {{'NAME': 'value'}}}}")
+        raise ConfigError(f"runtime_env is {runtime_env!r}: pass a dict such as {{'env_vars': {{'NAME': 'value'}}}}")
     return dict(runtime_env)

@@ -31,8 +31,8 @@ class Terms:
             return ray.remote(kind).options(**options).remote()
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"Ray refuses the resources or the runtime_env of an actor: {error} (where the program calls ray.init "
-                "itself, folders of its own are given there)"
+                f"Ray rejected the resources or the runtime_env of an actor: {error} (if the program calls ray.init "
+                "itself, pass its folders there)"
             ) from error
 
     async def prepared(self, actor: Any, *given: Any, who: str, amounts: Amounts, setting: str) -> dict[str, Any]:

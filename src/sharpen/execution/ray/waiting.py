@@ -39,11 +39,11 @@ class Patience:
             return
         if self._nowhere_since is None:
             self._nowhere_since = now
-            log.warning("%s; such a node is waited for, %g s", self._in_words(there), self._seconds)
+            log.warning("%s; waiting %g s for such a node", self._in_words(there), self._seconds)
         if now - self._nowhere_since >= self._seconds:
             raise RunnerStartError(
-                f"{self._in_words(there)}: ask for less in {self._setting}, or add such a node; none came within "
-                f"{self._seconds:g} s (placement_timeout)"
+                f"{self._in_words(there)}: request less in {self._setting}, or add such a node; none appeared "
+                f"within {self._seconds:g} s (placement_timeout)"
             )
 
     def is_over(self) -> bool:
@@ -55,7 +55,7 @@ class Patience:
 
             self._said = now
             free = in_words(ray.available_resources(), self._wanted)
-            words = "%s has waited for %.0f s for a place with %s and its environment; free in the cluster: %s"
+            words = "%s has been waiting %.0f s for a node with %s and for its environment; free in the cluster: %s"
             log.warning(words, self._who, now - self._began, in_words(self._wanted, self._wanted), free)
 
     def _in_words(self, there: list[dict[str, Any]]) -> str:
@@ -64,7 +64,7 @@ class Patience:
         )
         more = f"; and {len(there) - 5} more" if len(there) > 5 else ""
         return (
-            f"no node of the Ray cluster can hold {self._who}, which asks for {in_words(self._wanted, self._wanted)} "
+            f"no node of the Ray cluster can hold {self._who}, which needs {in_words(self._wanted, self._wanted)} "
             f"({found}{more})"
         )
 

@@ -133,7 +133,7 @@ class CommandAgent(LitAgent[Any]):
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise AgentTimeoutError(f"the program ran past timeout_seconds={self.timeout_seconds:g}") from error
+            raise AgentTimeoutError(f"the program exceeded timeout_seconds={self.timeout_seconds:g}") from error
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.command!r})"
@@ -153,14 +153,14 @@ def _record(stream: str, output: Output) -> None:
 
 def _check_timeout(value: Any) -> float | None:
     if value == 0 and value is not False:
-        raise ConfigError("timeout_seconds is 0, and no program ends at once: give more, or None for no limit")
+        raise ConfigError("timeout_seconds is 0, which no program can meet: use more, or None for no limit")
     seconds: float | None = check_number("timeout_seconds", value, at_least=0, optional=True, unit="seconds")
     return seconds
 
 
 def _check_codes(codes: Any) -> frozenset[int]:
     if isinstance(codes, str | bytes) or not isinstance(codes, Collection) or not codes:
-        raise ConfigError(f"exit_codes is {codes!r}: give a list of numbers, such as [0]")
+        raise ConfigError(f"exit_codes is {codes!r}: use a list of numbers, such as [0]")
     for code in codes:
         if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
             raise ConfigError(f"exit_codes holds {code!r}: an exit code is a number from 0 to 255")
@@ -169,5 +169,5 @@ def _check_codes(codes: Any) -> frozenset[int]:
 
 def _check_stdin(stdin: Any) -> bool:
     if stdin not in (None, "task"):
-        raise ConfigError(f"stdin is {stdin!r}: use 'task', or None for an empty one")
+        raise ConfigError(f"stdin is {stdin!r}: use 'task', or None for empty input")
     return stdin is not None

@@ -70,20 +70,22 @@ def _check_inherited(inherited: Any) -> Inherited:
         or isinstance(inherited, str)
         or not all(isinstance(name, str) for name in inherited)
     ):
-        raise ConfigError(f"inherit_env is {inherited!r}: give True, False, or a list of names")
+        raise ConfigError(f"inherit_env is {inherited!r}: use True, False, or a list of names")
     return tuple(inherited)
 
 
 def _check_extra(extra: Any) -> dict[str, str]:
     if not isinstance(extra, Mapping):
-        raise ConfigError(f"env is a {type(extra).__name__}: give names with their values, such as {{'LEVEL': '3'}}")
+        raise ConfigError(f"env is a {type(extra).__name__}: pass a dict of names and values, such as {{'LEVEL': '3'}}")
     for name, value in extra.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise ConfigError(f"env has the name {name!r}: give a text without '='")
+            raise ConfigError(f"env has the name {name!r}: use a str without '='")
         if name.startswith(PREFIX):
-            raise ConfigError(f"env sets {name}, but names with {PREFIX} are set for each rollout: take another name")
+            raise ConfigError(
+                f"env sets {name}, but names starting with {PREFIX} are set for each rollout: use another name"
+            )
         if not isinstance(value, str) or "\0" in value:  # the value may be a secret
-            raise ConfigError(f"env gives {name} a value of type {type(value).__name__}: give a text without NUL")
+            raise ConfigError(f"env[{name!r}] is a {type(value).__name__}: use a str without NUL")
     return dict(extra)
 
 
@@ -102,8 +104,8 @@ def _task_json(task: Any) -> bytes:
         return msgspec.json.encode(task)
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(
-            f"the task is a {type(task).__name__}, but a program gets it as JSON: {error}; "
-            "give dicts with text keys, lists, texts and finite numbers"
+            f"the task is a {type(task).__name__}, but a program receives it as JSON: {error}; "
+            "use dicts with str keys, lists, strings and finite numbers"
         ) from None
 
 
@@ -152,7 +154,7 @@ def prompt_variables(resources: NamedResources) -> dict[str, str]:
         variable = f"{PREFIX}PROMPT_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
         if variable in owners:
             raise InvalidInputError(
-                f"the prompts {owners[variable]!r} and {name!r} are both called {variable} in the environment: "
+                f"the prompts {owners[variable]!r} and {name!r} both map to the environment variable {variable}: "
                 "rename one"
             )
         owners[variable] = name

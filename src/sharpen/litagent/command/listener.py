@@ -39,13 +39,13 @@ class _ReportApp(WebApp):
     def authorize(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         root = "/" + scope["path"][1:].partition("/")[0]
         if not hmac.compare_digest(root.encode(), self._root.encode()):
-            message = "no rollout reports here: use the address in SHARPEN_REWARD_URL as it is"
+            message = "unknown report address: use the value of SHARPEN_REWARD_URL unchanged"
             raise HttpError(404, message, code="not_found")
         scope["root_path"] = root
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("POST", "PUT"):
-            message = f"a report is sent by POST, not by {scope['method']}"
+            message = f"send reports with POST, not {scope['method']}"
             raise HttpError(405, message, code="wrong_method", headers=[(b"allow", b"POST, PUT")])
         body = await read_body(scope, receive, types=None, encodings=("gzip", "deflate"))
         content_type = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1").partition(";")[0].strip()

@@ -84,7 +84,7 @@ class Process:
         if self._news.error is not None:
             raise AgentError(_why_not_started(self._news.error, self._command[0]))
         if self._news.code is None:
-            raise AgentError("the launcher of the program has died, and so the program was killed")
+            raise AgentError("the program was killed because its launcher died")
         await self._drain()
         return self._news.code
 
@@ -172,15 +172,15 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 
 def _interpreter() -> str:
     if not sys.executable:
-        raise ConfigError("this program does not know its Python interpreter (sys.executable), which starts the agent")
+        raise ConfigError("sys.executable is not set, so the agent's program cannot be started")
     return sys.executable
 
 
 def _why_not_started(error: OSError, program: str) -> str:
     if error.errno == errno.E2BIG:
         return (
-            f"the program {program!r} cannot be started, because its arguments and its environment are too large for "
-            "this system: give inherit_env=False, or fewer or shorter prompts"
+            f"the program {program!r} cannot be started: its arguments and environment are too large for this system; "
+            "use inherit_env=False, or fewer or shorter prompts"
         )
     hint = ": a script needs a first line such as #!/bin/sh" if error.errno == errno.ENOEXEC else ""
     where = f" ({error.filename})" if error.filename else ""  # a folder that has gone

@@ -37,7 +37,7 @@ class Reports:
             return b"", JSON  # nothing that would stand in the way of the next line of a shell script
         if path == TRACES:
             return self._take_spans(body, content_type)
-        raise UnknownIdError(f"there is no {path!r}: send to {REWARD} or {TRACES}")
+        raise UnknownIdError(f"unknown path {path!r}: send to {REWARD} or {TRACES}")
 
     def _take_spans(self, body: bytes, content_type: str) -> tuple[bytes, str]:
         # Imported with the first program that sends spans.
@@ -53,14 +53,14 @@ def _read(body: bytes) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        raise InvalidInputError(f"{body[:80]!r} is no JSON: {_WHAT}") from None
+        raise InvalidInputError(f"{body[:80]!r} is not JSON: {_WHAT}") from None
     if isinstance(said, int | float):
         said = {"reward": said}
     if not isinstance(said, dict) or not {"reward", "message"} & said.keys():
-        raise InvalidInputError(f"{json.dumps(said)[:80]} holds no reward and no message: {_WHAT}")
+        raise InvalidInputError(f"{json.dumps(said)[:80]} has neither a reward nor a message: {_WHAT}")
     for key in said:
         if key not in _KEYS:
-            raise InvalidInputError(f"the key {key!r} is unknown: use {', '.join(_KEYS)}")
+            raise InvalidInputError(f"unknown key {key!r}: use {', '.join(_KEYS)}")
     return said
 
 

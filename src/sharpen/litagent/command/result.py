@@ -52,7 +52,7 @@ def check_exit(result: CommandResult, allowed: frozenset[int], source: RewardOpt
 def _last_words(last_lines: str) -> str:
     """The last line first, as one line is all that lists of failures show."""
     if not last_lines:
-        return ", without a word on stderr"
+        return " and printed nothing to stderr"
     lines = last_lines.splitlines()
     return f": {lines[-1]}" + (f"\nthe last lines of its standard error:\n{last_lines}" if len(lines) > 1 else "")
 
@@ -67,7 +67,7 @@ async def raw_result(result: CommandResult, source: RewardOption) -> RolloutRawR
         return _raw(*printed_reward(result), what="the program printed")
     assert callable(source)
     given = source(result) if inspect.iscoroutinefunction(source) else await asyncio.to_thread(source, result)
-    return _raw(await given if inspect.isawaitable(given) else given, None, what="the reward function gave")
+    return _raw(await given if inspect.isawaitable(given) else given, None, what="the reward function returned")
 
 
 def _raw(reward: Any, primary_key: str | None, *, what: str) -> RolloutRawResult:
@@ -76,7 +76,7 @@ def _raw(reward: Any, primary_key: str | None, *, what: str) -> RolloutRawResult
     try:
         return [emit_reward(reward, primary_key=primary_key, propagate=False)]
     except InvalidInputError as error:
-        raise AgentResultError(f"{what} a reward that is none: {error}") from None
+        raise AgentResultError(f"{what} an invalid reward: {error}") from None
 
 
 def printed_reward(result: CommandResult) -> tuple[Any, str | None]:
@@ -86,8 +86,8 @@ def printed_reward(result: CommandResult) -> tuple[Any, str | None]:
             return found
     if result.stdout_cut_bytes:
         raise AgentResultError(
-            f"the program printed {result.stdout_bytes} bytes, of which the middle {result.stdout_cut_bytes} were left "
-            "out, and no reward at either end: print the reward last, or give a larger max_output_bytes"
+            f"the program printed {result.stdout_bytes} bytes, of which the middle {result.stdout_cut_bytes} were "
+            "dropped, and no reward at either end: print the reward last, or raise max_output_bytes"
         )
     return None, None
 
