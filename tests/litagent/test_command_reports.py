@@ -65,22 +65,22 @@ def post(url: str, body: bytes, headers: dict[str, str]) -> int | str:
 
 
 async def test_a_report_that_makes_no_sense_is_refused_with_words_and_leaves_nothing() -> None:
-    wrong: dict[bytes, str] = {
-        b"0.5 or so": "400 b'0.5 or so' is no JSON",
-        b"[1]": "400 [1] holds no reward and no message",
-        b'{"score": 1}': "400",
-        b'{"reward": 1, "rewards": 2}': "400 the key 'rewards' is unknown",
-        b'{"reward": "high", "message": "hi"}': "400 the reward is 'high'",
-        b'{"reward": 1, "message": 3}': "400 a message is a text, not int",
-        b'{"reward": {"a": 1, "b": 2}}': "400 the reward has 2 dimensions",
-        b"NaN": "400 the reward is nan",
-        b"true": "400 the reward is True",
-        b"x" * (MAX_BODY_BYTES + 1): "413",
+    wrong: dict[bytes, tuple[str, str]] = {
+        b"0.5 or so": ("400", "0.5 or so"),
+        b"[1]": ("400", "[1]"),
+        b'{"score": 1}': ("400", "score"),
+        b'{"reward": 1, "rewards": 2}': ("400", "'rewards'"),
+        b'{"reward": "high", "message": "hi"}': ("400", "'high'"),
+        b'{"reward": 1, "message": 3}': ("400", "int"),
+        b'{"reward": {"a": 1, "b": 2}}': ("400", "2"),
+        b"NaN": ("400", "nan"),
+        b"true": ("400", "True"),
+        b"x" * (MAX_BODY_BYTES + 1): ("413", str(MAX_BODY_BYTES)),
     }
     answers, spans = await recorded([("URL/reward", body, {}) for body in wrong])
-    assert [str(answer)[: len(words)] for answer, words in zip(answers, wrong.values(), strict=True)] == [
-        *wrong.values()
-    ]
+    for answer, (status, value) in zip(map(str, answers), wrong.values(), strict=True):
+        assert answer.startswith(status)
+        assert value in answer
     assert spans == []
 
 

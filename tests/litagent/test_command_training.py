@@ -81,8 +81,8 @@ def test_a_configuration_file_names_a_program(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("reward: output", "reward: sometimes", "config.yaml:5:3: reward is 'sometimes': use 'output'"),
-        ("timeout_seconds: 20", "timeout: 20", "takes no 'timeout'. Did you mean 'timeout_seconds'"),
-        ("command: [sh, agent.sh]", "command: sh agent.sh", "config.yaml:4:3: command is 'sh agent.sh': give a list"),
+        ("timeout_seconds: 20", "timeout: 20", "'timeout'. Did you mean 'timeout_seconds'"),
+        ("command: [sh, agent.sh]", "command: sh agent.sh", "config.yaml:4:3: command is 'sh agent.sh'"),
     ],
 )
 def test_what_is_wrong_in_it_is_told_with_its_line(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -331,7 +331,7 @@ def test_work_that_others_left_in_the_store_is_pointed_out(caplog: pytest.LogCap
     store = InMemoryLightningStore()
     asyncio.run(store.enqueue_rollout(1.0))
     small_trainer(store=store).dev(double, [1.0])
-    assert "1 rollouts that others enqueued wait in the store" in caplog.text
+    assert "1 queued rollouts from elsewhere" in caplog.text
 
 
 def test_a_reader_of_the_output_that_goes_away_ends_no_run(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ def test_a_killed_gateway_comes_back_where_it_was_and_nothing_recorded_is_lost(
     assert result.run_dir is not None
     written, shown = (result.run_dir / "run.log").read_text(), capfd.readouterr().err
     for said in (written, shown):
-        assert "has died: start 1 of" in said
-        assert "answers again" in said
+        assert "died: restart 1 of" in said
+        assert "is responding again" in said
     assert "LLM calls: 4" in shown
     assert "the gateway was restarted once" in shown
     assert not proxy.is_running()
@@ -188,7 +188,7 @@ def test_a_gateway_whose_port_was_taken_is_tried_again_until_it_is_free(
         port, old = proxy.port, kill(proxy)
         await asyncio.to_thread(until, proxy.has_died)
         with socket.create_server(("127.0.0.1", port or 0)):
-            await asyncio.to_thread(until, lambda: "could not be started: PortTaken" in caplog.text)
+            await asyncio.to_thread(until, lambda: "start the gateway of this run: PortTaken" in caplog.text)
         await asyncio.to_thread(until, lambda: proxy.pid not in (None, old))
         assert proxy.port == port
 

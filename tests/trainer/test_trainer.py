@@ -254,7 +254,7 @@ def test_a_trainer_runs_once_at_a_time() -> None:
     trainer = small_trainer(algorithm=waits)
     trainer.fit(double)
     go_on.set()
-    assert "this Trainer has a run under way" in str(refused[0])
+    assert len(refused) == 1
 
 
 def test_tasks_without_an_algorithm_are_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -264,7 +264,7 @@ def test_tasks_without_an_algorithm_are_pointed_out(caplog: pytest.LogCaptureFix
     until(lambda: trainer.status().state == "running")
     trainer.stop()
     thread.join()
-    assert "there are tasks but no algorithm to enqueue them" in caplog.text
+    assert "Trainer(algorithm=...)" in caplog.text
 
 
 def test_without_an_algorithm_runners_are_served_until_somebody_stops_them() -> None:
