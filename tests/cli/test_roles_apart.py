@@ -108,7 +108,7 @@ def test_an_algorithm_waits_for_its_store_and_outlives_it(
         assert algorithm.poll() is None
     serving = ("store", "serve", str(tmp_path / "shared.db"), "--port", str(port), "--json")
     first = start(tmp_path, *serving)
-    while "the run begins" not in algorithm.stderr.readline():
+    while "starting the run" not in algorithm.stderr.readline():
         assert algorithm.poll() is None
     first.kill()
     first.communicate()

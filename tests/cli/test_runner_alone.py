@@ -62,4 +62,4 @@ def test_a_runner_says_that_its_store_is_gone_and_ends_at_once(
     runner.send_signal(signal.SIGINT)
     assert runner.wait(30) == 130
     assert time.monotonic() - began < 3.0, told.read_text()
-    assert "has not ended within" not in told.read_text()
+    assert "did not stop within" not in told.read_text()

@@ -194,7 +194,7 @@ def test_an_algorithm_that_was_killed_goes_on_and_a_gateway_comes_back(machine: 
     machine.start("sharpen-algorithm")
     told = machine.log("sharpen-algorithm").read_text
     assert machine.running["sharpen-algorithm"].wait(120) == 0, told()
-    assert "the run goes on in" in told()
+    assert "resuming the run in" in told()
     found = asyncio.run(rollouts_and_spans(machine.store_file))
     assert len(found) == N_TASKS
     assert {rollout.status for rollout, _, _ in found} == {"succeeded"}

@@ -228,7 +228,7 @@ def test_a_rollout_whose_last_attempt_was_lost_fails_at_once_with_the_reason(sto
     assert algorithm.seconds[0] < 30
     attempts = asyncio.run(store.query_attempts(algorithm.rollouts[0].rollout_id))
     assert [attempt.status for attempt in attempts] == ["unresponsive"] * 2
-    reason = {"error_type": "RunnerDied", "error": "its runner process ended: killed by SIGKILL"}
+    reason = {"error_type": "RunnerDied", "error": "its runner process exited: killed by SIGKILL"}
     assert [attempt.metadata for attempt in attempts] == [reason] * 2
 
 
@@ -268,7 +268,7 @@ def test_a_worn_out_runner_is_replaced_at_once(store, caplog):
     algorithm = Enqueue({"wear once": "eight threads hang"}, "after")
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["succeeded"] * 2
-    assert "worn out" in caplog.text
+    assert "hung agent threads" in caplog.text
 
 
 async def broken(store, worker_id, event) -> None:

@@ -124,7 +124,7 @@ def test_a_worn_out_runner_is_replaced_at_once(store, caplog):
     algorithm = Enqueue({"wear once": "eight threads hang"}, "after")
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["succeeded"] * 2
-    assert "worn out" in caplog.text
+    assert "hung agent threads" in caplog.text
 
 
 def test_a_runner_that_fails_at_its_work_again_and_again_is_no_failed_start(store):
@@ -133,7 +133,7 @@ def test_a_runner_that_fails_at_its_work_again_and_again_is_no_failed_start(stor
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["failed"]
     attempts = asyncio.run(store.query_attempts(algorithm.rollouts[0].rollout_id))
-    assert attempts[-1].metadata["error"] == "its runner thread ended: ValueError: out of luck"
+    assert attempts[-1].metadata["error"] == "its runner thread exited: ValueError: out of luck"
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
@@ -227,7 +227,7 @@ def test_a_stuck_thread_is_given_up_with_an_error_and_its_rollout_marked(store, 
     settings = {"main_thread": "algorithm", "graceful_delay": 0.05, "join_timeout": 0.1}
     execute(algorithm, Work(folder=tmp_path), store, **settings)
     assert time.monotonic() - began < 2
-    assert [record.levelno for record in caplog.records if "left to itself" in record.message] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if "abandoning the thread" in record.message] == [logging.ERROR]
     assert statistics(store)["rollouts_by_status"]["failed"] == 1
 
 
