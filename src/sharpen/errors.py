@@ -272,6 +272,6 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be read: {type(broken).__name__})"
 
 
-def in_words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return the class and the text of an exception, for a line of a log."""
     return f"{type(error).__name__}: {text_of(error)}"

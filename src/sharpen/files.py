@@ -128,7 +128,7 @@ def folder_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def size_in_words(size_bytes: float) -> str:
+def describe_size(size_bytes: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if size_bytes >= size:
             return f"{size_bytes / size:.1f} {unit}"

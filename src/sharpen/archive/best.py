@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ..checkpoints import load_state
-from ..errors import ConfigError, RunError, StateFileError, in_words
+from ..errors import ConfigError, RunError, StateFileError, describe
 from ..files import replacing_folder, write_json
 from ..types import PromptTemplate
 from .catalog import RunEntry
@@ -57,7 +57,7 @@ def export_best(entry: RunEntry, out: Path) -> list[Path]:
                 raise ConfigError(_nothing_to_export(entry))
             write_json(folder / "best.json", {"run": entry.name, "path": str(entry.path), "parts": parts})
     except OSError as error:
-        raise RunError(f"cannot write the best of run {entry.name!r} to {str(out)!r}: {in_words(error)}") from error
+        raise RunError(f"cannot write the best of run {entry.name!r} to {str(out)!r}: {describe(error)}") from error
     return sorted(target.iterdir())
 
 

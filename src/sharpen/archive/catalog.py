@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ..checks import nearest_names
-from ..errors import InvalidInputError, UnknownIdError, in_words
+from ..errors import InvalidInputError, UnknownIdError, describe
 from ..runs import runs_root
 from ..runs.history import seconds_worked
 from .run_files import RunFiles, RunKind, fields_of, metrics_of, number_in, text_in
@@ -163,7 +163,7 @@ class RunCatalog:
         for path in sorted(self._subfolders()):
             files = RunFiles(path)
             if (problem := files.problem) is not None:
-                found[_printable(path.name)] = problem.strerror or in_words(problem)
+                found[_printable(path.name)] = problem.strerror or describe(problem)
             elif not _is_text(path.name) and files.is_run:
                 found[_printable(path.name)] = "its name is not valid UTF-8; rename it"
         return found
@@ -280,7 +280,7 @@ def _readable_entry(files: RunFiles, now: float) -> RunEntry:
     try:
         return _entry(files, now)
     except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        problem = f"its files cannot be read: {in_words(error) if isinstance(error, OSError) else error!r}"
+        problem = f"its files cannot be read: {describe(error) if isinstance(error, OSError) else error!r}"
         has_store = files.has_store
         return RunEntry(files.name, files.path, "store", "ended", error=problem, has_store=has_store)
 

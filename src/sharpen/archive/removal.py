@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import ConfigError, RunError, UnknownIdError, in_words
+from ..errors import ConfigError, RunError, UnknownIdError, describe
 from ..runs import runs_root
 from ..runs.folder import FolderLock, is_served
 from ..store.sqlite_schema import open_files
@@ -32,7 +32,7 @@ def remove_run(entry: RunEntry) -> None:
         try:
             entry.path.rename(renamed)
         except OSError as error:
-            raise RunError(f"cannot remove run {entry.name!r}: {in_words(error)}") from error
+            raise RunError(f"cannot remove run {entry.name!r}: {describe(error)}") from error
     _delete(renamed)
     _delete_leftovers(entry.path.parent)
 
@@ -97,7 +97,7 @@ def _exclusive_lock(path: Path) -> int | None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise RunError(f"cannot check whether the store {str(path)!r} is in use: {in_words(error)}") from error
+        raise RunError(f"cannot check whether the store {str(path)!r} is in use: {describe(error)}") from error
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_START)
     except (BlockingIOError, PermissionError):  # which of the two depends on the system
@@ -111,7 +111,7 @@ def _delete(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise RunError(
-            f"the run was renamed to {str(folder)!r}, but could not be deleted completely: {in_words(error)}"
+            f"the run was renamed to {str(folder)!r}, but could not be deleted completely: {describe(error)}"
         ) from error
 
 

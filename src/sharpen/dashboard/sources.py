@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from ..archive.catalog import RunCatalog, RunEntry
-from ..errors import StoreFileError, UnknownIdError, in_words
+from ..errors import StoreFileError, UnknownIdError, describe
 from ..store import LightningStore
 from ..store.sqlite import SQLiteStore
 
@@ -245,5 +245,5 @@ def _identity(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
     except OSError as error:
-        raise StoreFileError(f"the store file {str(path)!r} cannot be read: {in_words(error)}") from error
+        raise StoreFileError(f"the store file {str(path)!r} cannot be read: {describe(error)}") from error
     return found.st_dev, found.st_ino

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import InvalidInputError, in_words
+from ..errors import InvalidInputError, describe
 from ..secrets import hide_known
 from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes as Names
 from ..tracer.base import active_tracer
@@ -77,7 +77,7 @@ def emit_exception(
     as dotted keys."""
     if not isinstance(exception, BaseException):
         raise InvalidInputError(f"emit_exception takes an exception, not {type(exception).__name__}")
-    status = TraceStatus("ERROR", hide_known(in_words(exception)))
+    status = TraceStatus("ERROR", hide_known(describe(exception)))
     found = {**flatten(attributes or {}), **exception_attributes(exception)}
     return emit(AGL_EXCEPTION, found, status=status, propagate=propagate)
 

@@ -9,7 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ..errors import InvalidInputError, in_words
+from ..errors import InvalidInputError, describe
 from ..semconv import AGL_OPERATION, LightningSpanAttributes
 from ..tracer.base import active_tracer
 from ..tracer.plain import plain, type_name
@@ -206,4 +206,4 @@ class _RecordedAtEnd:
         with _recorded(self._attributes, self._start_time) as recording:
             if recording is not None and isinstance(error, Exception):
                 recording.record_exception(error)
-                recording.set_status("ERROR", in_words(error))
+                recording.set_status("ERROR", describe(error))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..checks import check_int, is_int, is_number
-from ..errors import ConfigError, in_words
+from ..errors import ConfigError, describe
 from .completions import Message
 from .errors import ModelError, RowError
 from .messages import check_prompt
@@ -164,7 +164,7 @@ def _chat_ids(
             **template_kwargs,
         )
     except Exception as error:  # A template is a program of the model's maker: it may raise anything.
-        raise RowError.of(row, "prompt", f"the chat template cannot render it: {in_words(error)}") from error
+        raise RowError.of(row, "prompt", f"the chat template cannot render it: {describe(error)}") from error
     return list(written["input_ids"])
 
 

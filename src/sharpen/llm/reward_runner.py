@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..checks import is_number
-from ..errors import ConfigError, in_words
+from ..errors import ConfigError, describe
 from .completions import Completion, completion_text, prompt_text
 from .errors import RewardError, RewardTimeoutError
 
@@ -75,7 +75,7 @@ class RewardRunner:
             raise
         except Exception as error:
             row = self._failing_row(completions, columns, error)
-            raise RewardError.of(self.__name__, in_words(error), row=row) from error
+            raise RewardError.of(self.__name__, describe(error), row=row) from error
 
     def _call(self, completions: Sequence[Completion], columns: Mapping[str, Any]) -> Rewards:
         call = partial(call_reward, self.reward_fn, completions, columns)

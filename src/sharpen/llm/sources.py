@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..checks import is_int
-from ..errors import ConfigError, MissingExtraError, in_words
-from ..files import size_in_words
+from ..errors import ConfigError, MissingExtraError, describe
+from ..files import describe_size
 from .column_kinds import REFUSALS, table_error
 from .errors import DatasetError, RowError
 from .list_dataset import Dataset, ListDataset, Row
@@ -136,7 +136,7 @@ def read_from_hub(name: str, split: str, *, config: str | None = None, max_sampl
     except Exception as error:
         raise DatasetError(
             f"the data set {name!r} (split {split!r}) cannot be loaded from the hub: check the name and the network, "
-            f"or use local files with path= or the environment variable SHARPEN_DATA. {in_words(error)}"
+            f"or use local files with path= or the environment variable SHARPEN_DATA. {describe(error)}"
         ) from error
     return read_rows(dataset, max_samples=max_samples)
 
@@ -150,7 +150,7 @@ def _announce(package: Any, name: str, config: str | None) -> None:
         return
     files = [file for files in (builder.config.data_files or {}).values() for file in files]
     size_bytes = sum(HfFileSystem().size(file) or 0 for file in files if file.startswith("hf://"))
-    log.warning("downloading the data set %r from the hub: %s in %d files", name, size_in_words(size_bytes), len(files))
+    log.warning("downloading the data set %r from the hub: %s in %d files", name, describe_size(size_bytes), len(files))
 
 
 def _parsed(line: bytes, place: str) -> Row:

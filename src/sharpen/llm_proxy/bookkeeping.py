@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import in_words
+from ..errors import describe
 from ..semconv import LightningLLMAttributes
 from .budgets.budget import Budget
 from .budgets.estimates import with_estimate
@@ -195,7 +195,7 @@ class Books:
             if self._record is not None:
                 self._record.append(exchange)
         except (OSError, ValueError) as error:
-            log.error("call %s is missing in the record: %s", call.call_id, in_words(error))
+            log.error("call %s is missing in the record: %s", call.call_id, describe(error))
 
     def _tell_of_parts(self) -> None:
         if not self._has_told_of_parts:

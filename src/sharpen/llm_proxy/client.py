@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..errors import ConfigError, RunError, in_words
+from ..errors import ConfigError, RunError, describe
 from ..http.client import HttpClient
 from ..secrets import hidden_password
 from ..types import LLM, ProxyLLM
@@ -73,7 +73,7 @@ class LLMProxyClient:
             except (OSError, TimeoutError) as error:
                 if loop.time() + pause > end:
                     raise RunError(
-                        f"no gateway responds at {self.url} ({in_words(error)}): start one there with `sharpen "
+                        f"no gateway responds at {self.url} ({describe(error)}): start one there with `sharpen "
                         "gateway`, or check the address"
                     ) from None
                 if pause == FIRST_PAUSE_SECONDS:
@@ -96,7 +96,7 @@ class LLMProxyClient:
         try:
             return msgspec.json.decode(await self._get("/totals"), type=Totals)
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-            raise RunError(f"the gateway at {self.url} did not return its totals: {in_words(error)}") from error
+            raise RunError(f"the gateway at {self.url} did not return its totals: {describe(error)}") from error
 
     async def _get(self, path: str) -> bytes:
         token = resolve_token(self._token)

@@ -14,7 +14,7 @@ import logging
 import msgspec
 from starlette.types import Receive, Send
 
-from ..errors import in_words
+from ..errors import describe
 from ..http.client import Unsent
 from .attribution import Attempts
 from .bookkeeping import Books, Passage
@@ -165,11 +165,11 @@ def _failure(error: Exception) -> Refusal:
     if isinstance(error, TimedOut):
         return Refusal(504, "timeout", str(error))
     if isinstance(error, TimeoutError):
-        return Refusal(504, "timeout", f"the upstream did not respond in time: {in_words(error)}")
+        return Refusal(504, "timeout", f"the upstream did not respond in time: {describe(error)}")
     if isinstance(error, Unsent):
         return Refusal(502, "upstream_unreachable", f"the upstream cannot be reached: {error}")
     if isinstance(error, OSError):
-        return Refusal(502, "upstream_failed", f"the upstream closed the connection early: {in_words(error)}")
+        return Refusal(502, "upstream_failed", f"the upstream closed the connection early: {describe(error)}")
     return Refusal(500, "internal_error", "internal error; see the log of the gateway")
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ..errors import StoreError, in_words
+from ..errors import StoreError, describe
 from ..store import LightningStore
 from ..types import Span, StoredSpans
 
@@ -129,7 +129,7 @@ class Recorder:
         if len(entries) > 1:
             return [kept for entry in entries for kept in await self._send([entry])]
         self._bytes -= entries[0].size
-        self._lose(entries[0], f"the store refused it: {in_words(error)}")
+        self._lose(entries[0], f"the store refused it: {describe(error)}")
         return []
 
     def _lose(self, entry: _Entry, why: str) -> None:

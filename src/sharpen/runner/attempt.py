@@ -27,7 +27,7 @@ from ..errors import (
     AgentTimeoutError,
     InvalidInputError,
     SharpenError,
-    in_words,
+    describe,
     text_of,
 )
 from ..secrets import REFERENCE, hide_known, map_secrets
@@ -75,7 +75,10 @@ class RunningAttempt:
         if not self.is_unwanted:
             trace = error if log.isEnabledFor(logging.DEBUG) else None
             log.warning(
-                "rollout %s failed: %s", self.rollout.rollout_id, hide_known(in_words(error))[:300], exc_info=trace
+                "rollout %s failed: %s",
+                self.rollout.rollout_id,
+                hide_known(describe(error))[:300],
+                exc_info=trace,
             )
 
     def cancel(self) -> None:
@@ -125,7 +128,7 @@ async def handing_back(store: LightningStore, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(UNREACHABLE_SECONDS if is_unreachable else HAND_BACK_SECONDS):
             yield
     except (SharpenError, TimeoutError) as error:
-        reason = "the store is not responding" if isinstance(error, TimeoutError) else in_words(error)
+        reason = "the store is not responding" if isinstance(error, TimeoutError) else describe(error)
         log.warning("could not return %s to the queue: %s", what, reason)
 
 

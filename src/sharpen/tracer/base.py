@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from ..errors import InvalidInputError, in_words
+from ..errors import InvalidInputError, describe
 from ..types import Attributes, Event, ParallelWorkerBase, Span, SpanCoreFields, TraceStatus
 from .plain import event_without_content, plain_attributes, plain_text, without_content
 from .trace import (
@@ -219,7 +219,7 @@ class Tracer(ParallelWorkerBase):
             yield operation
         except Exception as error:
             operation.record_exception(error)
-            operation.set_status("ERROR", in_words(error))
+            operation.set_status("ERROR", describe(error))
             raise
         finally:
             _parent_id.reset(token)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..checks import needs_extra
-from ..errors import in_words
+from ..errors import describe
 from .plain import plain
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class LangChainHandler(BaseCallbackHandler):
         with self._tracer.operation_context(name, {**attributes, **found}, start_time) as operation:
             if error is not None:
                 operation.record_exception(error)
-                operation.set_status("ERROR", in_words(error))
+                operation.set_status("ERROR", describe(error))
 
 
 def _said(role: str, content: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link as OtelLink, SpanKind, TraceState
 from opentelemetry.trace.status import StatusCode as OtelStatusCode
 
-from ..errors import in_words
+from ..errors import describe
 from ..secrets import hide_known
 from ..semconv import LightningResourceAttributes as Names
 from ..types import Attributes, Event, Link, Span, SpanContext, SpanCoreFields, TraceStatus
@@ -231,7 +231,7 @@ class Sdk:
             yield operation
         except Exception as error:
             operation.record_exception(error)
-            operation.set_status("ERROR", in_words(error))
+            operation.set_status("ERROR", describe(error))
             raise
         finally:
             otel_context.detach(token)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from ..errors import RunError, in_words
+from ..errors import RunError, describe
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class GatewayWatch(contextlib.AbstractContextManager["GatewayWatch"]):
             try:
                 is_back = self._gateway.revive_sync()
             except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
-                why = in_words(error)
+                why = describe(error)
                 log.warning("could not start the gateway of this run: %s", why)
                 continue
             self._is_down = False

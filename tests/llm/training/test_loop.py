@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sharpen.callbacks import Callback
-from sharpen.files import folder_size, size_in_words
+from sharpen.files import describe_size, folder_size
 from sharpen.llm import SFTTrainerWrapper
 from tests.llm.internals import checkpoints
 
@@ -33,7 +33,7 @@ def test_the_newest_checkpoints_are_kept_and_their_size_is_logged(
     kept = checkpoints(tmp_path / "out")
     assert [path.name for path in kept] == ["checkpoint-2", "checkpoint-3"]
     told = [each.getMessage() for each in caplog.records if str(kept[-1]) in each.getMessage()]
-    assert any(size_in_words(folder_size(kept[-1])) in each for each in told)
+    assert any(describe_size(folder_size(kept[-1])) in each for each in told)
 
 
 def test_a_run_that_is_stopped_ends_after_its_step_with_a_checkpoint(tiny_model: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import RunError, in_words
+from ...errors import RunError, describe
 from .family import Family, Texts
 from .search_thread import SearchThread
 
@@ -103,11 +103,11 @@ class Iterations:
 
     def on_error(self, event: Event) -> None:
         error = event["exception"]
-        log.warning("gepa failed in iteration %d: %s", event["iteration"], in_words(error))
+        log.warning("gepa failed in iteration %d: %s", event["iteration"], describe(error))
         self._num_errors, self._has_failed = self._num_errors + 1, True
         if self._num_errors >= MOST_ERRORS:
             self._thread.fail(
-                RunError(f"gepa failed {MOST_ERRORS} times in a row, most recently with {in_words(error)}")
+                RunError(f"gepa failed {MOST_ERRORS} times in a row, most recently with {describe(error)}")
             )
 
     def on_iteration_end(self, event: Event) -> None:

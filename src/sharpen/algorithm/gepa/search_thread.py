@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, NoReturn, TypeVar
 
-from ...errors import RunError, in_words
+from ...errors import RunError, describe
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class SearchThread:
             log.debug("gepa was stopped")
         except BaseException as error:  # noqa: BLE001 - raised again where the search is awaited
             if self._failure is None and not self.is_over:
-                self._failure = RunError(f"the gepa package failed: {in_words(error)}")
+                self._failure = RunError(f"the gepa package failed: {describe(error)}")
                 self._failure.__cause__ = error
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

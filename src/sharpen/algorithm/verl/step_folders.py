@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...files import folder_size, read_json, size_in_words, sync, write_json
+from ...files import describe_size, folder_size, read_json, sync, write_json
 from ...llm.errors import ModelError, TrainingError
 
 log = logging.getLogger(__name__)
@@ -124,8 +124,8 @@ class StepFolders:
         found = []
         for step in self.steps():
             total, model = folder_size(self.path(step)), folder_size(self.path(step) / MODEL)
-            parts = ([f"model {size_in_words(model)}"] if model else []) + (
-                [f"to resume from {size_in_words(total - model)}"] if not self.read(step).get("is_model_only") else []
+            parts = ([f"model {describe_size(model)}"] if model else []) + (
+                [f"to resume from {describe_size(total - model)}"] if not self.read(step).get("is_model_only") else []
             )
             found.append(f"step_{step} ({', '.join(parts)})")
         return f"{self.folder}: {'; '.join(found)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...checks import did_you_mean
-from ...errors import ConfigError, SharpenError, in_words
+from ...errors import ConfigError, SharpenError, describe
 
 
 def add_folder(folder: Path) -> None:
@@ -67,7 +67,7 @@ def _where(error: BaseException) -> str:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_machinery(each.filename)]
     own = [each for each in frames if not _is_library(Path(each.filename))] or frames
     at = f"{_relative(own[-1].filename)}:{own[-1].lineno}: " if own else ""
-    return f"{at}{in_words(error)}"
+    return f"{at}{describe(error)}"
 
 
 def _is_machinery(filename: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import InvalidInputError, in_words
+from ...errors import InvalidInputError, describe
 from .model_runner import build_runner
 from .request import EngineError, Generation, Listener, Request, SamplingParams, Sequence, Token
 from .sampler import sample_seed
@@ -264,7 +264,7 @@ class Engine:
             try:
                 self.step()
             except Exception as error:  # noqa: BLE001 - not caused by a request
-                log.error("an engine step failed: %s", in_words(error))
+                log.error("an engine step failed: %s", describe(error))
 
     def _has_work(self) -> bool:
         return bool(self._new or self._cancelled or not self._stepper.is_idle)

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from ...errors import in_words
+from ...errors import describe
 from .batch import LaunchedStep, StepResult
 from .model_runner import Runner
 from .request import EngineError, FinishReason, Generation, Request, Sequence, Token, TopLogprobs
@@ -128,13 +128,13 @@ class Stepper:
         if suspects and len(requests) > 1:
             log.warning(
                 "an engine step failed (%s); computing %d of its %d requests one by one to find the one at fault",
-                in_words(error),
+                describe(error),
                 len(suspects),
                 len(requests),
             )
             self._suspects.extend(suspects)
             return
-        log.error("an engine step failed: %s", in_words(error))
+        log.error("an engine step failed: %s", describe(error))
         for request in requests:
             self._fail_request(request, _failure(error))
 
@@ -150,7 +150,7 @@ class Stepper:
                 self._step()
                 self.read_in_flight()
         except Exception as error:  # noqa: BLE001 - raised by the result of the request
-            log.error("a request failed in the engine: %s", in_words(error))
+            log.error("a request failed in the engine: %s", describe(error))
             self._preempt_all()
             self.pool.forget_all()
             self._fail_request(request, _failure(error))
@@ -302,7 +302,7 @@ class Stepper:
 
 
 def _failure(error: Exception) -> EngineError:
-    failure = EngineError(f"the engine step failed: {in_words(error)}")
+    failure = EngineError(f"the engine step failed: {describe(error)}")
     failure.__cause__ = error
     return failure
 

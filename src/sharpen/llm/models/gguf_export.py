@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ...checks import check_choice, check_installed
-from ...errors import ConfigError, in_words
+from ...errors import ConfigError, describe
 from ...files import replacing
 from ..errors import ModelError
 from .gguf import known_splits
@@ -54,7 +54,7 @@ def export_gguf(model_folder: str | os.PathLike[str], path: str | os.PathLike[st
         with replacing(target) as temporary:
             _write(temporary, architecture, model, loaded.tokenizer, name, dtype)
     except OSError as error:
-        raise ModelError(f"the model cannot be written to {str(target)!r}: {in_words(error)}") from error
+        raise ModelError(f"the model cannot be written to {str(target)!r}: {describe(error)}") from error
     return target
 
 

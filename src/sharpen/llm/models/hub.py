@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...checks import needs_extra
-from ...errors import MissingExtraError, in_words
-from ...files import is_disk_full, size_in_words
+from ...errors import MissingExtraError, describe
+from ...files import describe_size, is_disk_full
 from ..errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Download:
     size_bytes: int
 
     def __str__(self) -> str:
-        return f"{size_in_words(self.size_bytes)} in {self.num_files} files"
+        return f"{describe_size(self.size_bytes)} in {self.num_files} files"
 
 
 def hub_folder(name: str, *, allow_download: bool = True, trust_remote_code: bool = False) -> Path:
@@ -81,7 +81,7 @@ def announce_download(name: str, *, trust_remote_code: bool = False) -> Download
     free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
     if found.size_bytes > free:
         raise ModelError(
-            f"the model {name!r} needs {found}, but only {size_in_words(free)} are free in {str(folder)!r}: free some "
+            f"the model {name!r} needs {found}, but only {describe_size(free)} are free in {str(folder)!r}: free some "
             "space, or set HF_HOME to a folder on another disk"
         )
     log.warning("downloading the model %r from the hub to %s: %s", name, folder, found)
@@ -137,7 +137,7 @@ def _as_model_error(name: str, *, allow_download: bool) -> Iterator[None]:
     except MissingExtraError:
         raise
     except Exception as error:
-        reason = " ".join(in_words(error).split())[:300]
+        reason = " ".join(describe(error).split())[:300]
         if _is_disk_error(error):
             raise ModelError(
                 f"the model {name!r} cannot be stored in the cache {str(_cache())!r} ({reason}): free some space and "

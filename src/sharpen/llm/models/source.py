@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import in_words
+from ...errors import describe
 from ...files import read_json
 from ..errors import ModelError
 
@@ -89,7 +89,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     try:
         return read_json(path, kind=dict, error=ModelError)
     except OSError as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {in_words(error)}") from error
+        raise ModelError(f"{str(path)!r} cannot be read: {describe(error)}") from error
 
 
 def _adapter(name: str, path: Path) -> ModelSource:

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from ...errors import in_words
+from ...errors import describe
 from ..errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -41,5 +41,5 @@ def _ids(tokenizer: Any, name: str, messages: list[dict[str, str]], *, add_gener
     try:
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, return_dict=False)
     except (TemplateError, ValueError, TypeError, LookupError) as error:
-        raise ModelError(f"the chat template of {name!r} does not work: {in_words(error)}") from error
+        raise ModelError(f"the chat template of {name!r} does not work: {describe(error)}") from error
     return [int(each) for each in ids]

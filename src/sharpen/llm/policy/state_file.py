@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from ...errors import in_words
+from ...errors import describe
 from ...files import remove_leftovers, replacing
 from ..errors import ModelError, TrainingError
 
@@ -53,7 +53,7 @@ def write_state(folder: Path, kind: str, state: ModelState) -> Path:
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata={_HEADER: msgspec.json.encode(header).decode()})
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the state cannot be saved in {str(folder)!r}: {in_words(error)}") from error
+        raise TrainingError(f"the state cannot be saved in {str(folder)!r}: {describe(error)}") from error
     return path
 
 
@@ -85,7 +85,7 @@ def _read(path: Path) -> tuple[_Header, dict[str, Tensor]]:
             header = msgspec.json.decode((file.metadata() or {})[_HEADER], type=_Header)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     except (OSError, SafetensorError, KeyError, msgspec.MsgspecError) as error:
-        raise ModelError(f"{str(path)!r} does not contain a readable state: {in_words(error)}") from error
+        raise ModelError(f"{str(path)!r} does not contain a readable state: {describe(error)}") from error
     if header.format != _FORMAT:
         raise ModelError(
             f"the state in {str(path)!r} has format {header.format}, but this version of sharpen reads {_FORMAT}"

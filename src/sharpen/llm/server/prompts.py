@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import ConfigError, in_words
+from ...errors import ConfigError, describe
 from ...web.app import HttpError
 from .chat_messages import read_messages, read_tools
 from .fields import ChatFields, CompletionFields, invalid_field
@@ -136,7 +136,7 @@ class PromptWriter:
             raise
         except Exception as error:  # A template is a program of the model's maker: it may raise anything.
             raise invalid_field(
-                "messages", f"the chat template cannot format these messages: {in_words(error)}"
+                "messages", f"the chat template cannot format these messages: {describe(error)}"
             ) from error
 
     def _check_writes_tools(self) -> None:

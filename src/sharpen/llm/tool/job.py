@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sharpen.errors import ConfigError, in_words, text_of
+from sharpen.errors import ConfigError, describe, text_of
 from sharpen.llm.models.hub import hub_folder
 from sharpen.llm.models.source import find_model
 from sharpen.llm.plain_json import write_json
@@ -102,7 +102,7 @@ def _unpacked(packed: bytes) -> Functions:
         functions: Functions = pickle.loads(packed) if packed else {}
     except Exception as error:
         raise ConfigError(
-            f"a registered reward cannot be loaded in the job's process ({in_words(error)}): move what it uses to a "
+            f"a registered reward cannot be loaded in the job's process ({describe(error)}): move what it uses to a "
             "module that a new process can import"
         ) from error
     return functions
@@ -179,7 +179,7 @@ def _leave(folder: Path, outcome: Mapping[str, Any]) -> int:
     try:
         _write_result(folder, {**outcome, "ended": time.time()})
     except OSError as error:
-        log.error("cannot write the result of the job: %s", in_words(error))
+        log.error("cannot write the result of the job: %s", describe(error))
         code = 1
     for stream in (sys.stdout, sys.stderr):
         try:

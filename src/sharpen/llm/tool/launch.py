@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, in_words
+from ...errors import ConfigError, describe
 from ...logging import current_settings
 from ..plain_json import write_json
 from ..reward_runner import RewardFunction
@@ -32,7 +32,7 @@ def pack(functions: Mapping[str, RewardFunction]) -> bytes:
             cloudpickle.dumps(function)
         except Exception as error:
             raise ConfigError(
-                f"the reward {name!r} cannot be pickled for the process of a job ({in_words(error)}): create what it "
+                f"the reward {name!r} cannot be pickled for the process of a job ({describe(error)}): create what it "
                 "refers to inside the function, then register it again"
             ) from error
     packed: bytes = cloudpickle.dumps(dict(functions))

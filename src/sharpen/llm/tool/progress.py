@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...callbacks import Callback
-from ...errors import in_words
+from ...errors import describe
 from ..plain_json import write_json
 from .stopping import StopRequest
 
@@ -51,7 +51,7 @@ class ProgressFile(Callback):
             write_json(self._path, self._status(loop))
         except OSError as error:
             if not self._has_failed:
-                log.warning("cannot write the progress to %s: %s", self._path, in_words(error))
+                log.warning("cannot write the progress to %s: %s", self._path, describe(error))
             self._has_failed = True
 
     def _status(self, loop: Any) -> dict[str, Any]:

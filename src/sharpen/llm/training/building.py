@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ...errors import ConfigError, MissingExtraError, in_words, text_of
+from ...errors import ConfigError, MissingExtraError, describe, text_of
 from ..errors import ModelError
 from ..generation import window_of
 from ..models.loading import (
@@ -140,7 +140,7 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
         raise ConfigError(f"TRL rejected these settings: {text_of(error)}") from error
     except TemplateError as error:
         raise ModelError(
-            f"the chat template of {settings.model_name!r} cannot render a row: {in_words(error)}"
+            f"the chat template of {settings.model_name!r} cannot render a row: {describe(error)}"
         ) from error
     trainer.watcher = wrapper
     trainer.remove_callback(PrinterCallback)  # the loggers say it

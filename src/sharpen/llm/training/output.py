@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...errors import ConfigError, in_words
+from ...errors import ConfigError, describe
 
 
 def check_output_dir(path: str | os.PathLike[str]) -> Path:
@@ -22,7 +22,7 @@ def output_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"output_dir is {str(folder)!r}, which cannot be created: {in_words(error)}") from error
+        raise ConfigError(f"output_dir is {str(folder)!r}, which cannot be created: {describe(error)}") from error
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import in_words
+from ...errors import describe
 from ..errors import RowError
 from ..messages import check_prompt
 from ..sources import value_of
@@ -38,7 +38,7 @@ def row_lengths(rows: Iterable[Mapping[str, Any]], tokenizer: Any, template_kwar
         try:
             lengths.append(_row_length(row, tokenizer, template_kwargs or {}))
         except (TemplateError, ValueError, TypeError, LookupError) as error:
-            raise RowError.of(number, "prompt", f"the chat template cannot render it: {in_words(error)}") from error
+            raise RowError.of(number, "prompt", f"the chat template cannot render it: {describe(error)}") from error
     return lengths
 
 

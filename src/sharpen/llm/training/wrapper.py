@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from ...callbacks import Callback, Hook, named, run_hook
 from ...callbacks.base import State
 from ...errors import ConfigError
-from ...files import folder_size, size_in_words
+from ...files import describe_size, folder_size
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..errors import TrainingError
 from ..list_dataset import Dataset
@@ -340,7 +340,7 @@ class TrainerWrapper:
         )
         most = self.settings.save_total_limit
         keep_newest(self.output_dir, most)
-        size = size_in_words(folder_size(path))
+        size = describe_size(folder_size(path))
         log.info(
             "saved the checkpoint of step %d to %s (%s; keeping the newest %d)", self.current_iter, path, size, most
         )

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...errors import ConfigError, SharpenError, in_words
+from ...errors import ConfigError, SharpenError, describe
 from ...store import LightningStore
 from ..calls import Call, Refusal, Said, Usage
 from .accounts import MAX_ACCOUNTS, Account, Accounts
@@ -322,7 +322,7 @@ def _unreadable(call: Call, error: Exception) -> Refusal:
     return Refusal(
         503,
         "store_unavailable",
-        f"cannot read from the store what rollout {rollout_id!r} has spent ({in_words(error)}): try again",
+        f"cannot read from the store what rollout {rollout_id!r} has spent ({describe(error)}): try again",
         retry_after_seconds=1.0,
         should_retry=True,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import SharpenError, in_words
+from ...errors import SharpenError, describe
 from ...store import LightningStore
 from ...store.checks import check_id
 from ...types import Worker
@@ -159,7 +159,7 @@ class TotalsKeeper:
 
     def _note_failure(self, error: Exception) -> None:
         if not self._is_failing:
-            logger.warning("the totals of %r cannot be stored at the moment: %s", self.worker_id, in_words(error))
+            logger.warning("the totals of %r cannot be stored at the moment: %s", self.worker_id, describe(error))
         self._is_failing = True
         self._save_later()
 

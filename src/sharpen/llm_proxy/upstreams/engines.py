@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...errors import in_words
+from ...errors import describe
 from ..calls import Api
 from ..models.model_entry import Engine
 
@@ -140,7 +140,7 @@ class EngineFinder:
         try:
             body = await ask()
         except Exception as error:  # noqa: BLE001 - the call itself fails for the same reason, and tells it
-            _log.warning("could not read the list of models of an upstream: %s", in_words(error))
+            _log.warning("could not read the list of models of an upstream: %s", describe(error))
         finally:
             pause = min(AGAIN_SECONDS * 2.0 ** min(self._failures, 10), LONGEST_AGAIN_SECONDS)
             self._failures, self._again_at, self._asking = self._failures + 1, self._clock() + pause, None

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import torch
 from torch import Tensor
 
-from ....errors import ConfigError, InvalidInputError, in_words
+from ....errors import ConfigError, InvalidInputError, describe
 from ...engine import Generation, SamplingParams
 from ...errors import ModelError, TrainingError
 from ..aggregation import Totals, merge_metrics
@@ -309,7 +309,7 @@ class RankedPolicy(RankPolicy):
         except BaseException as error:
             if leaves_others_waiting(order, error):
                 self._crew.mourn()
-                self._crew.lose(f"rank 0 could not continue with the others: {in_words(error)}")
+                self._crew.lose(f"rank 0 could not continue with the others: {describe(error)}")
             raise
 
     def _on_device(self) -> AbstractContextManager[Any]:
