@@ -10,7 +10,7 @@ RunnerBundle = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
 
 
 class ExecutionStrategy:
-    """Runs an algorithm and its runners to the end. One of one's own overrides `execute`, sync or async."""
+    """Runs an algorithm and its runners to the end. Override `execute`, sync or async, in your own strategy."""
 
     @property
     def has_runners_here(self) -> bool:
@@ -20,8 +20,8 @@ class ExecutionStrategy:
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> Awaitable[None] | None:
-        """Return when the algorithm has ended and nothing runs any more; its error reaches the caller."""
+        """Return when the algorithm and all runners have stopped; raise the algorithm's error."""
         raise NotImplementedError(f"{type(self).__name__} does not implement execute: override it")
 
     def stop(self) -> None:
-        """Ask the runs under way to end in order, from any thread; a strategy that cannot runs to its end."""
+        """Ask current runs to shut down; callable from any thread. A strategy that cannot runs to its end."""

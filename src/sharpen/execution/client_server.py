@@ -26,18 +26,25 @@ ROLES = ("both", "algorithm", "runner")
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
-    """Processes and the HTTP store: a runner that dies is started again, and a busy algorithm holds up nobody.
+    """Runners as processes that reach the store over HTTP. Dead runners are restarted, and a busy algorithm delays
+    nobody.
 
-    With `role="algorithm"` the store and the algorithm run here, with `role="runner"` only runners, which connect to
-    `server_host` and `server_port` (4747, where the roles are apart and none is given). `main_process="runner"` runs
-    the agents of one runner on the calling thread, for a debugger. `managed_store` says whether the store is served
-    by this run (True) or by somebody else (False); None decides by the store. A runner that is asked to stop has
-    `graceful_timeout` seconds, then gets SIGINT, SIGTERM and SIGKILL within `terminate_timeout`; an algorithm is
-    cancelled after `graceful_timeout`.
-
-    Not given, `role`, `server_host`, `server_port` and `managed_store` are read from `SHARPEN_CURRENT_ROLE`,
-    `SHARPEN_SERVER_HOST`, `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`; they default to `"both"`,
+    `role`, `server_host`, `server_port` and `managed_store` default to the environment variables
+    `SHARPEN_CURRENT_ROLE`, `SHARPEN_SERVER_HOST`, `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`, then to `"both"`,
     `"127.0.0.1"`, a free port and None.
+
+    Args:
+        role: `"both"`; `"algorithm"` runs store and algorithm here, `"runner"` only runners, which connect to the
+            server.
+        server_host: Address of the store server.
+        server_port: Its port; 4747 if the roles are separate and none is set.
+        n_runners: Number of runner processes.
+        graceful_timeout: Seconds that a runner or an algorithm has to stop; then the algorithm is cancelled.
+        terminate_timeout: Seconds over which SIGINT, SIGTERM and SIGKILL follow for a runner.
+        main_process: `"runner"` runs one runner's agents on the calling thread, for a debugger.
+        managed_store: Whether this run serves the store (True) or something else does (False); None decides by the
+            store.
+        allowed_exit_codes: Exit codes of a runner that are not failures.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return self.role != "algorithm"
 
     def stop(self) -> None:
-        """Ask the runs under way to end in order, from any thread."""
+        """Ask current runs to shut down; callable from any thread."""
         self._runs.stop()
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:

@@ -15,13 +15,17 @@ MainRole = Literal["algorithm", "runner"]
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
-    """Threads in one process: nothing has to travel, any Python object may be a task, and a debugger sees all.
+    """Runs everything as threads of one process: any Python object may be a task, and a debugger sees all of it.
 
-    `main_thread` says what runs on the calling thread: the agents (`"runner"`), or the algorithm; by default the
-    agents where there is one runner. A stop sets the event; a runner or an algorithm that has not ended after
-    `graceful_delay` seconds is cancelled, and the thread of a runner is given up `join_timeout` seconds later.
-    `managed_store` says whether the store gets a loop of its own for all threads; None does so where the store is not
-    thread-safe. `poll_interval` is accepted for programs that give it: nothing here polls.
+    Args:
+        n_runners: Number of runner threads.
+        main_thread: What runs on the calling thread, `"runner"` or `"algorithm"`; None chooses the runner if there is
+            only one.
+        join_timeout: Seconds after which a cancelled runner's thread is abandoned.
+        graceful_delay: Seconds that a runner or an algorithm has to stop before it is cancelled.
+        poll_interval: Has no effect; accepted for compatibility.
+        managed_store: Whether the store runs on a separate event loop shared by all threads; None does so if the store
+            is not thread-safe.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         return True
 
     def stop(self) -> None:
-        """Ask the runs under way to end in order, from any thread."""
+        """Ask current runs to shut down; callable from any thread."""
         self._runs.stop()
 
 

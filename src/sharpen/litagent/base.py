@@ -26,9 +26,11 @@ WEAK_REFERENCES = ("_trainer_ref", "_runner_ref")
 
 
 class LitAgent(Generic[T]):
-    """Override `rollout`, or `rollout_async`; where training and validation differ, their own methods too.
+    """Base class for agents. Override `rollout` or `rollout_async`; if training and validation differ, override their
+    methods.
 
-    `trained_agents` is a pattern for the names of the agents, inside this one, whose LLM calls are trained.
+    Args:
+        trained_agents: Pattern for the names of agents, inside this one, whose LLM calls are trained; None for all.
     """
 
     trained_agents: str | None = None
@@ -41,35 +43,35 @@ class LitAgent(Generic[T]):
     # -- what to override ----------------------------------------------------------------------------
 
     def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """Run the agent on one task; a number that is returned is the final reward."""
+        """Run the agent on one task; a returned number is the final reward."""
         raise self._nothing_to_run()
 
     async def rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """The same as a coroutine; where only `rollout` is written, it runs in a thread."""
+        """Run the agent as a coroutine. If only `rollout` is overridden, it runs in a thread."""
         if not self._overrides("rollout"):
             raise self._nothing_to_run()
         return await _run(self.rollout, task, resources, rollout)
 
     def training_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """A rollout in train mode."""
+        """Run a rollout in train mode."""
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """A rollout in every other mode."""
+        """Run a rollout in any other mode."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """A rollout in train mode, as a coroutine."""
+        """Run a rollout in train mode, as a coroutine."""
         method = self.training_rollout if self._overrides("training_rollout") else self.rollout_async
         return await _run(method, task, resources, rollout)
 
     async def validation_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """A rollout in every other mode, as a coroutine."""
+        """Run a rollout in any other mode, as a coroutine."""
         method = self.validation_rollout if self._overrides("validation_rollout") else self.rollout_async
         return await _run(method, task, resources, rollout)
 
     def is_async(self) -> bool:
-        """Whether the runner awaits this agent; otherwise it calls the sync methods in a thread."""
+        """Return whether the runner awaits this agent; otherwise it calls the sync methods in a thread."""
         written = (getattr(self, name) for name in _SYNC)
         return any(map(self._overrides, _ASYNC)) or any(map(inspect.iscoroutinefunction, written))
 
@@ -96,7 +98,7 @@ class LitAgent(Generic[T]):
         return self.get_runner()
 
     def get_tracer(self) -> "Tracer":
-        """The tracer that records this agent: the runner's, or the trainer's where no runner is set."""
+        """Return the tracer that records this agent: the runner's, otherwise the trainer's."""
         holders = [ref() for ref in (self._runner_ref, self._trainer_ref) if ref is not None]
         for holder in holders:
             found: Tracer | None = getattr(holder, "tracer", None)

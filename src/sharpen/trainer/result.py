@@ -11,7 +11,7 @@ RunEnd = Literal["succeeded", "failed", "interrupted"]
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """What `fit` gives back."""
+    """What `fit` returns."""
 
     status: RunEnd
     metrics: dict[str, Any] = {}

@@ -52,7 +52,7 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """A snapshot of a run. Printed, it is a page for people."""
+    """A snapshot of a run. `print` shows it as a readable page."""
 
     state: RunState
     run_dir: str | None = None

@@ -42,33 +42,48 @@ DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, 
 
 
 class Trainer(LoopFace, Factories):
-    """Connects an algorithm, a store and runners. Every component takes a spec: an instance, a class, a factory, a
-    name, an import path, or a dict with `type`.
+    """Connects an algorithm, a store and runners, and runs them.
 
-    `algorithm` may be a list: its members run one after another on the same agent, each from the resources that the
-    last one published. A run that is resumed goes on in the right one.
+    A component (algorithm, store, strategy, tracer, adapter, runner, gateway, callback, logger) is passed as an
+    instance, a class, a factory, a registered name, an import path, or a dict with `type`.
 
-    `store` may also be an address: of a store server (`http://…`), of a database (`postgresql://…`, `redis://…`,
-    `sqlite:///PATH`), or `env:NAME` for one that stands in the environment, as its password should.
+    Example:
+        >>> trainer = Trainer(algorithm=GRPO("Qwen/Qwen3-0.6B"), n_runners=4)
+        >>> result = trainer.fit(agent, train_tasks, val_tasks)
 
-    `rollout_config` is for rollouts that are enqueued without one. `run_dir` is the folder of the run, `name` a part
-    of its name. An algorithm that fails and has a checkpoint starts again from there, up to `algorithm_retries` times.
-    When nothing has finished for `stall_seconds` although there is work, the log says so.
-
-    `llm_proxy` is a gateway: it works with the store of the run and, unless it runs already, from the beginning of the
-    run to its end; when its process dies meanwhile, it is started again on the same port. Where the initial resources
-    hold no LLM, agents are given it as `main_llm`. The address of one that was started apart (`sharpen gateway`)
-    will do: it must work with the same store, and goes on when the run has ended.
-
-    Where the run serves its store, the dashboard is at the same address, if its packages are installed;
-    `dashboard=False` leaves it out, `True` asks for it.
-
-    `callbacks` and `loggers` hear of the iterations that the algorithm reports; they are built in its process, and
-    one that takes a folder and was given none writes to that of the run. For callbacks, the trainer is the loop and
-    the algorithm is what is trained.
-
-    `n_workers`, `max_tasks`, `triplet_exporter` and `daemon` are deprecated: `n_runners`, `max_rollouts` and `adapter`
-    are their names today, and runners always end with the run.
+    Args:
+        dev: Allow only a `FastAlgorithm`, as `dev(...)` does.
+        n_runners: Number of runners; None leaves it to the strategy (1 by default).
+        max_rollouts: Rollouts after which a runner stops; None for no limit.
+        initial_resources: Prompts and LLMs by name, published before the algorithm starts.
+        tracer: Records the spans of agents (default: `OtelTracer`).
+        adapter: Turns spans into what the algorithm learns from (default: `TracerTraceToTriplet`).
+        store: Where rollouts are kept (default: a SQLite file in the run folder). Also the address of a store server
+            (`http://…`) or a database (`postgresql://…`, `redis://…`, `sqlite:///PATH`), or `env:NAME` to read the
+            address, with its password, from the environment.
+        runner: Runs the agent (default: `LitAgentRunner`).
+        strategy: Layout of algorithm and runners: `"cs"` for processes (default), `"shm"` for threads, `"ray"`.
+        port: Port of the store server (default: a free one).
+        algorithm: What learns. A list runs its members in sequence on the same agent, each starting from the resources
+            that the previous one published; a resumed run continues in the right one.
+        llm_proxy: The gateway, started and stopped with the run unless it is running already, and restarted on the same
+            port if its process dies. If `initial_resources` has no LLM, agents receive it as `main_llm`. Also the
+            address of a gateway that was started separately (`sharpen gateway`) and uses the same store.
+        hooks: Called around rollouts and traces, in the runners.
+        callbacks: Called around the iterations that the algorithm reports, in its process. The trainer is the loop, the
+            algorithm what is trained.
+        loggers: Receive the metrics of iterations. One that takes a folder and has none writes to the run folder.
+        rollout_config: Timeouts and retries of rollouts that are enqueued without their own.
+        run_dir: Folder of the run (default: a new one in `./runs`).
+        name: Part of the new folder's name.
+        seed: Seeds Python, and NumPy and torch if they are loaded, in this process.
+        algorithm_retries: How often an algorithm that failed is restarted from its checkpoint.
+        stall_seconds: Log a warning if nothing has finished for this long although there is work.
+        dashboard: Serve the dashboard beside the store; None does so if its packages are installed.
+        n_workers: Deprecated; use `n_runners`.
+        max_tasks: Deprecated; use `max_rollouts`.
+        daemon: Deprecated; runners always stop with the run.
+        triplet_exporter: Deprecated; use `adapter`.
     """
 
     SETTINGS: ClassVar = ("is_dev", "n_runners", "max_rollouts", "port", "seed", "algorithm_retries")
@@ -164,9 +179,13 @@ class Trainer(LoopFace, Factories):
         *,
         resume: Resume = None,
     ) -> RunResult:
-        """Run the algorithm on the data sets, with the agent in the runners, to the end. An error is raised.
+        """Run the algorithm to its end on the data sets, with the agent in the runners; raise its error if it fails.
 
-        `resume` goes on with an earlier run: `"last"`, or its folder.
+        Args:
+            agent: A `LitAgent`, or a function decorated with `@rollout`.
+            train_dataset: Tasks to learn from.
+            val_dataset: Tasks to measure with.
+            resume: Resume an earlier run: `"last"`, or its folder.
         """
         return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=self.is_dev)
 
@@ -178,7 +197,7 @@ class Trainer(LoopFace, Factories):
         *,
         resume: Resume = None,
     ) -> RunResult:
-        """Try the agent out: like `fit`, with a `FastAlgorithm` (`Baseline` where none was given)."""
+        """Try out the agent: like `fit`, with a `FastAlgorithm` (`Baseline` by default)."""
         return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=True)
 
     async def fit_async(
@@ -210,7 +229,7 @@ class Trainer(LoopFace, Factories):
             run.stop()
 
     def status(self) -> RunStatus:
-        """What every rollout and worker is doing right now; of the last run, when none is under way."""
+        """Return what every rollout and worker is doing now; of the last run, if none is running."""
         run, store = self._run, self._store
         if run is None or store is None:
             return RunStatus(state="not started")
@@ -220,7 +239,7 @@ class Trainer(LoopFace, Factories):
 
     @property
     def result(self) -> RunResult | None:
-        """How the last run ended, also when it failed."""
+        """The result of the last run, also if it failed."""
         return None if self._run is None else self._run.result
 
     def _wait_for(self, *arguments: Any, is_dev: bool) -> RunResult:

@@ -29,21 +29,29 @@ GATEWAY_TOKEN = "SHARPEN_GATEWAY_TOKEN"
 
 
 class RayExecutionStrategy(ExecutionStrategy):
-    """Runners as actors on a Ray cluster: placed by resources, started again when they die, as many as the queue asks
-    for. There are `n_runners` at first, then from `min_runners` to `max_runners`; one that has had nothing to do for
-    `idle_timeout` seconds goes.
+    """Runners as actors on a Ray cluster: placed by resources, restarted when they die, scaled with the queue.
 
-    `address` is that of the cluster; None takes the one that the program is connected to, the one that `RAY_ADDRESS`
-    names or that runs on this machine, or starts one of this machine alone (`"local"` always does). A runner holds
-    `runner_resources` (by default one CPU) of its node; where no node has so much, the run fails after
-    `placement_timeout` seconds. `runtime_env` is Ray's; without a `working_dir` or `py_modules` in it, the modules
-    that lie beside the program travel with the agent (`{"py_modules": []}` leaves them out).
-
-    The store is served at `server_host`, by default the address of this node, always with a token.
-    `algorithm="actor"` runs the algorithm as an actor too: on this node, or where its `algorithm_resources` are.
-    A runner that is asked to stop has `graceful_timeout` seconds, is then cancelled, and killed `terminate_timeout`
-    seconds later. Not given, `server_host`, `server_port` and `managed_store` are read from `SHARPEN_SERVER_HOST`,
+    `server_host`, `server_port` and `managed_store` default to the environment variables `SHARPEN_SERVER_HOST`,
     `SHARPEN_SERVER_PORT` and `SHARPEN_MANAGED_STORE`.
+
+    Args:
+        address: Address of the cluster. None uses the one that the program is connected to, that `RAY_ADDRESS` names,
+            or that runs on this machine, and otherwise starts a local one; `"local"` always starts one.
+        n_runners: Number of runners at the start.
+        min_runners: Lower limit for scaling.
+        max_runners: Upper limit for scaling.
+        runner_resources: What a runner occupies on its node (default: one CPU).
+        algorithm: `"actor"` runs the algorithm as an actor too, on this node or where its resources are.
+        algorithm_resources: What the algorithm's actor occupies.
+        runtime_env: Ray's runtime environment. Unless it has `working_dir` or `py_modules`, the modules next to the
+            program are sent with the agent (`{"py_modules": []}` disables that).
+        server_host: Address at which the store is served, always with a token (default: this node's address).
+        server_port: Its port.
+        managed_store: Whether this run serves the store; None decides by the store.
+        idle_timeout: Seconds without work after which a runner above `min_runners` stops.
+        placement_timeout: Seconds to wait for a node with enough resources before the run fails.
+        graceful_timeout: Seconds that a runner has to stop before it is cancelled.
+        terminate_timeout: Seconds after which a cancelled runner is killed.
     """
 
     def __init__(
@@ -94,7 +102,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         self._runs = Runs()
 
     def stop(self) -> None:
-        """Ask the runs under way to end in order, from any thread."""
+        """Ask current runs to shut down; callable from any thread."""
         self._runs.stop()
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:

@@ -34,16 +34,23 @@ _BODY = LightningSpanAttributes.MESSAGE_BODY.value
 
 
 class CommandAgent(LitAgent[Any]):
-    """Runs `command`, a list of the program and its arguments, once for every rollout.
+    """Runs a program once per rollout.
 
-    `reward` is "output" (the last line `{"reward": 0.5}` or `reward: 0.5` of its standard output), "call" (what it
-    sends to SHARPEN_REWARD_URL), "exit-code" (1.0 for 0, 0.0 for others) or a function of the `CommandResult`; a call
-    counts in any case, as long as nothing comes after it. An exit code that is not in `exit_codes` fails the attempt.
-
-    `stdin="task"` gives the task, as JSON, on its standard input too. `env` adds to the environment; `inherit_env` is
-    True for all variables of the runner but its own (SHARPEN_*), False for the plain ones (PATH, HOME, the locale), or
-    the names of further ones. A program that runs past `timeout_seconds`, or past the limit of its rollout, is told to
-    end, and killed `grace_seconds` later. Of each output `max_output_bytes` are kept in the trace.
+    Args:
+        command: The program and its arguments, as a list.
+        reward: Where the reward comes from: `"output"` (the last line `{"reward": 0.5}` or `reward: 0.5` of standard
+            output), `"call"` (what the program sends to SHARPEN_REWARD_URL), `"exit-code"` (1.0 for 0, otherwise 0.0),
+            or a function of the `CommandResult`. A call counts in any case, unless something comes after it.
+        stdin: `"task"` passes the task as JSON on standard input too.
+        cwd: Folder in which the program runs.
+        env: Variables to add to its environment.
+        inherit_env: True for all variables of the runner except its own (SHARPEN_*), False for the basic ones (PATH,
+            HOME, the locale), or a list of the additional names to pass on.
+        timeout_seconds: Limit for one run of the program, in addition to the rollout's own.
+        grace_seconds: Time between asking the program to stop and killing it.
+        exit_codes: Exit codes that count as success; any other fails the attempt.
+        max_output_bytes: How much of each output is kept in the trace.
+        trained_agents: Pattern for the names of agents whose LLM calls are trained; None for all.
     """
 
     def __init__(
