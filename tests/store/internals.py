@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sharpen.store.redis.scripts import COMMIT, SHA
     from sharpen.store.redis.unit import HOLD_MILLISECONDS
     from sharpen.store.spool import Entry, Spool, default_folder
-    from sharpen.store.tokens import VARIABLE, given_token, left_in_file, read_token, token_file
+    from sharpen.store.token_files import VARIABLE, given_token, left_in_file, read_token, token_file
     from sharpen.store.transitions import FINISHED, OPEN, PHASES, QUEUED
 
 __getattr__ = imports_on_use(__file__)

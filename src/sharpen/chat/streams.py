@@ -5,7 +5,8 @@ response never raises: what is wrong with it stands in `ParsedResponse.error`, b
 events of a stream are joined into the body that the server would have sent without streaming, as far as it is read,
 so both are read by the same code. Joiners keep half characters, since the other half may be in the next event.
 
-`parse_request` and `parse_response` are for the gateway, the engine server and algorithms.
+`parse_request` and `parse_response` are what the gateway and the engine server will read with; until then their own
+readers must agree, which `tests/chat` checks.
 """
 
 from collections.abc import Callable

@@ -52,7 +52,7 @@ def served_place(url: str, *, who: str) -> tuple[str, int]:
 
 def token_for(url: str) -> str | None:
     """Return the token in SHARPEN_TOKEN, otherwise the one that a store server of this user saved on this machine."""
-    from ..store.tokens import token_at
+    from ..store.token_files import token_at
 
     return token_at(*split_address(url))
 

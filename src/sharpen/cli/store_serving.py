@@ -38,7 +38,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 async def _serve(arguments: argparse.Namespace, out: Output) -> int:
     from ..store.opening import open_url
     from ..store.server import LightningStoreServer
-    from ..store.tokens import given_token, left_in_file, token_file
+    from ..store.token_files import given_token, left_in_file, token_file
 
     place = _place(getattr(arguments, "database", None))
     _check(place)
@@ -143,7 +143,7 @@ def _mounts(store: "LightningStore", place: Place, token: str | None, out: Outpu
 def _announce(url: str, place: Place, token: str | None, out: Output, *, has_dashboard: bool) -> None:
     """Print where the store is served. The token is printed only on a terminal, never to a log or a pipe; programs of
     this user read it from its file."""
-    from ..store.tokens import given_token
+    from ..store.token_files import given_token
 
     dashboard = f"{url}/dashboard/" if has_dashboard else None
     if out.is_json:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from ..store import LightningStore
-from ..store.tokens import given_token, left_in_file, port_of, token_file
+from ..store.token_files import given_token, left_in_file, port_of, token_file
 from .mounts import Mount, announce
 from .serving import Served, new_token, serve
 

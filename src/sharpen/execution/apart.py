@@ -14,7 +14,7 @@ from pathlib import Path
 from ..errors import AccessDeniedError, StoreUnavailableError
 from ..store import LightningStore
 from ..store.client import LightningStoreClient, connected
-from ..store.tokens import given_token, read_token, token_file
+from ..store.token_files import given_token, read_token, token_file
 from ..web.serving import address
 from .lives import End
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..checks import Backoff
+from ..backoff import Backoff
 from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
 from ..http.client import HttpClient
 from ..http.proxies import is_loopback
@@ -42,7 +42,7 @@ from .spool import Entry, default_folder
 from .spooler import Away, OtherStore, Spooler
 from .task_json import TASK, encode_equal, from_tagged, has_tag
 from .together import Together, may_travel_together
-from .tokens import given_token, read_token, token_file_of
+from .token_files import given_token, read_token, token_file_of
 from .transitions import ENDED
 
 log = logging.getLogger(__name__)

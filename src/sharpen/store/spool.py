@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import StoreUnavailableError
 from .checks import new_id
-from .tokens import check_folder, state_folder
+from .token_files import check_folder, state_folder
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from ..checks import Backoff
+from ..backoff import Backoff
 from ..errors import AccessDeniedError, SharpenError, StoreError, StoreFileError, StoreUnavailableError
 from .spool import Entry, Spool, key_of
 
