@@ -46,7 +46,7 @@ def test_a_run_of_a_simulator_is_told_compared_and_gives_its_best_policy(
     told = shown(capsys, "show", "one")
     for words in ("simulator  Countdown", "train initial states  4", "episodes.jsonl"):
         assert words in told
-    assert "their settings are the same" in shown(capsys, "compare", "one", "two")
+    assert "no recorded settings differ" in shown(capsys, "compare", "one", "two")
     assert len(json.loads(shown(capsys, "--kind", "simulator", "--json"))) == 2
     shown(capsys, "best", "one", "--out", str(tmp_path / "out"))
     assert Trainer.get_policy_state_dict(tmp_path / "out" / "policy.pth")

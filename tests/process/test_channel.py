@@ -64,7 +64,8 @@ async def test_large_frames_cross_in_an_event_loop(channels):
         channel._end.shutdown(socket.SHUT_WR)
     ended = await asyncio.wait_for(asyncio.gather(*receiving, return_exceptions=True), 60)
     assert [type(error) for error in ended] == [ChannelClosed] * 2
-    assert sorted(received) == [(MESSAGE, b"last")] * 2 + [(MESSAGE, BIG)] * 2
+    is_whole = sorted(received, key=lambda frame: len(frame[1])) == [(MESSAGE, b"last")] * 2 + [(MESSAGE, BIG)] * 2
+    assert is_whole  # a plain value: nobody wants to read the difference of 24 MiB
 
 
 def test_frames_of_several_threads_do_not_mix(channels):

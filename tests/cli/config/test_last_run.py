@@ -80,6 +80,6 @@ def test_a_supervisor_goes_on_with_what_is_unfinished_and_begins_anew_after_an_e
     newest = max(own_runs.iterdir())
     (newest / "result.json").unlink()  # as if it had been killed
     assert main(["train", files[0], "--resume", "unfinished"]) == 0
-    assert "goes on" in capsys.readouterr().err
+    assert "resuming" in capsys.readouterr().err
     assert len(list(own_runs.iterdir())) == 2
     assert (newest / "result.json").is_file()
