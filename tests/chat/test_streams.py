@@ -10,7 +10,7 @@ from tests.chat.internals import ResponseReader, TextPart, parse_response, parse
 
 from ..llm_proxy.answers import pieces
 from .bodies import BODIES, CHAT, MESSAGE
-from .events import event_bytes, events_of
+from .events import DONE, event_bytes, events_of
 
 
 @pytest.mark.parametrize("api", BODIES)
@@ -63,6 +63,25 @@ def test_the_version_of_the_weights_may_come_without_a_choice() -> None:
     events = [{"weights_version": "3", "choices": []}, {"choices": [choice]}]
     found = parse_stream("chat", b"".join(event_bytes(event) for event in events))
     assert (found.weights_version, found.choices[0].weights_versions) == ("3", [])
+
+
+def test_ids_of_the_prompt_may_come_after_an_event_without_them() -> None:
+    choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": "stop", "token_ids": [5]}
+    events = [{"prompt_token_ids": None, "choices": []}, {"prompt_token_ids": [1, 2], "choices": [choice]}]
+    found = parse_stream("chat", b"".join(event_bytes(event) for event in events))
+    assert found.prompt_token_ids == [1, 2]
+
+
+def test_choices_that_are_no_list_are_malformed() -> None:
+    found = parse_stream("chat", event_bytes({"choices": {"index": 0}}) + DONE)
+    assert "malformed" in (found.error or "")
+
+
+def test_a_message_that_starts_twice_is_read_from_its_second_start() -> None:
+    start = {"type": "message_start", "message": {"role": "assistant", "content": []}}
+    delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
+    found = parse_stream("messages", b"".join(event_bytes(event, event["type"]) for event in (delta, start)))
+    assert [part for choice in found.choices for part in choice.message.parts] == []
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=6))

@@ -2,7 +2,7 @@
 
 from .base import Adapter, OtelTraceAdapter, TraceAdapter
 from .messages import OpenAIMessages, TraceToMessages
-from .triplets import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTriplet
+from .triplet import LlmProxyTraceToTriplet, RewardMatchPolicy, TracerTraceToTriplet, TraceToTriplet
 
 __all__ = [
     "Adapter",

@@ -27,7 +27,7 @@ from ..adapter.calls import (
 )
 from ..adapter.messages import prompt_messages, response_messages
 from ..adapter.tree import SpanNode, build_tree
-from ..adapter.triplets import RewardMatchPolicy, match_rewards
+from ..adapter.triplet import RewardMatchPolicy, match_rewards
 from ..chat.messages import Message as ChatMessage, content_text, openai_content
 from ..chat.streams import ResponseReader
 from ..checks import is_int
@@ -241,7 +241,7 @@ def _error(call: LLMCall) -> str | None:
     if not call.has_failed and not is_cut:
         return None
     found = [error for span in reversed(call.spans) if (error := error_of(span)) is not None]
-    return found[0] if found else "the answer ended early"
+    return found[0] if found else "the response ended early"
 
 
 def _failed_tries(call: LLMCall) -> str | None:

@@ -109,7 +109,7 @@ def parse_response(api: Api, body: bytes | dict[str, Any]) -> ParsedResponse:
         read = read_messages_response if api == "messages" else read_responses_response
         return read(_object(body) if isinstance(body, bytes) else body)
     except _UNREADABLE as error:
-        return ParsedResponse(error=f"the answer is malformed: {error}", is_complete=False)
+        return ParsedResponse(error=f"the response is malformed: {error}", is_complete=False)
 
 
 def parse_stream(api: Api, data: bytes) -> ParsedResponse:
@@ -164,14 +164,14 @@ class ResponseReader:
             try:
                 self._joiner.add(event)
             except _UNREADABLE as error:
-                self._error = self._error or f"the answer is malformed: {error}"
+                self._error = self._error or f"the response is malformed: {error}"
 
     def _early_end(self, is_complete: bool) -> str:
         if is_complete and self._size == 0:
-            return "the answer is empty"
+            return "the response is empty"
         if is_complete and self._events is None:
-            return "the answer holds nothing that was said: it is not an answer of this API"
-        return f"the answer ended early, after {self._size} bytes"
+            return "the response has no content: it is not a response of this API"
+        return f"the response ended early, after {self._size} bytes"
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -299,12 +299,15 @@ class ChatJoiner:
             outer["usage"] = event["usage"]
         if event.get("error"):
             self.error = self.error or error_in_stream(event["error"])
-        if "prompt_token_ids" in event and "prompt_token_ids" not in outer:
-            outer["prompt_token_ids"] = token_ids_of(event["prompt_token_ids"]) or None
+        if "prompt_token_ids" not in outer and (ids := token_ids_of(event.get("prompt_token_ids"))):
+            outer["prompt_token_ids"] = ids
         version = weights_version_of(event, event.get("metadata"), event.get("meta_info"), event.get("sglext"))
         if version is not None:
             outer.setdefault("weights_version", version)
-        for given in dicts(event.get("choices")):
+        choices = event.get("choices")
+        if choices is not None and not isinstance(choices, list):
+            raise ValueError(f"choices is a {type(choices).__name__}, not a list")
+        for given in dicts(choices):
             if "meta_info" in given and (found := weights_version_of(given["meta_info"])) is not None:
                 outer.setdefault("weights_version", found)
             index = int(given.get("index") or 0)
@@ -470,6 +473,7 @@ class MessagesJoiner:
             case "message_start":
                 self._message = dict(as_dict(event.get("message")))
                 self._blocks = {number: dict(block) for number, block in enumerate(dicts(self._message.get("content")))}
+                self._added = {}
                 self._add_usage(self._message.get("usage"))
             case "content_block_start":
                 self._blocks[index] = dict(as_dict(event.get("content_block")))

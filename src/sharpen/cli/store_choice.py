@@ -46,4 +46,4 @@ def named_store(text: str | None, *, read_only: bool = True) -> "OpenedStore":
 
 
 def _is_meant_as_file(text: str) -> bool:
-    return "/" in text or Path(text).suffix != ""
+    return "://" not in text and ("/" in text or Path(text).suffix != "")

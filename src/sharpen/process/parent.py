@@ -406,6 +406,7 @@ class Channel:
                 if frame is None:
                     break
                 on_frame(frame)
+                await asyncio.sleep(0)  # however many there are, the loop's other tasks have their turn
             await self._wait_readable()
             before, woken_at = woken_at, time.monotonic()
             num_quick = num_quick + 1 if woken_at - before <= 2 * BUSY_SECONDS else 0

@@ -63,7 +63,7 @@ class Trainer(LoopFace, Factories):
             address, with its password, from the environment.
         runner: Runs the agent (default: `LitAgentRunner`).
         strategy: Layout of algorithm and runners: `"cs"` for processes (default), `"shm"` for threads, `"ray"`.
-        port: Port of the store server (default: a free one).
+        port: Port of the store server (default: a free one, or 4747 for separate roles).
         algorithm: What learns. A list runs its members in sequence on the same agent, each starting from the resources
             that the previous one published; a resumed run continues in the right one.
         llm_proxy: The gateway, started and stopped with the run unless it is running already, and restarted on the same

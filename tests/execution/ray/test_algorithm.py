@@ -68,7 +68,7 @@ def test_it_runs_on_the_node_of_the_program_unless_it_asks_for_resources():
 def test_its_error_reaches_the_caller_as_it_is():
     with raises(LookupError, "nothing to learn") as raised:
         execute(Failing(), Work(), InMemoryLightningStore(), algorithm="actor")
-    assert "in the actor of the algorithm" in raised.value.__notes__[0]
+    assert "in the algorithm's actor" in raised.value.__notes__[0]
 
 
 def test_it_is_cancelled_when_the_run_is_stopped(tmp_path):

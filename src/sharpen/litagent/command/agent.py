@@ -40,7 +40,7 @@ class CommandAgent(LitAgent[Any]):
         command: The program and its arguments, as a list.
         reward: Where the reward comes from: `"output"` (the last line `{"reward": 0.5}` or `reward: 0.5` of standard
             output), `"call"` (what the program sends to SHARPEN_REWARD_URL), `"exit-code"` (1.0 for 0, otherwise 0.0),
-            or a function of the `CommandResult`. A call counts in any case, unless something comes after it.
+            or a function of the `CommandResult`. A reward sent by a call also counts, unless a later one replaces it.
         stdin: `"task"` passes the task as JSON on standard input too.
         cwd: Folder in which the program runs.
         env: Variables to add to its environment.
@@ -48,7 +48,8 @@ class CommandAgent(LitAgent[Any]):
             HOME, the locale), or a list of the additional names to pass on.
         timeout_seconds: Limit for one run of the program, in addition to the rollout's own.
         grace_seconds: Time between asking the program to stop and killing it.
-        exit_codes: Exit codes that count as success; any other fails the attempt.
+        exit_codes: Exit codes that count as success; any other fails the attempt (with `reward="exit-code"`, only a
+            crash does).
         max_output_bytes: How much of each output is kept in the trace.
         trained_agents: Pattern for the names of agents whose LLM calls are trained; None for all.
     """
