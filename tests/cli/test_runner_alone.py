@@ -57,7 +57,7 @@ def test_a_runner_says_that_its_store_is_gone_and_ends_at_once(
     assert said(told, "connected to the store"), told.read_text()
     store.send_signal(signal.SIGINT)
     store.wait(30)
-    assert said(told, f"the store at http://127.0.0.1:{port} does not answer: waiting for it", seconds=10)
+    assert said(told, f"the store at http://127.0.0.1:{port} is not responding", seconds=10)
     began = time.monotonic()
     runner.send_signal(signal.SIGINT)
     assert runner.wait(30) == 130
