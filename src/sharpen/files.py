@@ -82,7 +82,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left half-written, and rename a folder back that was being replaced."""
     for path in folder.glob(".*"):
         match = _TEMPORARY.fullmatch(path.name)
-        if match is None or _is_alive(int(match["pid"])):
+        if match is None or is_alive(int(match["pid"])):
             continue
         if match["kind"] == "old" and not (target := folder / match["name"]).exists():
             path.rename(target)
@@ -135,7 +135,8 @@ def describe_size(size_bytes: float) -> str:
     return f"{size_bytes / 1e3:.1f} kB"
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine has this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -55,7 +55,7 @@ def test_the_rollouts_of_a_run_are_listed_and_shown(
 ) -> None:
     recorded, found = packed.recorded(name)["shown"], reading.shown(packed.unpack(name, tmp_path), command)
     for was, now in zip(recorded["rollouts"]["rollouts"], found["rollouts"]["rollouts"], strict=True):
-        if was["status"] == "requeuing":  # the reason is not stored: it is described anew, with the worker's name
+        if was["status"] == "requeuing":  # the reason is not stored: it is described again, with the worker's name
             worker = was.pop("error").partition("(worker ")[2]
             assert worker in now.pop("error")
     for key in ("rollouts", "total", "has_more"):

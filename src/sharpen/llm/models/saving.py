@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import text_of
-from ...files import sync
+from ...files import is_alive, sync
 from ..errors import ModelError
 from .loading import model_lock, place_of
 from .source import ADAPTER_CONFIG, MODEL_CONFIG, ModelSource
@@ -172,15 +172,5 @@ def temporary_folder(parent: Path, label: str) -> Iterator[Path]:
 def _remove_leftovers(parent: Path) -> None:
     for path in parent.glob(".*.tmpdir"):
         match = _TEMPORARY_NAME.fullmatch(path.name)
-        if match and not _is_alive(int(match[1])):
+        if match and not is_alive(int(match[1])):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
