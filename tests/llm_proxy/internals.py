@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from sharpen.llm_proxy.serving import own_process as serving_own_process
     from sharpen.llm_proxy.serving.assembly import Service
     from sharpen.llm_proxy.serving.launching import is_own_process, path_of
-    from sharpen.llm_proxy.serving.store_address import ServedStore, StoreFile, address_of
     from sharpen.llm_proxy.settings import GatewaySettings, make_settings
     from sharpen.llm_proxy.upstreams import engines as upstreams_engines
     from sharpen.llm_proxy.upstreams.engines import (

@@ -33,14 +33,12 @@ from sharpen.types import LLM, AttemptedRollout, RolloutConfig
 from tests.errors import raises
 from tests.execution.internals import CheckedStore
 from tests.llm_proxy.internals import (
-    ServedStore,
-    StoreFile,
-    address_of,
     is_own_process,
     path_of,
     proxy as proxy_module,
     serving_own_process,
 )
+from tests.store.internals import DatabaseAddress, ServerAddress
 from tests.trainer.internals import AlgorithmStore
 
 from ..execution.processes import eventually, is_running
@@ -92,32 +90,35 @@ class Wrapper(LightningStore):
 async def test_a_store_is_found_through_the_faces_that_this_package_puts_before_it(tmp_path: Path) -> None:
     file = SQLiteStore(tmp_path / "store.db", synchronous="full", busy_seconds=3)
     client = LightningStoreClient("http://127.0.0.1:9", "tok")
-    in_file = StoreFile(str(tmp_path / "store.db"), "full", 3)
+    in_file = DatabaseAddress(
+        str(tmp_path / "store.db"), {"synchronous": "full", "busy_seconds": 3, "max_kept_bytes": 64 * 2**20}
+    )
+    served = ServerAddress("http://127.0.0.1:9", "tok", options=client.options)
     threaded = LightningStoreThreaded(file)
     for store, found in (
         (file, in_file),
         (LightningStoreServer(file), in_file),
         (threaded, in_file),
         (AlgorithmStore(CheckedStore(file), RolloutConfig()), in_file),
-        (client, ServedStore("http://127.0.0.1:9", "tok")),
-        (AlgorithmStore(CheckedStore(client), RolloutConfig()), ServedStore("http://127.0.0.1:9", "tok")),
+        (client, served),
+        (AlgorithmStore(CheckedStore(client), RolloutConfig()), served),
         (AlgorithmStore(InMemoryLightningStore(), RolloutConfig()), None),
         (InMemoryLightningStore(), None),
         (Wrapper(file), None),
     ):
-        assert address_of(store) == found
+        assert store.address() == found
     await threaded.close()
     await client.close()
 
 
 async def test_a_file_with_a_clock_of_its_own_is_not_opened_elsewhere(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "store.db", clock=lambda: 5.0)
-    assert address_of(store) is None
+    assert store.address() is None
     await store.close()
 
 
 def test_the_address_of_a_store_does_not_show_its_token() -> None:
-    assert "hidden" not in repr(ServedStore("http://127.0.0.1:9", "hidden"))
+    assert "hidden" not in repr(ServerAddress("http://127.0.0.1:9", "hidden"))
 
 
 async def test_the_store_decides_where_a_gateway_works(tmp_path: Path) -> None:

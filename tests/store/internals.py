@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sharpen.store.lifecycle import StoreClock
     from sharpen.store.local import Crowd, LocalStore
     from sharpen.store.methods import METHODS
-    from sharpen.store.opening import is_server_url, open_url
+    from sharpen.store.opening import DatabaseAddress, ServerAddress, open_url
     from sharpen.store.postgres import (
         address as postgres_address,
         search as postgres_search,

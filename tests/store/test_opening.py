@@ -1,6 +1,7 @@
 """A database URL opens the store that it names, and a wrong one is refused in words."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from sharpen.errors import InvalidInputError, MissingExtraError
 from sharpen.store import SQLiteStore
 from tests.errors import raises
-from tests.store.internals import is_server_url, open_url
+from tests.store.internals import DatabaseAddress, open_url
 
 from .databases import in_server
 
@@ -41,13 +42,19 @@ def test_an_option_of_files_is_refused_for_a_server():
         open_url("postgresql://host/db", synchronous="full")
 
 
-def test_servers_are_told_from_files():
-    assert [is_server_url(each) for each in ("store.db", "sqlite:///a.db", "postgres://h", "REDISS://h")] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_files_are_told_from_servers():
+    urls = ("store.db", "sqlite:///a.db", "postgres://h", "REDISS://h")
+    assert [DatabaseAddress(url).is_file for url in urls] == [True, True, False, False]
+
+
+async def test_the_address_of_a_store_opens_it_in_another_process(tmp_path):
+    store = SQLiteStore(tmp_path / "store.db", busy_seconds=3)
+    rollout = await store.enqueue_rollout({"n": 1})
+    opened = pickle.loads(pickle.dumps(store.address())).open()
+    assert (await opened.get_rollout_by_id(rollout.rollout_id)) == rollout
+    assert (opened.store_id, opened.expires_attempts) == (store.store_id, False)
+    await opened.close()
+    await store.close()
 
 
 @pytest.mark.servers

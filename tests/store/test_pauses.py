@@ -8,8 +8,7 @@ import pytest
 
 from sharpen.store import LightningStoreClient
 from sharpen.types import RolloutConfig
-from tests.llm_proxy.internals import StoreFile
-from tests.store.internals import StoreClock
+from tests.store.internals import DatabaseAddress, StoreClock
 
 from .processes import child, eventually, server_process
 from .scenes import PATIENCE_SECONDS, claim_new
@@ -44,7 +43,7 @@ async def test_a_pause_longer_than_the_lease_runs_nothing_again(tmp_path, who):
         await server.start()
         with child("-c", RUNNER, server.url, tmp_path) as runner:
             store = LightningStoreClient(server.url)
-            beside = StoreFile(str(tmp_path / "store.db")).open() if "gateway" in who else None
+            beside = DatabaseAddress(str(tmp_path / "store.db")).open() if "gateway" in who else None
             queued = [await store.enqueue_rollout(task, config=RETRIED) for task in "ab"]
             await eventually(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 4)
             paused = [server.pid] + ([runner.pid] if who == "everything" else [])

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..store import UNSET, LightningStore, LightningStoreCapabilities
 from ..store.methods import Method, call_method, forward_methods
+from ..store.opening import StoreAddress
 from ..store.task_json import TASK, encode_equal
 
 
@@ -48,6 +49,9 @@ class CheckedStore(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self.store.capabilities
+
+    def address(self) -> StoreAddress | None:
+        return self.store.address()
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

@@ -19,6 +19,7 @@ from ..errors import InvalidInputError
 from ..store import LightningStore
 from ..store.base import LightningStoreCapabilities
 from ..store.methods import Method, call_method, forward_methods
+from ..store.opening import StoreAddress
 from ..types import AttemptedRollout, Span, StoredSpans
 
 log = logging.getLogger(__name__)
@@ -255,6 +256,9 @@ class Outbox(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self.store.capabilities
+
+    def address(self) -> StoreAddress | None:
+        return self.store.address()
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

@@ -37,6 +37,8 @@ from ..types import (
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from .opening import StoreAddress
+
 FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
 RolloutOrder = Literal["newest", "oldest", "reward_high", "reward_low", "finished"]
@@ -437,6 +439,13 @@ class LightningStore:
     def capabilities(self) -> LightningStoreCapabilities:
         """The features that this store supports."""
         return {"thread_safe": False, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def address(self) -> "StoreAddress | None":
+        """Return how another process opens this store, or None if only this process can.
+
+        An address can be pickled or sent as JSON; its `open()` returns the store. It may hold a token or a password.
+        """
+        return None
 
     def otlp_traces_endpoint(self) -> str:
         """Return the URL to which an OpenTelemetry exporter sends traces for this store."""

@@ -38,6 +38,7 @@ from ..types import (
 from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
 from .checks import check_finite, check_number, check_spans, new_id
 from .methods import METHODS, MaybeAttempted, Method, change_rollouts, forward_methods
+from .opening import ServerAddress
 from .spool import Entry, default_folder
 from .spooler import Away, OtherStore, Spooler
 from .task_json import TASK, encode_equal, from_tagged, has_tag
@@ -92,6 +93,8 @@ class LightningStoreClient(LightningStore):
         request_seconds: The time-out of one request.
         spool_folder: The folder of the spool. Default: `SHARPEN_SPOOL`, otherwise the state folder of the user.
         max_spool_bytes: The maximum size of the spool.
+        token_file: The file to read a new token from when the server refuses `token`. Default: none if a token is
+            given, otherwise the file of the server.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class LightningStoreClient(LightningStore):
         request_seconds: float = 60.0,
         spool_folder: str | Path | None = None,
         max_spool_bytes: int = 256 * 2**20,
+        token_file: str | Path | None = None,
     ) -> None:
         if (url is None) == (server_address is None):
             raise ConfigError(f"url is {url!r} and server_address is {server_address!r}: pass exactly one of them")
@@ -112,12 +116,12 @@ class LightningStoreClient(LightningStore):
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
             raise ConfigError(f"url is {url!r}: use the address of a store server, such as http://127.0.0.1:4747")
         self.url = url.rstrip("/")
-        self.token_file: Path | None = None
+        self.token_file = None if token_file is None else Path(token_file)
         """Where the token came from, and where the next one is looked for when this one is refused."""
         if token is None and (token := given_token()) is not None:
             _warn_if_readable(self.url)
         elif token is None:
-            self.token_file = token_file_of(self.url)
+            self.token_file = self.token_file or token_file_of(self.url)
             token = read_token(self.token_file)
         self._headers = {"content-type": "application/json"}
         if token is not None:
@@ -419,6 +423,11 @@ class LightningStoreClient(LightningStore):
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": True}
 
+    def address(self) -> ServerAddress:
+        token = self._headers.get("authorization", "").removeprefix("Bearer ")
+        token_file = None if self.token_file is None else str(self.token_file)
+        return ServerAddress(self.url, token or None, token_file, self.options)
+
     def otlp_traces_endpoint(self) -> str:
         return f"{self.url}/v1/traces"
 
@@ -528,8 +537,7 @@ async def connected(
 
     Where the token came from a file, a new one is looked for there when the server refuses it.
     """
-    client = LightningStoreClient(url, token, **options)
-    client.token_file = token_file or client.token_file
+    client = LightningStoreClient(url, token, token_file=token_file, **options)
     try:
         yield client
     finally:

@@ -172,6 +172,11 @@ class LocalStore(LightningStore):
     def _next_deadline(self) -> float | None:
         raise NotImplementedError
 
+    def _can_be_opened_elsewhere(self, kind: type) -> bool:
+        """Whether another process that opens the database has the same store: not one that a subclass extends, nor one
+        whose clock a test moves."""
+        return type(self) is kind and self._clock.is_real
+
     def _poll_seconds(self) -> float | None:
         """How often the watchdog looks around, for stores that others write to as well."""
         return None

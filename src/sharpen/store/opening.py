@@ -1,4 +1,4 @@
-"""The store that a database URL names: a SQLite file, a PostgreSQL database or a Redis server.
+"""Opening a store: by the URL of a database, or by the address that a store gives for other processes.
 
 A URL may carry a password: no message shows more of it than its scheme.
 """
@@ -6,6 +6,8 @@ A URL may carry a password: no message shows more of it than its scheme.
 import os
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
 
 from ..checks import did_you_mean
 from ..errors import InvalidInputError
@@ -26,11 +28,6 @@ def scheme_of(database_url: str) -> str:
     """The scheme of a URL in small letters; a plain path is that of a SQLite file."""
     scheme, sign, _ = database_url.partition("://")
     return scheme.lower() if sign else "sqlite"
-
-
-def is_server_url(database_url: str) -> bool:
-    """Whether it names a database server and not a file."""
-    return SCHEMES.get(scheme_of(database_url), "sqlite") != "sqlite"
 
 
 def open_url(database_url: str | os.PathLike[str], **options: Any) -> LightningStore:
@@ -86,3 +83,46 @@ def _without_prefix(url: str) -> tuple[str, str | None]:
         return url, None
     rest = urlencode([(name, value) for name, value in query if name != "prefix"])
     return urlunsplit(parts._replace(query=rest)), prefixes[-1]
+
+
+class ServerAddress(msgspec.Struct, frozen=True, tag="server"):
+    """A store behind a server."""
+
+    url: str
+    token: str | None = None
+    token_file: str | None = None
+    """Where a new token is found when the server refuses this one."""
+    options: dict[str, Any] = {}
+    """The keyword arguments of the client."""
+
+    def open(self) -> LightningStore:
+        """Return a client of the server."""
+        from .client import LightningStoreClient
+
+        return LightningStoreClient(self.url, self.token, token_file=self.token_file, **self.options)
+
+    def __repr__(self) -> str:
+        return f"ServerAddress({self.url!r})"
+
+
+class DatabaseAddress(msgspec.Struct, frozen=True, tag="database"):
+    """A database that several processes may open."""
+
+    url: str
+    options: dict[str, Any] = {}
+    """The keyword arguments of the store."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the database is a SQLite file."""
+        return scheme_of(self.url) == "sqlite"
+
+    def open(self, *, expires_attempts: bool = False) -> LightningStore:
+        """Open the database. Pass `expires_attempts` in the process that receives the heartbeats."""
+        return open_url(self.url, expires_attempts=expires_attempts, **self.options)
+
+    def __repr__(self) -> str:
+        return f"DatabaseAddress({scheme_of(self.url)!r})"  # the URL may hold a password
+
+
+StoreAddress = ServerAddress | DatabaseAddress

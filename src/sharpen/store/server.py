@@ -17,6 +17,7 @@ from ..web.serving import ServerThread, address, allowed_hosts, listen
 from .application import MAX_WAIT_SECONDS, StoreApplication
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, call_method, forward_methods
+from .opening import ServerAddress, StoreAddress
 
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -170,6 +171,11 @@ class LightningStoreServer(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self.store.capabilities, "otlp_traces": True}
+
+    def address(self) -> StoreAddress | None:
+        if self.is_running:
+            return ServerAddress(self.endpoint, self._options["token"])
+        return self.store.address()
 
     def otlp_traces_endpoint(self) -> str:
         return f"{self.endpoint}/v1/traces"

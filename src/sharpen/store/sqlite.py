@@ -25,6 +25,7 @@ from .base import LightningStoreCapabilities
 from .jobs import Job, KeptWork
 from .ledger import Events, StoreRules
 from .local import LocalStore, Ticket
+from .opening import DatabaseAddress
 from .sqlite_reading import ReadOnlyFile
 from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
 from .sqlite_tables import SQLiteTables, WorkerTimes
@@ -541,6 +542,16 @@ class SQLiteStore(LocalStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def address(self) -> DatabaseAddress | None:
+        if not self._can_be_opened_elsewhere(SQLiteStore):
+            return None
+        options = {
+            "synchronous": self._synchronous,
+            "busy_seconds": self._busy_seconds,
+            "max_kept_bytes": self._kept.max_bytes,
+        }
+        return DatabaseAddress(str(self.path), options)
 
 
 def _is_small_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

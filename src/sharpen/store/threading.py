@@ -9,6 +9,7 @@ from typing import Any
 from ..types import Span
 from .base import LightningStore, LightningStoreCapabilities
 from .methods import Method, call_method, forward_methods
+from .opening import StoreAddress
 
 
 def _send_to_loop(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -86,6 +87,9 @@ class LightningStoreThreaded(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self.store.capabilities, "thread_safe": True}
+
+    def address(self) -> StoreAddress | None:
+        return self.store.address()
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

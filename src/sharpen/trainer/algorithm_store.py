@@ -9,6 +9,7 @@ import msgspec
 
 from ..store import LightningStore, LightningStoreCapabilities
 from ..store.methods import METHODS, Method, forward_methods
+from ..store.opening import StoreAddress
 from ..types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode, Span, TaskInput
 
 
@@ -97,6 +98,9 @@ class AlgorithmStore(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self.store.capabilities
+
+    def address(self) -> StoreAddress | None:
+        return self.store.address()
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

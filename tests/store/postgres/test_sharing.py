@@ -54,7 +54,7 @@ async def seats(store: PostgresStore, number: int) -> None:
 
 
 def _seats(store: PostgresStore) -> list[tuple[int]]:
-    with store.address.connect(lock_seconds=5) as connection:
+    with store.database.connect(lock_seconds=5) as connection:
         return connection.execute("SELECT seats FROM waiters").fetchall()
 
 
@@ -129,7 +129,7 @@ async def test_whoever_waits_hears_of_what_another_store_finished(
 
 
 def _awaiting(store: PostgresStore) -> bool:
-    with store.address.connect(lock_seconds=5) as connection:
+    with store.database.connect(lock_seconds=5) as connection:
         return bool(connection.execute("SELECT 1 FROM waiters WHERE awaits_finish").fetchall())
 
 
@@ -227,7 +227,7 @@ async def test_a_lease_in_somebody_elses_hands_is_looked_at_now_and_then(postgre
             return read_now(name, *args)
 
         store._read_now = counting  # type: ignore[method-assign]
-        with store.address.connect(lock_seconds=5) as somebody:
+        with store.database.connect(lock_seconds=5) as somebody:
             somebody.execute("BEGIN")
             somebody.execute("SELECT * FROM rollouts FOR UPDATE")
             began = time.monotonic()

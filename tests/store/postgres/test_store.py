@@ -38,7 +38,10 @@ async def store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
 
 
 async def test_its_password_is_shown_nowhere(postgres: PostgresServer, store: PostgresStore) -> None:
-    assert postgres.password not in f"{store!r}{store.address!r}{vars(store)!r}{await store.statistics()}"
+    assert (
+        postgres.password
+        not in f"{store!r}{store.database!r}{store.address()!r}{vars(store)!r}{await store.statistics()}"
+    )
     assert repr(store) == f"PostgresStore('127.0.0.1:{postgres.port}/postgres')"
 
 
@@ -213,7 +216,7 @@ async def test_what_cannot_be_sent_leaves_no_row_locked(
 async def test_whoever_gave_up_claims_nothing(postgres: PostgresServer) -> None:
     url = postgres.url(postgres.new_schema())
     store = PostgresStore(url, n_connections=1)
-    with store.address.connect(lock_seconds=5) as connection:
+    with store.database.connect(lock_seconds=5) as connection:
         connection.execute("BEGIN; LOCK TABLE rollouts IN ACCESS EXCLUSIVE MODE")
         first = asyncio.create_task(store.enqueue_rollout("task"))
         second = asyncio.create_task(store.dequeue_rollout(worker_id="w"))
@@ -228,7 +231,7 @@ async def test_whoever_gave_up_claims_nothing(postgres: PostgresServer) -> None:
 
 async def test_the_event_loop_goes_on_while_the_database_keeps_a_call_waiting(store: PostgresStore) -> None:
     await store.enqueue_rollout("task")
-    with store.address.connect(lock_seconds=5) as connection:
+    with store.database.connect(lock_seconds=5) as connection:
         connection.execute("BEGIN; LOCK TABLE rollouts IN ACCESS EXCLUSIVE MODE")
         call = asyncio.create_task(store.dequeue_rollout())
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""How the store of a gateway reaches another process: as the address of a server, or as the path of a file.
+"""The store of a gateway: checks, and serving one that only this process can open to the gateway's process.
 
 The stores of this package that stand before another one (the algorithm's, the checked, the threaded, the served)
 hold it as `store`. A wrapper from elsewhere is not looked through: it may have its reasons.
@@ -6,73 +6,12 @@ hold it as `store`. A wrapper from elsewhere is not looked through: it may have 
 
 import asyncio
 import secrets
-from typing import Any, Literal
-
-import msgspec
 
 from ...errors import ConfigError
 from ...secrets import shown
 from ...store import LightningStore
+from ...store.opening import ServerAddress, StoreAddress
 from .threads import in_thread
-
-SQLITE = "sharpen.store.sqlite.SQLiteStore"
-CLIENT = "sharpen.store.client.LightningStoreClient"
-
-
-class ServedStore(msgspec.Struct, frozen=True, tag="server"):
-    """A store behind a server."""
-
-    url: str
-    token: str | None = None
-
-    def open(self) -> LightningStore:
-        from ...store.client import LightningStoreClient
-
-        return LightningStoreClient(self.url, self.token)
-
-    def __repr__(self) -> str:
-        return f"ServedStore({self.url!r})"
-
-
-class StoreFile(msgspec.Struct, frozen=True, tag="file"):
-    """A SQLite file that several processes may open."""
-
-    path: str
-    synchronous: Literal["normal", "full"] = "normal"
-    busy_seconds: float = 10.0
-    max_kept_bytes: int = 64 * 2**20
-
-    def open(self) -> LightningStore:
-        from ...store.sqlite import SQLiteStore
-
-        return SQLiteStore(
-            self.path,
-            synchronous=self.synchronous,
-            busy_seconds=self.busy_seconds,
-            max_kept_bytes=self.max_kept_bytes,
-            expires_attempts=False,  # heartbeats go to the process that has the store
-        )
-
-
-StoreAddress = ServedStore | StoreFile
-
-
-def address_of(store: LightningStore) -> StoreAddress | None:
-    """Where another process finds the same store; None when it lives in the memory of this one."""
-    innermost: Any = _innermost(store)
-    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(innermost).__mro__}
-    if CLIENT in kinds:
-        token = innermost._headers.get("authorization", "").removeprefix("Bearer ")
-        return ServedStore(innermost.url, token or None)
-    exact = f"{type(innermost).__module__}.{type(innermost).__qualname__}"
-    if exact == SQLITE and innermost._clock.is_real:
-        return StoreFile(
-            path=str(innermost.path.absolute()),
-            synchronous=innermost._synchronous,
-            busy_seconds=innermost._busy_seconds,
-            max_kept_bytes=innermost._kept.max_bytes,
-        )
-    return None
 
 
 def check_store(store: object) -> None:
@@ -118,7 +57,7 @@ class StoreServing:
         token = secrets.token_urlsafe(32)
         self._server = LightningStoreServer(store, token=token)
         in_thread(lambda: asyncio.run(self._server.start())).result()
-        self.address = ServedStore(self._server.endpoint, token)
+        self.address = ServerAddress(self._server.endpoint, token)
 
     def close(self) -> None:
         """Stop serving; the store stays open."""

@@ -12,9 +12,9 @@ import msgspec
 from ... import errors
 from ...errors import RunError, SharpenError, text_of
 from ...logging import LogSettings, current_settings
+from ...store.opening import StoreAddress
 from ..settings import GatewaySettings
 from .orders import Answer, Order
-from .store_address import StoreAddress
 
 READY = 0
 ENDED = -1

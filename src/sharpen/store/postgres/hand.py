@@ -47,7 +47,7 @@ _TERMINATE = (
 class Desk(Protocol):
     """What a hand needs of its store."""
 
-    address: Address
+    database: Address
     listener: Listener
     busy_seconds: float
     is_read_only: bool
@@ -119,7 +119,7 @@ class Hand:
 
     def check_worth_trying(self, job: PostgresJob) -> None:
         """Whoever has waited too long behind others that could not connect need not try that once more."""
-        failure, end = self._desk.address.failure, job.began + self._desk.busy_seconds
+        failure, end = self._desk.database.failure, job.began + self._desk.busy_seconds
         if self._session is None and failure is not None and failure[0] > job.began and time.monotonic() > end:
             raise self._gave_up(job, failure[1])
 
@@ -191,7 +191,7 @@ class Hand:
         if self._session is not None:
             return
         desk = self._desk
-        session = Session(desk.address.connect(lock_seconds=desk.busy_seconds, read_only=desk.is_read_only))
+        session = Session(desk.database.connect(lock_seconds=desk.busy_seconds, read_only=desk.is_read_only))
         try:
             ((pid, started),) = session.query(_BACKEND)
             if self._lost is not None:
@@ -237,7 +237,7 @@ class Hand:
                 self._session.rollback()
             except Lost:
                 self._drop()
-        label, words = self._desk.address.label, self._desk.address.words(error)
+        label, words = self._desk.database.label, self._desk.database.words(error)
         if isinstance(error, _CLASH) and clashes > MOST_CLASHES:
             raise StoreWriteError(
                 f"gave up after {clashes} conflicting transactions in the database {label}: {words}"
@@ -250,7 +250,7 @@ class Hand:
             raise StoreFileError(f"the database {label} cannot be used: {words}") from error
 
     def _gave_up(self, job: PostgresJob, problem: Exception) -> StoreError:
-        label, words = self._desk.address.label, self._desk.address.words(problem)
+        label, words = self._desk.database.label, self._desk.database.words(problem)
         if job.is_read:
             return StoreUnavailableError(f"the database {label} did not respond in time: {words}")
         kind = StoreFullError if isinstance(problem, errors.DiskFull) else StoreWriteError

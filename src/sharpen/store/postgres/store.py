@@ -25,6 +25,7 @@ from ..checks import check_number
 from ..jobs import KeptWork
 from ..ledger import Events, StoreRules
 from ..local import LocalStore, Ticket
+from ..opening import DatabaseAddress
 from ..worker_times import WorkerTimes
 from . import waiters
 from .address import Address
@@ -72,6 +73,8 @@ class PostgresStore(LocalStore):
         max_kept_bytes: The size of the buffer for spans and completions.
         clock: The time in seconds since 1970.
         read_only: Whether to open the store for reading only; writes then raise `StoreWriteError`.
+        expires_attempts: Whether this process applies leases and time-outs. Pass False if another process receives the
+            heartbeats.
     """
 
     def __init__(
@@ -83,11 +86,15 @@ class PostgresStore(LocalStore):
         max_kept_bytes: int = 64 * 2**20,
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
+        expires_attempts: bool = True,
     ) -> None:
         check_number("n_connections", n_connections, low=1)
         check_number("busy_seconds", busy_seconds, low=0)
         super().__init__(clock=clock)
-        self.address = Address(database_url, busy_seconds=busy_seconds)
+        self._expires_attempts = expires_attempts
+        options = {"n_connections": n_connections, "busy_seconds": busy_seconds, "max_kept_bytes": max_kept_bytes}
+        self._address = DatabaseAddress(database_url, options)
+        self.database = Address(database_url, busy_seconds=busy_seconds)
         self.busy_seconds, self.is_read_only = busy_seconds, read_only
         self._started, self._pid = clock(), os.getpid()
         self._worker_times = WorkerTimes()
@@ -96,7 +103,7 @@ class PostgresStore(LocalStore):
         self._expiring = threading.Lock()
         self._seen_places, self._looks, self._next_look = set[int](), 0, 0.0
         self._line = self._workers_waiting = SeatedLine()
-        self.listener = Listener(self.address, self._line, self._finish_waiting, busy_seconds=busy_seconds)
+        self.listener = Listener(self.database, self._line, self._finish_waiting, busy_seconds=busy_seconds)
         self._open()
         self._pool = _pool_of(self, int(n_connections))
         self._abandoned = weakref.finalize(self, _end, self._pool, self.listener)
@@ -104,24 +111,24 @@ class PostgresStore(LocalStore):
             self._watchdog.start()
 
     def __repr__(self) -> str:
-        return f"PostgresStore({self.address.label!r})"
+        return f"PostgresStore({self.database.label!r})"
 
     def _open(self) -> None:
         end = time.monotonic() + self.busy_seconds
         while True:
             try:
-                connection = self.address.connect(
+                connection = self.database.connect(
                     lock_seconds=max(self.busy_seconds, 60.0), read_only=self.is_read_only
                 )
                 with connection:
-                    opened = open_schema(connection, self.address.label, read_only=self.is_read_only)
+                    opened = open_schema(connection, self.database.label, read_only=self.is_read_only)
                 break
             except psycopg.Error as error:
-                if time.monotonic() < end and self.address.is_starting():
+                if time.monotonic() < end and self.database.is_starting():
                     time.sleep(STARTING_PAUSE_SECONDS)
                     continue
                 raise StoreUnavailableError(
-                    f"cannot open the store in the database {self.address.label}: {self.address.words(error)}"
+                    f"cannot open the store in the database {self.database.label}: {self.database.words(error)}"
                 ) from None
         self.store_id, self._schema_key = opened.store_id, opened.key
 
@@ -159,12 +166,12 @@ class PostgresStore(LocalStore):
         if os.getpid() != self._pid:
             raise StoreError(f"{self!r} was opened in another process: open it again in process {os.getpid()}")
         if not self._pool.submit(job):
-            raise StoreError(f"the store in the database {self.address.label} is closed")
+            raise StoreError(f"the store in the database {self.database.label} is closed")
 
     def _check_writable(self, name: str) -> None:
         if self.is_read_only:
             raise StoreWriteError(
-                f"{name} writes, but the database {self.address.label} was opened with read_only=True: "
+                f"{name} writes, but the database {self.database.label} was opened with read_only=True: "
                 "open it without that"
             )
 
@@ -321,6 +328,9 @@ class PostgresStore(LocalStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def address(self) -> DatabaseAddress | None:
+        return self._address if self._can_be_opened_elsewhere(PostgresStore) else None
 
 
 def _pool_of(store: PostgresStore, size: int) -> Pool:

@@ -19,6 +19,7 @@ from ..base import LightningStoreCapabilities
 from ..jobs import Job, KeptWork
 from ..ledger import Events, StoreRules
 from ..local import LocalStore, Ticket
+from ..opening import DatabaseAddress
 from .bodies import Bodies, ChangedMeanwhileError
 from .connection import Address, Connection
 from .listening import News
@@ -50,6 +51,8 @@ class RedisLightningStore(LocalStore):
         max_kept_bytes: The size of the buffer for spans and completions.
         clock: The time in seconds since 1970.
         read_only: Whether to open the store for reading only; writes then raise `StoreWriteError`.
+        expires_attempts: Whether this process applies leases and time-outs. Pass False if another process receives the
+            heartbeats.
     """
 
     def __init__(
@@ -62,8 +65,17 @@ class RedisLightningStore(LocalStore):
         max_kept_bytes: int = 64 * 2**20,
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
+        expires_attempts: bool = True,
     ) -> None:
         super().__init__(clock=clock)
+        self._expires_attempts = expires_attempts
+        options = {
+            "thread_safe": thread_safe,
+            "prefix": prefix,
+            "busy_seconds": busy_seconds,
+            "max_kept_bytes": max_kept_bytes,
+        }
+        self._address = DatabaseAddress(url, options)
         self.prefix = check_prefix(prefix)
         self._connection = Connection(Address(url), prefix, busy_seconds=busy_seconds)
         self._thread_safe, self._is_read_only, self._is_closed = thread_safe, read_only, False
@@ -119,6 +131,9 @@ class RedisLightningStore(LocalStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": self._thread_safe, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    def address(self) -> DatabaseAddress | None:
+        return self._address if self._can_be_opened_elsewhere(RedisLightningStore) else None
 
     # -- reading -------------------------------------------------------------------------------------
 
