@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sharpen.store.checks import new_id
     from sharpen.store.jobs import Job
     from sharpen.store.lifecycle import StoreClock
-    from sharpen.store.local import Crowd, LocalStore
+    from sharpen.store.local import BroadcastWaiters, LocalStore
     from sharpen.store.methods import METHODS
     from sharpen.store.opening import DatabaseAddress, ServerAddress, open_url
     from sharpen.store.postgres import (

@@ -8,7 +8,7 @@ import pytest
 from sharpen.errors import StoreError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import EnqueueRolloutRequest
-from tests.store.internals import Crowd
+from tests.store.internals import BroadcastWaiters
 
 from .processes import eventually
 from .scenes import claim_new, within_patience
@@ -77,22 +77,22 @@ async def test_closing_a_store_ends_the_waits_of_its_own_process(store):
 
 
 async def test_what_finished_while_a_wait_was_set_up_is_not_waited_for():
-    crowd = Crowd()
+    crowd = BroadcastWaiters()
     crowd.finished(["early"])
-    ticket = crowd.join_all(["early", "late"])
-    crowd.narrow(ticket, ["late"])
-    assert not await ticket.wait(0)
+    waiter = crowd.join_all(["early", "late"])
+    crowd.narrow(waiter, ["late"])
+    assert not await waiter.wait(0)
     crowd.finished(["late"])
-    assert await ticket.wait(5)
-    crowd.leave(ticket)
+    assert await waiter.wait(5)
+    crowd.leave(waiter)
     assert len(crowd) == 0
 
 
 async def test_a_wait_for_nothing_any_more_is_over():
-    crowd = Crowd()
-    ticket = crowd.join_all(["early"])
-    crowd.narrow(ticket, [])
-    assert await ticket.wait(5)
+    crowd = BroadcastWaiters()
+    waiter = crowd.join_all(["early"])
+    crowd.narrow(waiter, [])
+    assert await waiter.wait(5)
 
 
 async def test_a_wait_for_many_ends_while_they_finish_all_the_time(tmp_path):

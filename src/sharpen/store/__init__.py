@@ -7,13 +7,12 @@ from .base import LightningStore, LightningStoreCapabilities, LightningStoreStat
 
 if TYPE_CHECKING:
     from .client import LightningStoreClient as LightningStoreClient
-    from .ledger import StoreRules as StoreRules
     from .local import LocalStore as LocalStore
-    from .memory import InMemoryLightningStore as InMemoryLightningStore
-    from .memory_tables import MemoryTables as MemoryTables
+    from .memory import InMemoryLightningStore as InMemoryLightningStore, MemoryTables as MemoryTables
     from .methods import forward_methods as forward_methods
     from .postgres import PostgresStore as PostgresStore
     from .redis import RedisLightningStore as RedisLightningStore
+    from .rules import StoreRules as StoreRules
     from .server import LightningStoreServer as LightningStoreServer
     from .sqlite import SQLiteStore as SQLiteStore
     from .threading import LightningStoreThreaded as LightningStoreThreaded
@@ -43,11 +42,11 @@ _MODULES = {
     "LightningStoreServer": "server",
     "LightningStoreThreaded": "threading",
     "LocalStore": "local",
-    "MemoryTables": "memory_tables",
+    "MemoryTables": "memory",
     "PostgresStore": "postgres",
     "RedisLightningStore": "redis",
     "SQLiteStore": "sqlite",
-    "StoreRules": "ledger",
+    "StoreRules": "rules",
     "forward_methods": "methods",
 }
 

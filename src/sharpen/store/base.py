@@ -1,6 +1,6 @@
 """The contract of every store.
 
-The store is the only thing that algorithms and runners share. Its rules are in `transitions` and `ledger`; the
+The store is the only thing that algorithms and runners share. Its rules are in `transitions` and `rules`; the
 faces (local, threaded, HTTP server, HTTP client) are made from the methods of this class, so that none of them
 is written twice. Every write can be repeated: creating calls take the caller's id, claiming calls a `request_id`,
 and a repeated one gives the first answer again.

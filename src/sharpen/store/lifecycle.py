@@ -1,6 +1,6 @@
 """The life of rollouts and attempts: every change of a status happens here, and follows the tables.
 
-A ledger runs inside one transaction on some tables; it neither waits nor locks. What happened is noted in `events`,
+The rules run inside one transaction on some tables; they neither wait nor lock. What happened is noted in `events`,
 so that the store can wake those who wait once the transaction is durable.
 """
 

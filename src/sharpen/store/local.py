@@ -19,8 +19,7 @@ from ..errors import StoreError, StoreFileError
 from ..types import AttemptedRollout, FinishedRollouts, Rollout
 from . import checks
 from .base import LightningStore
-from .ledger import Events
-from .lifecycle import StoreClock
+from .lifecycle import Events, StoreClock
 from .methods import Method, forward_methods
 
 log = logging.getLogger(__name__)
@@ -50,8 +49,8 @@ class LocalStore(LightningStore):
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.store_id = checks.new_id("st")
         self._clock = StoreClock(clock)
-        self._workers_waiting = Line()
-        self._finish_waiting = Crowd()
+        self._workers_waiting = FifoWaiters()
+        self._finish_waiting = BroadcastWaiters()
         self._watchdog = Watchdog(self)
         self._is_closing = False
         self._broken: StoreFileError | None = None
@@ -91,16 +90,16 @@ class LocalStore(LightningStore):
         claimed: list[AttemptedRollout] = await self._write("dequeue_many_rollouts", **wanted)
         end = time.monotonic() + wait_seconds
         while not claimed and (left := end - time.monotonic()) > 0:
-            ticket, has_looked = self._workers_waiting.join(), False
+            waiter, has_looked = self._workers_waiting.join(), False
             self._watchdog.hurry()
             try:
                 claimed = await self._write("dequeue_many_rollouts", **wanted)
-                if not claimed and await self._woken(ticket, left):
+                if not claimed and await self._woken(waiter, left):
                     claimed = await self._write("dequeue_many_rollouts", **wanted)
                     has_looked = True
             finally:
                 # Whoever looked has used the wake-up, also when others were faster: handing that on would never end.
-                self._workers_waiting.leave(ticket, used=has_looked)
+                self._workers_waiting.leave(waiter, used=has_looked)
         return claimed
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
@@ -109,16 +108,16 @@ class LocalStore(LightningStore):
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         left = await self._read("unfinished", rollout_ids)
         while left and time.monotonic() < end:
-            ticket = self._finish_waiting.join_all(left)
+            waiter = self._finish_waiting.join_all(left)
             self._watchdog.hurry()
             try:
                 left = await self._read("unfinished", left)
                 if left:
-                    self._finish_waiting.narrow(ticket, left)
-                    await self._woken(ticket, min(end - time.monotonic(), 3600))
+                    self._finish_waiting.narrow(waiter, left)
+                    await self._woken(waiter, min(end - time.monotonic(), 3600))
                     left = await self._read("unfinished", left)
             finally:
-                self._finish_waiting.leave(ticket)
+                self._finish_waiting.leave(waiter)
         waiting = set(left)
         finished = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id not in waiting]
         found = await self._read("query_rollouts", rollout_id_in=finished)
@@ -130,19 +129,19 @@ class LocalStore(LightningStore):
         found: FinishedRollouts = await self._read("finished_rollouts", after, limit)
         end = time.monotonic() + wait_seconds
         while not found.items and (left := end - time.monotonic()) > 0:
-            ticket = self._finish_waiting.join_any()
+            waiter = self._finish_waiting.join_any()
             self._watchdog.hurry()
             try:
                 found = await self._read("finished_rollouts", after, limit)
-                if not found.items and await self._woken(ticket, left):
+                if not found.items and await self._woken(waiter, left):
                     found = await self._read("finished_rollouts", after, limit)
             finally:
-                self._finish_waiting.leave(ticket)
+                self._finish_waiting.leave(waiter)
         return found
 
-    async def _woken(self, ticket: "Ticket", seconds: float) -> bool:
+    async def _woken(self, waiter: "Waiter", seconds: float) -> bool:
         """Whether the waiter was woken within the time; a store that closes meanwhile has nothing more to give."""
-        is_woken = not self._is_closing and await ticket.wait(seconds)
+        is_woken = not self._is_closing and await waiter.wait(seconds)
         if self._is_closing:
             raise StoreError("the store was closed while a call was waiting")
         return is_woken
@@ -307,7 +306,7 @@ class Watchdog:
 # -- waiters, safe across threads and loops ----------------------------------------------------------
 
 
-class Ticket:
+class Waiter:
     """One waiter's place. It is woken at most once."""
 
     __slots__ = ("_future", "_loop", "is_woken")
@@ -336,27 +335,27 @@ class Ticket:
         return bool(done)
 
 
-class Line:
+class FifoWaiters:
     """Waiters for work, in order: one wake-up for each item."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[Ticket] = deque()
+        self._waiting: deque[Waiter] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self) -> Ticket:
-        ticket = Ticket()
+    def join(self) -> Waiter:
+        waiter = Waiter()
         with self._lock:
-            self._waiting.append(ticket)
-        return ticket
+            self._waiting.append(waiter)
+        return waiter
 
-    def leave(self, ticket: Ticket, *, used: bool) -> None:
+    def leave(self, waiter: Waiter, *, used: bool) -> None:
         """Give up the place; a wake-up that was not used goes to the next in line."""
         with self._lock:
-            if not ticket.is_woken:
-                self._waiting.remove(ticket)
+            if not waiter.is_woken:
+                self._waiting.remove(waiter)
                 return
         if not used:
             self.wake(1)
@@ -367,54 +366,54 @@ class Line:
                 count -= self._waiting.popleft().wake()
 
 
-class Crowd:
+class BroadcastWaiters:
     """Waiters for rollouts to finish: each for any, or for all of a set of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._any: set[Ticket] = set()
-        self._by_rollout: dict[str, set[Ticket]] = {}
-        self._left: dict[Ticket, set[str]] = {}
+        self._any: set[Waiter] = set()
+        self._by_rollout: dict[str, set[Waiter]] = {}
+        self._left: dict[Waiter, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._any) + len(self._left)
 
-    def join_any(self) -> Ticket:
-        ticket = Ticket()
+    def join_any(self) -> Waiter:
+        waiter = Waiter()
         with self._lock:
-            self._any.add(ticket)
-        return ticket
+            self._any.add(waiter)
+        return waiter
 
-    def join_all(self, rollout_ids: Iterable[str]) -> Ticket:
-        """A ticket that is woken when the last of these has finished."""
-        ticket = Ticket()
+    def join_all(self, rollout_ids: Iterable[str]) -> Waiter:
+        """A waiter that is woken when the last of these has finished."""
+        waiter = Waiter()
         with self._lock:
-            self._left[ticket] = set(rollout_ids)
-            for rollout_id in self._left[ticket]:
-                self._by_rollout.setdefault(rollout_id, set()).add(ticket)
-        return ticket
+            self._left[waiter] = set(rollout_ids)
+            for rollout_id in self._left[waiter]:
+                self._by_rollout.setdefault(rollout_id, set()).add(waiter)
+        return waiter
 
-    def narrow(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
-        """Wait only for these any more: the others had finished before the ticket was there to hear of it."""
+    def narrow(self, waiter: Waiter, rollout_ids: Iterable[str]) -> None:
+        """Wait only for these any more: the others had finished before the waiter was there to hear of it."""
         wanted = set(rollout_ids)
         with self._lock:
-            left = self._left[ticket]
-            self._forget(ticket, left - wanted)
+            left = self._left[waiter]
+            self._forget(waiter, left - wanted)
             left &= wanted
             is_over = not left
         if is_over:
-            ticket.wake()
+            waiter.wake()
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, waiter: Waiter) -> None:
         with self._lock:
-            self._any.discard(ticket)
-            self._forget(ticket, self._left.pop(ticket, ()))
+            self._any.discard(waiter)
+            self._forget(waiter, self._left.pop(waiter, ()))
 
-    def _forget(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
+    def _forget(self, waiter: Waiter, rollout_ids: Iterable[str]) -> None:
         for rollout_id in rollout_ids:
             tickets = self._by_rollout.get(rollout_id)
             if tickets is not None:
-                tickets.discard(ticket)
+                tickets.discard(waiter)
                 if not tickets:
                     del self._by_rollout[rollout_id]
 
@@ -423,18 +422,18 @@ class Crowd:
             woken = list(self._any)
             self._any.clear()
             for rollout_id in rollout_ids:
-                for ticket in self._by_rollout.pop(rollout_id, ()):
-                    left = self._left[ticket]
+                for waiter in self._by_rollout.pop(rollout_id, ()):
+                    left = self._left[waiter]
                     left.discard(rollout_id)
                     if not left:
-                        woken.append(ticket)
-        for ticket in woken:
-            ticket.wake()
+                        woken.append(waiter)
+        for waiter in woken:
+            waiter.wake()
 
     def wake_all(self) -> None:
         """Something may have finished elsewhere: everyone looks again."""
         with self._lock:
             woken = [*self._any, *self._left]
             self._any.clear()
-        for ticket in woken:
-            ticket.wake()
+        for waiter in woken:
+            waiter.wake()

@@ -23,9 +23,10 @@ from typing import Any, Literal
 from ..errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
 from .base import LightningStoreCapabilities
 from .jobs import Job, KeptWork
-from .ledger import Events, StoreRules
-from .local import LocalStore, Ticket
+from .lifecycle import Events
+from .local import LocalStore, Waiter
 from .opening import DatabaseAddress
+from .rules import StoreRules
 from .sqlite_reading import ReadOnlyFile
 from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
 from .sqlite_tables import SQLiteTables, WorkerTimes
@@ -447,9 +448,9 @@ class SQLiteStore(LocalStore):
                 self._look_at_file()
             time.sleep(FILE_LOOK_SECONDS)
 
-    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+    async def _woken(self, waiter: Waiter, seconds: float) -> bool:
         self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
-        return await super()._woken(ticket, seconds)
+        return await super()._woken(waiter, seconds)
 
     def _write_worker_times(self) -> None:
         with _file_errors(self.path), self._write_lock:

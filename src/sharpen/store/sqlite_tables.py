@@ -21,11 +21,11 @@ from ..types import (
     WorkerStatus,
 )
 from .base import FilterLogic
+from .jobs import TIMES, worker_of
 from .sqlite_records import chunks, marks
 from .sqlite_rollouts import RolloutTables
 from .tables import AttemptRow, Counts, Match, Page, RolloutRow, body_of, paginate, select_workers, unpacked_body
 from .task_json import decode_equal, encode_equal
-from .worker_times import TIMES, worker_of
 
 BLOB_BYTES = 64 * 1024
 

@@ -21,8 +21,8 @@ from ...errors import (
     StoreUnavailableError,
     StoreWriteError,
 )
-from ..ledger import StoreRules
 from ..lifecycle import Events
+from ..rules import StoreRules
 from .address import Address
 from .jobs import ONE_QUESTION, PostgresJob, preload
 from .listening import Listener

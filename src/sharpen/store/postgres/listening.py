@@ -10,11 +10,11 @@ import psycopg
 
 from ...errors import StoreError
 from ..checks import new_id
-from ..local import Crowd
+from ..local import BroadcastWaiters
 from . import waiters
 from .address import Address
 from .session import Lost, Session, Statement
-from .waiters import SeatedLine
+from .waiters import RemoteWaiters
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _LEFT = Statement("DELETE FROM waiters WHERE listener = $1 AND seats <= $2::int"
 class Listener:
     """A thread that hears messages for this store and wakes those who wait for them."""
 
-    def __init__(self, address: Address, line: SeatedLine, crowd: Crowd, *, busy_seconds: float) -> None:
+    def __init__(self, address: Address, line: RemoteWaiters, crowd: BroadcastWaiters, *, busy_seconds: float) -> None:
         self.name = new_id("li")
         self._address, self._line, self._crowd = address, line, crowd
         self._busy_seconds = busy_seconds

@@ -22,11 +22,11 @@ import psycopg
 from ...errors import StoreError, StoreUnavailableError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..checks import check_number
-from ..jobs import KeptWork
-from ..ledger import Events, StoreRules
-from ..local import LocalStore, Ticket
+from ..jobs import KeptWork, WorkerTimes
+from ..lifecycle import Events
+from ..local import LocalStore, Waiter
 from ..opening import DatabaseAddress
-from ..worker_times import WorkerTimes
+from ..rules import StoreRules
 from . import waiters
 from .address import Address
 from .hand import Hand
@@ -36,7 +36,7 @@ from .pool import Pool
 from .schema import open_schema
 from .session import Query, Row, Session
 from .tables import PRUNED_AT_ONCE, PostgresTables
-from .waiters import SeatedLine
+from .waiters import RemoteWaiters
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class PostgresStore(LocalStore):
         self._marks, self._mark_prefix = count(1), secrets.token_hex(5)
         self._expiring = threading.Lock()
         self._seen_places, self._looks, self._next_look = set[int](), 0, 0.0
-        self._line = self._workers_waiting = SeatedLine()
+        self._line = self._workers_waiting = RemoteWaiters()
         self.listener = Listener(self.database, self._line, self._finish_waiting, busy_seconds=busy_seconds)
         self._open()
         self._pool = _pool_of(self, int(n_connections))
@@ -286,9 +286,9 @@ class PostgresStore(LocalStore):
             self._write_now("write_worker_times", noted)
             self._worker_times.written(noted)
 
-    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+    async def _woken(self, waiter: Waiter, seconds: float) -> bool:
         self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
-        return await super()._woken(ticket, seconds)
+        return await super()._woken(waiter, seconds)
 
     def expire(self) -> int:
         with self._expiring:  # what the watchdog is about to apply is passed over, and has to be there on return

@@ -7,9 +7,9 @@ import msgspec
 
 from ...types import PaginatedResult, Resource, ResourcesUpdate, Span, Worker, WorkerStatus
 from ..base import FilterLogic
+from ..jobs import TIMES, WorkerTimes, worker_of
 from ..tables import AttemptRow, Counts, Match, Page, RolloutRow, paginate, select_workers
 from ..task_json import decode_equal, encode_equal
-from ..worker_times import TIMES, WorkerTimes, worker_of
 from .records import Record
 from .rollouts import RolloutTables
 from .session import Row, Session, Statement, Value

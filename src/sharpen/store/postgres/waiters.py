@@ -8,7 +8,7 @@ all the same (a store that died with a wake-up in its hands) is found by a slow 
 import asyncio
 from collections.abc import Callable
 
-from ..local import Line, Ticket
+from ..local import FifoWaiters, Waiter
 from .session import Query, Row, Statement
 
 ALIVE = "seen > now() - interval '5 seconds'"
@@ -69,21 +69,21 @@ def tell_finished(listener: str, rollout_ids: list[str]) -> Query:
     return _FINISHED, (listener, payload if len(payload.encode()) <= PAYLOAD_BYTES else "f *")
 
 
-class SeatedLine(Line):
+class RemoteWaiters(FifoWaiters):
     """Waiters for work in one store, of whom the database knows the number."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._unseated: dict[asyncio.Task[object] | None, Ticket] = {}
+        self._unseated: dict[asyncio.Task[object] | None, Waiter] = {}
         self._gone = 0
         self._unused = 0
         self.on_unused: Callable[[], None] = lambda: None
 
-    def join(self) -> Ticket:
-        ticket = super().join()
+    def join(self) -> Waiter:
+        waiter = super().join()
         with self._lock:
-            self._unseated[asyncio.current_task()] = ticket
-        return ticket
+            self._unseated[asyncio.current_task()] = waiter
+        return waiter
 
     def takes_seat(self) -> bool:
         """Whether the running task has joined, and the look that it takes now has to be preceded by its seat."""
@@ -92,11 +92,11 @@ class SeatedLine(Line):
         with self._lock:
             return self._unseated.pop(asyncio.current_task(), None) is not None
 
-    def leave(self, ticket: Ticket, *, used: bool) -> None:
+    def leave(self, waiter: Waiter, *, used: bool) -> None:
         with self._lock:
             is_seated = self._unseated.pop(asyncio.current_task(), None) is None
-            if not ticket.is_woken:
-                self._waiting.remove(ticket)
+            if not waiter.is_woken:
+                self._waiting.remove(waiter)
                 self._gone += is_seated
             elif not used:
                 self._unused += 1

@@ -12,7 +12,7 @@ import msgspec
 import redis
 
 from ..checks import new_id
-from ..local import Crowd, Line, Watchdog
+from ..local import BroadcastWaiters, FifoWaiters, Watchdog
 from .connection import Connection
 from .scripts import WAKE
 
@@ -97,7 +97,7 @@ class Listener:
         thread.join(LISTEN_SECONDS + 1)
 
 
-class SharedLine(Line):
+class SharedLine(FifoWaiters):
     """Waiters for work, of whom others have more: a wake-up that nobody here can use goes to them."""
 
     def __init__(self, hand_on: Callable[[int], None]) -> None:
@@ -120,7 +120,7 @@ class SharedLine(Line):
 class News:
     """What those who wait in this process hear from Redis. It knows no store, and so keeps none alive."""
 
-    def __init__(self, connection: Connection, crowd: Crowd, watchdog: Watchdog) -> None:
+    def __init__(self, connection: Connection, crowd: BroadcastWaiters, watchdog: Watchdog) -> None:
         self.name = new_id("li")
         self._connection, self._crowd, self._watchdog = connection, crowd, watchdog
         self.line = SharedLine(self._hand_on)

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...errors import StoreError, StoreUnavailableError, StoreWriteError
 from ..jobs import Job
-from ..ledger import Events, StoreRules
+from ..lifecycle import Events
+from ..rules import StoreRules
 from .bodies import ChangedMeanwhileError
 from .connection import Connection
 from .scripts import COMMIT, ROWS, WORKER

@@ -17,9 +17,10 @@ from typing import Any
 from ...errors import StoreError, StoreFileError, StoreWriteError
 from ..base import LightningStoreCapabilities
 from ..jobs import Job, KeptWork
-from ..ledger import Events, StoreRules
-from ..local import LocalStore, Ticket
+from ..lifecycle import Events
+from ..local import LocalStore, Waiter
 from ..opening import DatabaseAddress
+from ..rules import StoreRules
 from .bodies import Bodies, ChangedMeanwhileError
 from .connection import Address, Connection
 from .listening import News
@@ -207,9 +208,9 @@ class RedisLightningStore(LocalStore):
 
     # -- others and time -----------------------------------------------------------------------------
 
-    async def _woken(self, ticket: Ticket, seconds: float) -> bool:
+    async def _woken(self, waiter: Waiter, seconds: float) -> bool:
         self._watchdog.start()  # a store that is only read needs it only for its look around
-        return await super()._woken(ticket, seconds)
+        return await super()._woken(waiter, seconds)
 
     def _poll_seconds(self) -> float | None:
         return LOOK_SECONDS

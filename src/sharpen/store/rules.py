@@ -34,7 +34,7 @@ from ..types import (
 )
 from . import checks
 from .base import AttemptEnd
-from .lifecycle import HANDED_BACK, Events, deadline_of, still_counts
+from .lifecycle import HANDED_BACK, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
 from .task_json import TASK
@@ -482,6 +482,3 @@ def _check_same(kind: str, request_id: str, wanted: str, given: str) -> None:
 def _check_worker(worker_id: str | None) -> None:
     if worker_id is not None:
         checks.check_id("worker_id", worker_id)
-
-
-__all__ = ["Events", "StoreRules"]
