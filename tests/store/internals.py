@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.store import backup, memory, openapi, row_search, sqlite, sqlite_schema, sqlite_search
+    from sharpen.store import backup, memory, openapi, search, sqlite, sqlite_schema, sqlite_search
     from sharpen.store.application import MAX_WAIT_SECONDS, StoreApplication
     from sharpen.store.backup import backup_store
     from sharpen.store.checks import new_id

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import ROLLOUT_MODES, EnqueueRolloutRequest, Rollout
-from tests.store.internals import memory, row_search, sqlite_search
+from tests.store.internals import memory, search, sqlite_search
 
 from .scenes import reward_span
 from .worlds import Clock, Ground
@@ -174,14 +174,14 @@ async def filled(make: Callable[..., LightningStore]) -> LightningStore:
 
 def bound(patch: pytest.MonkeyPatch, place: str, *, few: int, effort: float) -> None:
     """Small bounds in every module that has them, so that few rollouts are many."""
-    modules = [memory, row_search, sqlite_search]
+    modules = [memory, search, sqlite_search]
     if place != "local":
-        modules = [import_module(f"sharpen.store.{place}.search"), row_search]
+        modules = [import_module(f"sharpen.store.{place}.search"), search]
     bounds = {"FEW": few, "FEW_BY_NUMBER": few, "FIRST_SIZE": 3, "SEARCH_SECONDS": effort, "COUNT_SECONDS": effort}
     for module in modules:
         for name in bounds.keys() & vars(module).keys():
             patch.setattr(module, name, bounds[name])
-    patch.setattr(row_search, "LOOK_AT_CLOCK", 1)
+    patch.setattr(search, "LOOK_AT_CLOCK", 1)
 
 
 @contextmanager

@@ -229,8 +229,7 @@ class LightningStore:
             cursor: The `next_cursor` of the previous page in the same order, or None for the first page.
             limit: The maximum number of rollouts to return.
         """
-        from .row_search import search_listed
-        from .search import RolloutSearch
+        from .search import RolloutSearch, search_listed
 
         search = RolloutSearch.of(
             status_in=status_in,

@@ -30,9 +30,8 @@ from ..types import (
 )
 from .base import FilterLogic, LightningStoreCapabilities
 from .local import LocalStore
-from .row_search import Found, RowSearch, body_text
 from .rules import StoreRules
-from .search import RolloutSearch
+from .search import Found, RolloutSearch, RowScan, body_text, find_page
 from .tables import (
     AttemptRow,
     Counts,
@@ -375,10 +374,8 @@ class MemoryTables(_Registers):
         total = None
         if search.is_plain:
             total = sum(n for s, n in self._by_status.items() if search.status_in is None or s in search.status_in)
-        page = RowSearch(search, list(self._by_number.values()), _found, wanted).page(
-            total=total, seconds=SEARCH_SECONDS
-        )
-        return replace(page, items=[_public(row) for row in page.items])  # type: ignore[arg-type]  # rows until here
+        scan = RowScan(search, list(self._by_number.values()), _found, wanted, total=total)
+        return find_page(scan, search, lambda found: _public(found.row), seconds=SEARCH_SECONDS)
 
     def finished(self, after: int, limit: int) -> list[tuple[int, Rollout]]:
         found = []

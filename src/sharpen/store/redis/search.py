@@ -8,12 +8,21 @@ import time
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from ...types import RolloutPage
 from ..base import MAX_INT
-from ..row_search import Found, RowSearch, body_text, make_test
-from ..search import COUNT_SECONDS, MAX_COUNT, SEARCH_SECONDS, Position, RolloutSearch, position_of
+from ..search import (
+    COUNT_SECONDS,
+    MAX_COUNT,
+    SEARCH_SECONDS,
+    Found,
+    Position,
+    RolloutSearch,
+    RowScan,
+    body_text,
+    find_page,
+    make_test,
+    position_of,
+)
 from ..tables import RolloutRow
 from ..task_json import TASK
 from ..transitions import FINISHED, PHASES, phases_of
@@ -58,8 +67,8 @@ class RedisSearch:
         few = self._few()
         if few is None:
             return self._walk()
-        page = RowSearch(self._search, few, self._see, self._input).page(total=self._total())
-        return replace(page, items=[self._tables.public(view.record) for view in page.items])  # type: ignore[attr-defined]
+        scan = RowScan(self._search, few, self._see, self._input, total=self._total())
+        return find_page(scan, self._search, lambda found: self._tables.public(found.row.record))
 
     def _see(self, row: Record) -> Found:
         worker_id = None if row.latest is None else row.latest.worker_id
