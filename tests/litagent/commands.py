@@ -104,12 +104,13 @@ def kin(folder: Path, **options: Any) -> CommandAgent:
     return CommandAgent(["sh", "-c", KIN, "sh", str(folder)], **options)
 
 
-def launchers() -> set[int]:
-    """The launchers whose parent is this process."""
+def watchers() -> set[int]:
+    """The watchers of commands whose parent is this process; that of its Python children has one argument."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = int(path.read_bytes().rpartition(b")")[2].split()[1])
-            if parent == os.getpid() and b"launcher.py" in path.with_name("cmdline").read_bytes():
+            command = path.with_name("cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            if parent == os.getpid() and len(command) > 5 and command[3].endswith(b"watcher.py"):
                 found.add(int(path.parent.name))
     return found

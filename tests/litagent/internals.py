@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.litagent.command.listener import MAX_BODY_BYTES, listening
-    from sharpen.litagent.command.reports import Reports
+    from sharpen.litagent.command_reports import MAX_BODY_BYTES, listening
 
 __getattr__ = imports_on_use(__file__)

@@ -25,7 +25,6 @@ from .commands import (
     KIN_COUNT,
     is_alive,
     kin,
-    launchers,
     outputs,
     pids_in,
     run,
@@ -33,6 +32,7 @@ from .commands import (
     sh,
     wait_until,
     wait_until_async,
+    watchers,
 )
 
 
@@ -51,7 +51,7 @@ async def test_a_program_that_runs_past_its_time_is_killed_with_its_kin(tmp_path
     started = [int(path.read_text() or 0) for path in tmp_path.glob("*.pid")]
     assert started != []
     assert not any(map(is_alive, started))
-    assert launchers() == set()
+    assert watchers() == set()
 
 
 async def test_a_program_that_is_told_to_end_may_tidy_up(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_fork_of_the_runner_does_not_keep_its_programs_alive(tmp_path: Path) -
         os.kill(fork, signal.SIGKILL)
 
 
-def test_a_program_that_kills_its_launcher_fails_its_attempt_and_is_killed(tmp_path: Path) -> None:
+def test_a_program_that_kills_its_watcher_fails_its_attempt_and_is_killed(tmp_path: Path) -> None:
     with pytest.raises(AgentError):
         run(sh(f"echo $$ > {tmp_path}/a.pid; kill -9 $PPID; exec sleep 1000"))
     (pid,) = pids_in(tmp_path, 1) or []
@@ -179,7 +179,7 @@ def test_nothing_is_left_open_after_many_rollouts(tmp_path: Path, monkeypatch: p
     asyncio.run(rollouts(5))
     assert len(os.listdir("/proc/self/fd")) <= files
     assert list(tmp_path.iterdir()) == []
-    assert launchers() == set()
+    assert watchers() == set()
 
 
 @pytest.mark.slow
@@ -206,4 +206,4 @@ async def test_many_programs_end_at_once(tmp_path: Path) -> None:
         task.cancel()
         await asyncio.wait({task})
     assert not any(map(is_alive, pids))
-    assert launchers() == set()
+    assert watchers() == set()

@@ -15,7 +15,7 @@ from sharpen import find_reward_spans, get_message_value
 from sharpen.litagent import CommandAgent
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span
-from tests.litagent.internals import MAX_BODY_BYTES, Reports, listening
+from tests.litagent.internals import MAX_BODY_BYTES, listening
 
 from .commands import run, run_async, sh
 
@@ -42,7 +42,7 @@ async def recorded(
     """The answers to these requests (a status, or an error's words), and the spans that came of them."""
     tracer = tracer or DummyTracer()
     answers: list[int | str] = []
-    async with tracer.trace_context(rollout_id="ro-1", attempt_id="at-1", store=Sink()), listening(Reports()) as url:
+    async with tracer.trace_context(rollout_id="ro-1", attempt_id="at-1", store=Sink()), listening() as url:
         for path, body, headers in requests:
             where = path.replace("URL", url)
             answers.append(await asyncio.to_thread(post, where, body, headers))
@@ -93,7 +93,7 @@ async def test_nobody_reports_without_the_secret_of_the_rollout() -> None:
 
 
 async def test_nobody_listens_after_the_end() -> None:
-    async with listening(Reports()) as url:
+    async with listening() as url:
         pass
     with pytest.raises(urllib.error.URLError):
         post(f"{url}/reward", b"1", {})

@@ -19,6 +19,12 @@ def test_output_and_exit_code_of_a_command():
     assert (process.stdout.text, process.stderr.text, report.last_lines) == ("out\n", "err\n", "err")
 
 
+def test_an_output_that_is_kept_whole_has_no_broken_character_in_its_middle():
+    process = command("printf", "ää", max_output_bytes=7)
+    process.wait(60)
+    assert process.stdout.text == "ää"
+
+
 @pytest.mark.parametrize(
     ("program", "options", "named"),
     [("no-such-program", {}, "no-such-program"), ("true", {"cwd": "/no/such/folder"}, "/no/such/folder")],

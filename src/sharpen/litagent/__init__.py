@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .base import LitAgent
 from .decorator import FunctionalLitAgent, as_agent, llm_rollout, prompt_rollout, rollout
+from .litagent import LitAgent
 
 if TYPE_CHECKING:
     from .command import CommandAgent as CommandAgent, CommandResult as CommandResult

@@ -17,7 +17,7 @@ import msgspec
 from ..errors import ComponentTypeError, ConfigError, InvalidInputError, MissingResourceError, TransportError
 from ..secrets import shown
 from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout, RolloutRawResult
-from .base import WEAK_REFERENCES, LitAgent
+from .litagent import WEAK_REFERENCES, LitAgent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         _check_function(rollout_func)
         functools.update_wrapper(self, rollout_func)
         self._strip_proxy = strip_proxy
-        _check_parameters(self._parameters, self._name())
+        _check_parameters(self._parameters, rollout_func.__name__)
 
     @property
     def function(self) -> Callable[P, R]:
@@ -77,7 +77,8 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
-        return _parameters_of(self.__wrapped__)
+        """What a call has to fill; `*args` and `**kwargs` stay empty."""
+        return [p for p in inspect.signature(self.__wrapped__).parameters.values() if p.kind not in _OPEN_ENDED]
 
     def asks_for(self, name: str) -> bool:
         """Whether it cannot be called without this parameter."""
@@ -162,25 +163,18 @@ def _goes_by_value(module: str) -> bool:
 # -- parameters --------------------------------------------------------------------------------------
 
 
-def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """What a call has to fill; `*args` and `**kwargs` stay empty."""
-    return [p for p in inspect.signature(function).parameters.values() if p.kind not in _OPEN_ENDED]
-
-
 def _check_parameters(parameters: list[inspect.Parameter], name: str) -> None:
     """Refuse a function that could never be called, where it is decorated."""
     unknown = [p.name for p in parameters if p.name not in KNOWN and p.default is p.empty]
     if unknown:
+        is_method = unknown[0] in ("self", "cls")
+        hint = " (a method cannot be decorated: write a subclass of LitAgent)" if is_method else ""
         raise ConfigError(
             f"{name} has an unknown parameter {unknown[0]!r}: parameters are filled by name with "
-            f"{', '.join(KNOWN)}; rename it or give it a default{_hint(unknown[0])}"
+            f"{', '.join(KNOWN)}; rename it or give it a default{hint}"
         )
     if not any(p.name in KNOWN for p in parameters):
         raise ConfigError(f"{name} takes no parameters: it may take {', '.join(KNOWN)}")
-
-
-def _hint(name: str) -> str:
-    return " (a method cannot be decorated: write a subclass of LitAgent)" if name in ("self", "cls") else ""
 
 
 def _pick_llm(
@@ -191,7 +185,13 @@ def _pick_llm(
     if not isinstance(llm, LLM):
         return llm
     if isinstance(llm, ProxyLLM) and strip_proxy:
-        llm = _bind(llm, agent, rollout)
+        if not isinstance(rollout, AttemptedRollout):
+            raise InvalidInputError(
+                f"the agent {agent} received a ProxyLLM, whose URL names the attempt, but rollout "
+                f"{rollout.rollout_id!r} has no attempt: pass an AttemptedRollout, or decorate with "
+                "@llm_rollout(strip_proxy=False)"
+            )
+        llm = llm.with_attempted_rollout(rollout)
     parameters = llm.resolve_sampling_parameters()
     return msgspec.structs.replace(llm, api_key=llm.resolve_api_key(), sampling_parameters=parameters)
 
@@ -207,15 +207,6 @@ def _first(kind: type[Any], agent: str, parameter: inspect.Parameter, resources:
     raise MissingResourceError(
         f"the agent {agent} takes {parameter.name}, but its rollout has no {kind.__name__} (it has {there}); "
         "pass one in the Trainer's initial_resources, or publish it with add_resources"
-    )
-
-
-def _bind(llm: ProxyLLM, agent: str, rollout: Rollout) -> LLM:
-    if isinstance(rollout, AttemptedRollout):
-        return llm.with_attempted_rollout(rollout)
-    raise InvalidInputError(
-        f"the agent {agent} received a ProxyLLM, whose URL names the attempt, but rollout {rollout.rollout_id!r} has "
-        "no attempt: pass an AttemptedRollout, or decorate with @llm_rollout(strip_proxy=False)"
     )
 
 

@@ -513,7 +513,8 @@ class CommandProcess(ChildProcess):
 
     def _wait(self) -> None:
         said: dict[str, int] = {}
-        with contextlib.suppress(OSError), self._socket.makefile("rb") as lines:
+        # A command that hangs in the kernel has `ended None`.
+        with contextlib.suppress(OSError, ValueError), self._socket.makefile("rb") as lines:
             for line in lines:
                 word, _, number = line.decode().partition(" ")
                 said[word] = int(number)
@@ -560,8 +561,10 @@ class Output:
     @property
     def text(self) -> str:
         """What was kept, with a line in the place of what was not."""
-        head, tail = (bytes(each).decode("utf-8", "replace") for each in (self._head, self._tail[-self._half :]))
-        return f"{head}\n[{self.left_out_bytes} bytes left out]\n{tail}" if self.left_out_bytes else head + tail
+        tail = self._tail[-self._half :]
+        parts = [self._head, tail] if self.left_out_bytes else [self._head + tail]
+        mark = f"\n[{self.left_out_bytes} bytes left out]\n"
+        return mark.join(part.decode("utf-8", "replace") for part in parts)
 
     @property
     def last_lines(self) -> str:
@@ -644,7 +647,8 @@ def _abandon_all() -> None:
     """A fork of this process holds no child: otherwise children would not notice when this process has gone."""
     _watcher.abandon()
     for child in list(_children):
-        child._socket.close()
+        if (number := child._socket.detach()) >= 0:  # closing would wait for the thread that reads from it
+            os.close(number)
     _children.clear()
 
 

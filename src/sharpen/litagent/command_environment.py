@@ -1,36 +1,36 @@
-"""What a program finds in its environment: the task, the prompts, the model, and where to send a reward.
+"""What the program of a `CommandAgent` finds in its environment: the task, the prompts, the model, where to report.
 
-What is too large for the environment stands only in the files, which only this user can read.
+What is too large for the environment is only in the files, which only this user can read.
 """
 
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...errors import ConfigError, InvalidInputError, TaskError
-from ...semconv import LightningResourceAttributes as Names
-from ...tracer.base import active_tracer
-from ...tracer.trace import current_trace
-from ...types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
-from .reports import REWARD, TRACES
+from ..errors import ConfigError, InvalidInputError, TaskError
+from ..semconv import LightningResourceAttributes as Names
+from ..tracer.base import active_tracer
+from ..tracer.trace import current_trace
+from ..types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
 
 PREFIX = "SHARPEN_"
 MAX_VALUE_BYTES = 100_000  # Linux takes 128 KiB in one variable
 TASK_FILE, RESOURCES_FILE = "task.json", "resources.json"
+REWARD_PATH, TRACES_PATH = "/reward", "/v1/traces"
 NO_KEY = "none"  # SDKs insist on a key
 GATEWAY_URL, FOREIGN_KEY = "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"
-PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM")
+BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM")
 """What is inherited in any case, with the variables of the locale (LC_*)."""
 
 Inherited = bool | Sequence[str]
 
 
-class Environment:
+class CommandEnvironment:
     """The environment of the programs of an agent: `extra` variables are the user's own."""
 
     def __init__(self, inherited: Inherited, extra: Mapping[str, str]) -> None:
@@ -38,38 +38,37 @@ class Environment:
         self._extra = _check_extra(extra)
 
     def base(self) -> dict[str, str]:
-        """What every program of the agent gets."""
+        """Return what every program of the agent gets."""
         chosen = {name: value for name, value in os.environ.items() if self._is_inherited(name)}
         return _with_this_python(chosen) | self._extra
 
     def of(self, task: Any, resources: NamedResources, rollout: Rollout, folder: Path, url: str) -> dict[str, str]:
-        """What the program of one rollout gets; its files are written to the folder, and it reports to the URL."""
-        llms = {name: bound(each, rollout) for name, each in resources.items() if isinstance(each, LLM)}
-        own = dict(_about(rollout))
+        """Return what the program of one rollout gets; its files are written to the folder, it reports to the URL."""
+        own = _rollout_variables(rollout)
         own |= _in_file("TASK", folder / TASK_FILE, _task_json(task))
-        own |= _in_file("RESOURCES", folder / RESOURCES_FILE, msgspec.json.encode({**resources, **llms}))
-        own |= prompt_variables(resources)
-        own |= _model_variables(resources, llms)
-        own |= _report_variables(url) | {"OTEL_RESOURCE_ATTRIBUTES": _resource_attributes(rollout)}
-        return _beside_proxies({**_without_foreign_keys(self.base(), own), **own, **self._extra})
+        bound = {name: _bound(each, rollout) for name, each in resources.items()}
+        own |= _in_file("RESOURCES", folder / RESOURCES_FILE, msgspec.json.encode(bound))
+        own |= _prompt_variables(resources) | _model_variables(resources, rollout) | _report_variables(url)
+        base = self.base()
+        if GATEWAY_URL in own:
+            base.pop(FOREIGN_KEY, None)  # the SDK would send this token of the user's to the gateway
+        return _beside_proxies({**base, **own, **self._extra})
 
     def _is_inherited(self, name: str) -> bool:
         if name.startswith(PREFIX):
             return False  # settings and tokens of the runner
-        if isinstance(self._inherited, bool) and self._inherited:
-            return True
-        named = () if isinstance(self._inherited, bool) else self._inherited
-        return name in PLAIN or name.startswith("LC_") or name in named
+        if isinstance(self._inherited, bool):
+            named: Sequence[str] = [name] if self._inherited else []
+        else:
+            named = self._inherited
+        return name in BASIC or name.startswith("LC_") or name in named
 
 
 def _check_inherited(inherited: Any) -> Inherited:
     if isinstance(inherited, bool):
         return inherited
-    if (
-        not isinstance(inherited, Sequence)
-        or isinstance(inherited, str)
-        or not all(isinstance(name, str) for name in inherited)
-    ):
+    is_list = isinstance(inherited, Sequence) and not isinstance(inherited, str)
+    if not is_list or not all(isinstance(name, str) for name in inherited):
         raise ConfigError(f"inherit_env is {inherited!r}: use True, False, or a list of names")
     return tuple(inherited)
 
@@ -92,11 +91,15 @@ def _check_extra(extra: Any) -> dict[str, str]:
 # -- the rollout -------------------------------------------------------------------------------------
 
 
-def _about(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    yield "SHARPEN_ROLLOUT_ID", rollout.rollout_id
-    yield "SHARPEN_MODE", rollout.mode or ""
+def _rollout_variables(rollout: Rollout) -> dict[str, str]:
+    variables = {"SHARPEN_ROLLOUT_ID": rollout.rollout_id, "SHARPEN_MODE": rollout.mode or ""}
+    ids = {Names.ROLLOUT_ID.value: rollout.rollout_id}
     if isinstance(rollout, AttemptedRollout):
-        yield "SHARPEN_ATTEMPT_ID", rollout.attempt.attempt_id
+        variables["SHARPEN_ATTEMPT_ID"] = ids[Names.ATTEMPT_ID.value] = rollout.attempt.attempt_id
+    # By these attributes, spans that reach the store by another way than ours still name their attempt.
+    inherited = os.environ.get("OTEL_RESOURCE_ATTRIBUTES")
+    attributes = [*([inherited] if inherited else []), *(f"{name}={value}" for name, value in ids.items())]
+    return {**variables, "OTEL_RESOURCE_ATTRIBUTES": ",".join(attributes)}
 
 
 def _task_json(task: Any) -> bytes:
@@ -111,40 +114,28 @@ def _task_json(task: Any) -> bytes:
 
 def _in_file(name: str, path: Path, content: bytes) -> dict[str, str]:
     path.write_bytes(content)
-    found = {f"{PREFIX}{name}_FILE": str(path)}
-    return found | ({f"{PREFIX}{name}": content.decode()} if len(content) <= MAX_VALUE_BYTES else {})
+    value = {f"{PREFIX}{name}": content.decode()} if len(content) <= MAX_VALUE_BYTES else {}
+    return {f"{PREFIX}{name}_FILE": str(path), **value}
 
 
 def _report_variables(url: str) -> dict[str, str]:
-    """Where it sends rewards, and where an instrumented program sends its spans."""
-    return {
-        "SHARPEN_REWARD_URL": f"{url}{REWARD}",
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}{TRACES}",
+    """Where the program sends rewards, and an instrumented one its spans, below the span that is open here."""
+    found = {
+        "SHARPEN_REWARD_URL": f"{url}{REWARD_PATH}",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}{TRACES_PATH}",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
-        **_trace_parent(),
     }
-
-
-def _trace_parent() -> dict[str, str]:
-    """The span below which the program's own spans stand, as W3C writes it."""
     tracer, trace = active_tracer(), current_trace()
     parent = None if tracer is None else tracer._current_parent()
-    return {} if trace is None or parent is None else {"TRACEPARENT": f"00-{trace.trace_id}-{parent}-01"}
-
-
-def _resource_attributes(rollout: Rollout) -> str:
-    """Spans that reach the store on another way than ours are told apart by these."""
-    ids = {Names.ROLLOUT_ID.value: rollout.rollout_id}
-    if isinstance(rollout, AttemptedRollout):
-        ids[Names.ATTEMPT_ID.value] = rollout.attempt.attempt_id
-    before = os.environ.get("OTEL_RESOURCE_ATTRIBUTES")
-    return ",".join([*([before] if before else []), *(f"{name}={value}" for name, value in ids.items())])
+    if trace is not None and parent is not None:
+        found["TRACEPARENT"] = f"00-{trace.trace_id}-{parent}-01"
+    return found
 
 
 # -- resources ---------------------------------------------------------------------------------------
 
 
-def prompt_variables(resources: NamedResources) -> dict[str, str]:
+def _prompt_variables(resources: NamedResources) -> dict[str, str]:
     """The text of every prompt template under its name, and that of the first one as SHARPEN_PROMPT."""
     owners: dict[str, str] = {}
     found: dict[str, str] = {}
@@ -166,33 +157,26 @@ def _fits(text: str) -> bool:
     return "\0" not in text and len(text.encode("utf-8", "surrogateescape")) <= MAX_VALUE_BYTES
 
 
-def bound(llm: LLM, rollout: Rollout) -> LLM:
-    """The LLM with the attempt's own URL where it stands behind the gateway."""
-    if isinstance(llm, ProxyLLM) and isinstance(rollout, AttemptedRollout):
-        return llm.with_attempted_rollout(rollout)
-    return llm
+def _bound(resource: Resource, rollout: Rollout) -> Resource:
+    """Return a model behind the gateway with the attempt's own URL, other resources as they are."""
+    if isinstance(resource, ProxyLLM) and isinstance(rollout, AttemptedRollout):
+        return resource.with_attempted_rollout(rollout)
+    return resource
 
 
-def _model_variables(resources: NamedResources, llms: Mapping[str, LLM]) -> dict[str, str]:
+def _model_variables(resources: NamedResources, rollout: Rollout) -> dict[str, str]:
     """The first LLM, under the names that SDKs look for."""
-    for name, llm in llms.items():
-        is_gateway = isinstance(resources[name], ProxyLLM)
-        key = llm.resolve_api_key() or (NO_KEY if is_gateway else None)
-        found = {
-            "SHARPEN_MODEL": llm.model,
-            "OPENAI_BASE_URL": llm.endpoint,
-            "OPENAI_API_BASE": llm.endpoint,
-        } | ({} if key is None else {"OPENAI_API_KEY": key})
-        if is_gateway and key is not None:
-            found[GATEWAY_URL] = llm.endpoint.rstrip("/").removesuffix("/v1")  # that SDK adds it
-            found["ANTHROPIC_API_KEY"] = key
-        return found
-    return {}
-
-
-def _without_foreign_keys(base: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """A token of the user's that an SDK would send along to the gateway is no business of the gateway."""
-    return {name: value for name, value in base.items() if name != FOREIGN_KEY or GATEWAY_URL not in own}
+    llm = next((each for each in resources.values() if isinstance(each, LLM)), None)
+    if llm is None:
+        return {}
+    bound, key = _bound(llm, rollout), llm.resolve_api_key()
+    assert isinstance(bound, LLM)
+    found = {"SHARPEN_MODEL": llm.model, "OPENAI_BASE_URL": bound.endpoint, "OPENAI_API_BASE": bound.endpoint}
+    if isinstance(llm, ProxyLLM):
+        key = key or NO_KEY
+        found[GATEWAY_URL] = bound.endpoint.rstrip("/").removesuffix("/v1")  # that SDK adds it
+        found["ANTHROPIC_API_KEY"] = key
+    return found if key is None else {**found, "OPENAI_API_KEY": key}
 
 
 # -- the machine -------------------------------------------------------------------------------------
@@ -215,5 +199,5 @@ def _beside_proxies(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _with_loopback(hosts: str) -> str:
-    known: Iterable[str] = filter(None, (host.strip() for host in hosts.split(",")))
+    known = filter(None, (host.strip() for host in hosts.split(",")))
     return ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost"]))
