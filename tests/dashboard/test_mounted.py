@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sharpen.dashboard import dashboard_app
 from sharpen.store import InMemoryLightningStore
-from tests.store.internals import StoreApplication
+from tests.store.internals import StoreApp
 
 from .asgi_client import ask
 
@@ -61,7 +61,7 @@ async def test_it_stands_under_the_prefix_of_the_store(runs_folder: Path) -> Non
     mounted = dashboard_app(
         InMemoryLightningStore(), name="first", run_path=str(runs_folder / "first"), edit_token=TOKEN
     )
-    app = StoreApplication(InMemoryLightningStore(), token=TOKEN, mounts=[("/dashboard", mounted)])
+    app = StoreApp(InMemoryLightningStore(), token=TOKEN, mounts=[("/dashboard", mounted)])
     assert (await ask(app, f"/dashboard?token={TOKEN}")).header("location") == f"/dashboard/?token={TOKEN}"
     assert (await ask(app, "/dashboard/")).status == 401
     answer = await ask(app, f"/dashboard/?token={TOKEN}", headers={"sec-fetch-site": "none"})
@@ -78,14 +78,14 @@ async def test_it_stands_under_the_prefix_of_the_store(runs_folder: Path) -> Non
 
 async def test_a_token_for_the_pages_does_not_open_the_store(runs_folder: Path) -> None:
     mounted = dashboard_app(InMemoryLightningStore(), name="first", edit_token=TOKEN)
-    app = StoreApplication(InMemoryLightningStore(), token=TOKEN, mounts=[("/dashboard", mounted)])
+    app = StoreApp(InMemoryLightningStore(), token=TOKEN, mounts=[("/dashboard", mounted)])
     cookie = (await ask(app, f"/dashboard/?token={TOKEN}")).cookie
     assert (await ask(app, "/v1/statistics", headers={"cookie": cookie})).status == 401
 
 
 async def test_a_foreign_page_is_refused(runs_folder: Path) -> None:
     mounted = dashboard_app(InMemoryLightningStore(), name="first")
-    app = StoreApplication(InMemoryLightningStore(), mounts=[("/dashboard", mounted)])
+    app = StoreApp(InMemoryLightningStore(), mounts=[("/dashboard", mounted)])
     assert (await ask(app, "/dashboard/", headers={"origin": "http://evil.example"})).status == 403
 
 

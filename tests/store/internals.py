@@ -6,7 +6,6 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.store import backup, memory, openapi, search, sqlite, sqlite_schema, sqlite_search
-    from sharpen.store.application import MAX_WAIT_SECONDS, StoreApplication
     from sharpen.store.backup import backup_store
     from sharpen.store.checks import new_id
     from sharpen.store.jobs import Job
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from sharpen.store.redis.listening import READY_SECONDS
     from sharpen.store.redis.scripts import COMMIT, SHA
     from sharpen.store.redis.unit import HOLD_MILLISECONDS
+    from sharpen.store.server import MAX_WAIT_SECONDS, StoreApp
     from sharpen.store.spool import Entry, Spool, default_folder
     from sharpen.store.token_files import VARIABLE, given_token, left_in_file, read_token, token_file
     from sharpen.store.transitions import FINISHED, OPEN, PHASES, QUEUED

@@ -1,8 +1,8 @@
 """`LightningStoreClient`: the store over HTTP.
 
-Every write carries the caller's id, so a call whose answer was lost is simply sent again. When the server is away,
-calls are retried with growing pauses for a bounded time and then fail with the last error; finished work (spans
-and outcomes) goes to a local spool instead, and is replayed in order when the server is back.
+Every write carries the caller's id, so a call whose answer was lost is simply sent again. When the server cannot be
+reached, calls are retried with growing pauses for a bounded time and then fail with the last error; finished work
+(spans and outcomes) goes to a local spool instead, and is replayed in order when the server is back.
 """
 
 import asyncio
@@ -11,14 +11,13 @@ import functools
 import logging
 import math
 import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from ..backoff import Backoff
 from ..errors import ConfigError, StoreError, StoreFullError, StoreUnavailableError, from_wire
@@ -27,7 +26,6 @@ from ..http.proxies import is_loopback
 from ..types import (
     Attempt,
     AttemptedRollout,
-    AttemptStatus,
     FinishedRollouts,
     ResourcesUpdate,
     Rollout,
@@ -35,33 +33,31 @@ from ..types import (
     StoredSpans,
     check_no_secrets,
 )
-from .base import AttemptEnd, LightningStore, LightningStoreCapabilities
+from .base import LightningStore, LightningStoreCapabilities
+from .batching import WriteBatcher, can_batch
 from .checks import check_finite, check_number, check_spans, new_id
 from .methods import METHODS, MaybeAttempted, Method, change_rollouts, forward_methods
 from .opening import ServerAddress
-from .spool import Entry, default_folder
-from .spooler import Away, OtherStore, Spooler
+from .spool import Entry, OtherStore, SpoolSender, Unreachable, default_folder
 from .task_json import TASK, encode_equal, from_tagged, has_tag
-from .together import Together, may_travel_together
 from .token_files import given_token, read_token, token_file_of
 from .transitions import ENDED
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25  # how soon a call that waits for the server notices that it should not
+CHECK_SECONDS = 0.25  # how soon a call that waits for the server notices that it should not
 POLL_SECONDS = 20.0  # one long poll; longer waits are made of several
-TOKEN_SECONDS, TOKEN_LOOK_SECONDS = 2.0, 0.05
-DENIED = 401
+TOKEN_SECONDS, TOKEN_CHECK_SECONDS = 2.0, 0.05
 MAX_BATCH = 2_000
 MAX_BATCH_BYTES = 16 * 2**20
-MAX_QUERY_CHARACTERS = 8 * 1024  # longer arguments of a read travel in a body: servers bound the head of a request
+MAX_QUERY_CHARACTERS = 8 * 1024  # longer arguments of a read are sent in a body: servers bound the head of a request
 _encode = msgspec.json.Encoder().encode
 _decoders = {name: msgspec.json.Decoder(m.answer_type).decode for name, m in METHODS.items()}
 
 
 @functools.cache
 def _warn_if_readable(url: str) -> None:
-    """Warn, once for each address, that the token of the environment travels in the clear."""
+    """Warn, once for each address, that the token of the environment is sent unencrypted."""
     parts = urlsplit(url)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         log.warning(
@@ -74,7 +70,10 @@ def _warn_if_readable(url: str) -> None:
 
 def _request(method: Method) -> Callable[..., Awaitable[Any]]:
     async def call(self: "LightningStoreClient", *args: Any, **kwargs: Any) -> Any:
-        return await self._call(method, method.bind(args, kwargs))
+        arguments = method.bind(args, kwargs)
+        if method.name == "complete_attempt" or (method.name == "update_attempt" and arguments.get("status") in ENDED):
+            return await self._deliver_outcome(method, arguments)
+        return await self._call(method, arguments)
 
     return call
 
@@ -123,9 +122,7 @@ class LightningStoreClient(LightningStore):
         elif token is None:
             self.token_file = self.token_file or token_file_of(self.url)
             token = read_token(self.token_file)
-        self._headers = {"content-type": "application/json"}
-        if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
+        self._token = token
         self.options: dict[str, Any] = {
             "retry_seconds": retry_seconds,
             "spool_after_seconds": spool_after_seconds,
@@ -134,13 +131,10 @@ class LightningStoreClient(LightningStore):
             "max_spool_bytes": max_spool_bytes,
         }
         """The keyword arguments, for a client of the same server in another process."""
-        self._retry_seconds = retry_seconds
-        self._request_seconds = request_seconds
-        self._by_loop: dict[asyncio.AbstractEventLoop, HttpClient] = {}
-        self._made_with: weakref.WeakKeyDictionary[HttpClient, str | None] = weakref.WeakKeyDictionary()
-        self._travelling: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = weakref.WeakKeyDictionary()
+        self._retry_seconds, self._request_seconds = retry_seconds, request_seconds
+        self._by_loop: dict[asyncio.AbstractEventLoop, _Link] = {}
         self._resources: dict[tuple[str, int], ResourcesUpdate] = {}
-        self._spooler = Spooler(
+        self._spool = SpoolSender(
             self,
             Path(spool_folder or default_folder()),
             max_bytes=max_spool_bytes,
@@ -155,7 +149,7 @@ class LightningStoreClient(LightningStore):
     @property
     def spooled(self) -> int:
         """The number of requests with finished work in the spool."""
-        return self._spooler.count
+        return self._spool.count
 
     def stop_waiting(self) -> None:
         """Stop retrying: calls, including those in progress, fail after one try, and finished work is spooled at once.
@@ -164,13 +158,11 @@ class LightningStoreClient(LightningStore):
         """
         self._is_waiting = False
 
-    # -- calls ---------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------
 
     async def _call(self, method: Method, arguments: dict[str, Any]) -> Any:
-        prepared = _prepare(method.name, arguments)
-        request = _to_request(method, prepared)
-        answer = await self.send_surely(request, self._retry_seconds)
-        return _restore(method, answer)
+        request = _to_request(method, _prepare(method.name, arguments))
+        return _restore(method, await self.send_surely(request, self._retry_seconds))
 
     async def send_surely(self, request: Entry, seconds: float) -> bytes | None:
         """Send a request, with retries, and return the response; None means that the store found nothing."""
@@ -178,7 +170,7 @@ class LightningStoreClient(LightningStore):
         while True:
             try:
                 answer = await self.send(request)
-            except Away as error:
+            except Unreachable as error:
                 self.is_away = True
                 pause = next(backoff, None)
                 if pause is None or not self._is_waiting:
@@ -191,18 +183,18 @@ class LightningStoreClient(LightningStore):
                 await self._rest(pause)
             else:
                 self.is_away = False
-                self._spooler.server_is_there()
+                self._spool.note_answer()
                 return answer
 
     async def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self._is_waiting and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110 - any thread may end it
-            await asyncio.sleep(min(left, LOOK_SECONDS))
+            await asyncio.sleep(min(left, CHECK_SECONDS))
 
-    async def send(self, request: Entry, store_id: str | None = None, *, travels: bool = False) -> bytes | None:
-        """Send a request once, only to the given store. A claim that `travels` shares a request with pending writes."""
-        if store_id is None and (may_travel_together(request) or travels):
-            status, body = await self._together().send(request)
+    async def send(self, request: Entry, store_id: str | None = None, *, piggyback: bool = False) -> bytes | None:
+        """Send a request once, only to the given store. With `piggyback`, a claim shares a request with held writes."""
+        if store_id is None and (can_batch(request) or piggyback):
+            status, body = await self._link().batcher.send(request)
         else:
             status, body = await self._exchange(request, store_id)
         if status == 200:
@@ -210,19 +202,13 @@ class LightningStoreClient(LightningStore):
         _raise_refusal(status, body, self.url)
         return None
 
-    def _together(self) -> Together:
-        loop = asyncio.get_running_loop()
-        together = self._travelling.get(loop)
-        if together is None:
-            together = self._travelling[loop] = Together(self._exchange)
-        return together
-
     async def _exchange(self, request: Entry, store_id: str | None = None) -> tuple[int, bytes]:
         """One request and its answer; with a new token where the old one is refused and there is another."""
-        used = self._connections()
-        status, body = await self._exchange_over(used, request, store_id)
-        if status == DENIED and await self._has_new_token(used):
-            status, body = await self._exchange_over(self._connections(), request, store_id)
+        link = self._link()
+        used = link.token
+        status, body = await self._exchange_over(link.connections, request, store_id)
+        if status == 401 and await self._has_new_token(link, used):
+            status, body = await self._exchange_over(link.connections, request, store_id)
         return status, body
 
     async def _exchange_over(self, connections: HttpClient, request: Entry, store_id: str | None) -> tuple[int, bytes]:
@@ -233,47 +219,56 @@ class LightningStoreClient(LightningStore):
         try:
             answer = await connections.exchange(verb, request.path, headers=headers, body=body, seconds=seconds)
         except (OSError, TimeoutError) as error:
-            raise Away(f"{type(error).__name__}: {error}") from error
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
         self.store_id = answer.header("sharpen-store") or self.store_id
         return answer.status, await answer.read()
 
-    def _connections(self) -> HttpClient:
+    def _link(self) -> "_Link":
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
             for old in [each for each in list(self._by_loop) if each.is_closed()]:
                 self._by_loop.pop(old, None)
-            # Every call may be sent twice, so a kept connection that ends without an answer is simply replaced.
-            found = self._by_loop[loop] = HttpClient(
-                self.url, headers=self._headers.items(), stale_seconds=math.inf, uses_proxy=False
-            )
-            self._made_with[found] = self._headers.get("authorization")
+            found = self._by_loop[loop] = _Link(self.url, self._token, WriteBatcher(self._exchange))
         return found
 
-    async def _has_new_token(self, refused: HttpClient) -> bool:
-        """Whether the file has another token than these connections. A server that takes the place of another one
-        leaves its token a moment after its first answer."""
-        if self.token_file is None:
-            return False
-        end = time.monotonic() + (TOKEN_SECONDS if self._made_with.get(refused) else 0)
-        while not self._take_new_token(self.token_file, refused):
+    async def _has_new_token(self, link: "_Link", refused: str | None) -> bool:
+        """Take another token than the refused one from the file. A server that takes the place of another one writes
+        its token a moment after its first answer."""
+        end = time.monotonic() + (TOKEN_SECONDS if refused else 0)
+        while self.token_file is not None:
+            if link.token != refused:
+                return True  # another request has taken it
+            token = read_token(self.token_file)
+            if token not in (None, refused):
+                self._token = token
+                link.connect(token)
+                return True
             if time.monotonic() >= end:
-                return False
-            await asyncio.sleep(TOKEN_LOOK_SECONDS)
-        return True
-
-    def _take_new_token(self, file: Path, refused: HttpClient) -> bool:
-        token = read_token(file)
-        if token is None or self._made_with.get(refused) == f"Bearer {token}":
-            return False
-        self._headers = {**self._headers, "authorization": f"Bearer {token}"}
-        loop = asyncio.get_running_loop()
-        if self._by_loop.get(loop) is refused:  # each loop has its own
-            del self._by_loop[loop]
-            refused.close()
-        return True
+                break
+            await asyncio.sleep(TOKEN_CHECK_SECONDS)
+        return False
 
     # -- waiting: long polls, one after another ------------------------------------------------------
+
+    async def _poll(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        seconds: float | None,
+        is_enough: Callable[[Any], bool],
+        *,
+        wait: str = "wait_seconds",
+    ) -> Any:
+        """Repeat a long poll until an answer is enough or the time is up, and return the last one."""
+        if seconds is not None:
+            check_number(wait, seconds, low=0)
+        end = time.monotonic() + (math.inf if seconds is None else seconds)
+        while True:
+            left = max(end - time.monotonic(), 0)
+            answer = await self._call(METHODS[name], arguments | {wait: min(left, POLL_SECONDS)})
+            if is_enough(answer) or left <= POLL_SECONDS:
+                return answer
 
     async def dequeue_many_rollouts(
         self,
@@ -283,56 +278,42 @@ class LightningStoreClient(LightningStore):
         wait_seconds: float = 0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        check_number("wait_seconds", wait_seconds, low=0)
         arguments = {"limit": limit, "worker_id": worker_id, "request_id": request_id or new_id("rq")}
-        end = time.monotonic() + wait_seconds
-        if self._together().has_held and (along := await self._claim_along(arguments)):
-            return along
-        while True:
-            left = max(end - time.monotonic(), 0)
-            wait = {"wait_seconds": min(left, POLL_SECONDS)}
-            claimed: list[AttemptedRollout] = await self._call(METHODS["dequeue_many_rollouts"], arguments | wait)
-            if claimed or left <= POLL_SECONDS:
-                return claimed
+        if self._link().batcher.has_held and (claimed := await self._claim_with_held(arguments)):
+            return claimed
+        return await self._poll("dequeue_many_rollouts", arguments, wait_seconds, bool)  # type: ignore[no-any-return]
 
     def expect_claim(self) -> None:
         """Announce that a claim follows the next completion, so that both are sent in one request."""
-        self._together().expect_claim()
+        self._link().batcher.expect_claim()
 
-    async def _claim_along(self, arguments: dict[str, Any]) -> list[AttemptedRollout]:
+    async def _claim_with_held(self, arguments: dict[str, Any]) -> list[AttemptedRollout]:
         """Claim without waiting, together with the writes that were held back for it."""
         method = METHODS["dequeue_many_rollouts"]
         try:
-            answer = await self.send(_to_request(method, _prepare(method.name, arguments)), travels=True)
-        except Away:
+            answer = await self.send(_to_request(method, _prepare(method.name, arguments)), piggyback=True)
+        except Unreachable:
             return []  # asked again by itself
-        claimed: list[AttemptedRollout] = _restore(method, answer)
-        return claimed
+        return _restore(method, answer)  # type: ignore[no-any-return]
 
     async def finished_rollouts(self, after: int = 0, limit: int = 1000, wait_seconds: float = 0) -> FinishedRollouts:
-        check_number("wait_seconds", wait_seconds, low=0)
-        end = time.monotonic() + wait_seconds
-        while True:
-            left = max(end - time.monotonic(), 0)
-            arguments = {"after": after, "limit": limit, "wait_seconds": min(left, POLL_SECONDS)}
-            found: FinishedRollouts = await self._call(METHODS["finished_rollouts"], arguments)
-            if found.items or left <= POLL_SECONDS:
-                return found
+        arguments = {"after": after, "limit": limit}
+        found: FinishedRollouts
+        found = await self._poll("finished_rollouts", arguments, wait_seconds, lambda found: bool(found.items))
+        return found
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        if timeout is not None:
-            check_number("timeout", timeout, low=0)
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        wanted = list(dict.fromkeys(rollout_ids))
         finished: dict[str, Rollout] = {}
-        while True:
-            left = max(end - time.monotonic(), 0)
-            waiting = [rollout_id for rollout_id in wanted if rollout_id not in finished]
-            arguments = {"rollout_ids": waiting, "timeout": min(left, POLL_SECONDS)}
-            for rollout in await self._call(METHODS["wait_for_rollouts"], arguments):
-                finished[rollout.rollout_id] = rollout
-            if len(finished) == len(wanted) or left <= POLL_SECONDS:
-                return [finished[rollout_id] for rollout_id in wanted if rollout_id in finished]
+        wanted = list(dict.fromkeys(rollout_ids))
+        arguments = {"rollout_ids": wanted}
+
+        def are_all(found: list[Rollout]) -> bool:
+            finished.update((rollout.rollout_id, rollout) for rollout in found)
+            arguments["rollout_ids"] = [each for each in wanted if each not in finished]
+            return not arguments["rollout_ids"]
+
+        await self._poll("wait_for_rollouts", arguments, timeout, are_all, wait="timeout")
+        return [finished[each] for each in wanted if each in finished]
 
     # -- finished work -------------------------------------------------------------------------------
 
@@ -341,52 +322,24 @@ class LightningStoreClient(LightningStore):
         stored: list[Span | None] = []
         unwanted: list[str] = []
         for batch in _batches(spans):
-            request = _to_request(METHODS["add_many_spans"], {"spans": batch})
-            answer = await self._spooler.deliver(request)
-            receipt = None if answer is None else _decoders["add_many_spans"](answer)
-            part = StoredSpans(batch) if receipt is None else receipt.restore(batch)
+            answer = await self._spool.deliver(_to_request(METHODS["add_many_spans"], {"spans": batch}))
+            part = StoredSpans(batch) if answer is None else _decoders["add_many_spans"](answer).restore(batch)
             stored += part
             unwanted += part.unwanted
         return StoredSpans(stored, dict.fromkeys(unwanted))
 
-    async def complete_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        spans: Sequence[Span] = (),
-        status: AttemptEnd = "succeeded",
-        reward: float | None = None,
-        metadata: dict[str, Any] | UnsetType | None = UNSET,
-    ) -> Attempt:
-        batches = _batches(spans)
+    async def _deliver_outcome(self, method: Method, arguments: dict[str, Any]) -> Attempt:
+        """Deliver how an attempt ended; while it lies in the spool, the answer holds what is known here."""
+        batches = _batches(arguments.get("spans", ()))
         for batch in batches[:-1]:
             await self.add_many_spans(batch)
-        outcome = {"spans": batches[-1] if batches else [], "status": status, "reward": reward, "metadata": metadata}
-        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, **outcome}
-        return await self._deliver_outcome("complete_attempt", arguments)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | UnsetType = UNSET,
-        worker_id: str | UnsetType = UNSET,
-        last_heartbeat_time: float | UnsetType = UNSET,
-        metadata: dict[str, Any] | UnsetType | None = UNSET,
-    ) -> Attempt:
-        changes = {"status": status, "worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time}
-        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, **changes, "metadata": metadata}
-        if status in ENDED:
-            return await self._deliver_outcome("update_attempt", arguments)
-        return await self._call(METHODS["update_attempt"], arguments)  # type: ignore[no-any-return]
-
-    async def _deliver_outcome(self, name: str, arguments: dict[str, Any]) -> Attempt:
-        """Deliver how an attempt ended; while it lies in the spool, the answer holds what is known here."""
-        answer = await self._spooler.deliver(_to_request(METHODS[name], _prepare(name, arguments)))
+        if batches:
+            arguments = arguments | {"spans": batches[-1]}
+        answer = await self._spool.deliver(_to_request(method, _prepare(method.name, arguments)))
         if answer is not None:
-            return _restore(METHODS[name], answer)  # type: ignore[no-any-return]
-        return Attempt(arguments["rollout_id"], arguments["attempt_id"], 0, 0.0, time.time(), arguments["status"])
+            return _restore(method, answer)  # type: ignore[no-any-return]
+        status = arguments.get("status", "succeeded")
+        return Attempt(arguments["rollout_id"], arguments["attempt_id"], 0, 0.0, time.time(), status)
 
     # -- the rest ------------------------------------------------------------------------------------
 
@@ -404,19 +357,17 @@ class LightningStoreClient(LightningStore):
 
     async def release_loop(self) -> None:
         """Close the connections of the running event loop, before it ends."""
-        connections = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if connections is not None:
-            connections.close()
+        link = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if link is not None:
+            link.connections.close()
 
     async def close(self) -> None:
         """Send spooled work if the server can be reached, and close the connections. The rest stays in the spool."""
-        await self._spooler.close()
-        loop = asyncio.get_running_loop()
-        for each, connections in list(self._by_loop.items()):
-            if each is loop:
-                connections.close()
-            elif each.is_running():
-                each.call_soon_threadsafe(connections.close)
+        await self._spool.close()
+        await self.release_loop()
+        for loop, link in list(self._by_loop.items()):
+            if loop.is_running():
+                loop.call_soon_threadsafe(link.connections.close)
         self._by_loop.clear()
 
     @property
@@ -424,16 +375,36 @@ class LightningStoreClient(LightningStore):
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": True}
 
     def address(self) -> ServerAddress:
-        token = self._headers.get("authorization", "").removeprefix("Bearer ")
         token_file = None if self.token_file is None else str(self.token_file)
-        return ServerAddress(self.url, token or None, token_file, self.options)
+        return ServerAddress(self.url, self._token, token_file, self.options)
 
     def otlp_traces_endpoint(self) -> str:
         return f"{self.url}/v1/traces"
 
 
+class _Link:
+    """What one event loop uses: its connections, the token that they send, and its batcher."""
+
+    def __init__(self, url: str, token: str | None, batcher: WriteBatcher) -> None:
+        self._url, self.batcher = url, batcher
+        self.connections = self._open(token)
+
+    def connect(self, token: str | None) -> None:
+        """Use another token from now on."""
+        self.connections.close()
+        self.connections = self._open(token)
+
+    def _open(self, token: str | None) -> HttpClient:
+        self.token = token
+        headers = [("content-type", "application/json")]
+        if token is not None:
+            headers.append(("authorization", f"Bearer {token}"))
+        # Every call may be sent twice, so a kept connection that ends without an answer is simply replaced.
+        return HttpClient(self._url, headers=headers, stale_seconds=math.inf, uses_proxy=False)
+
+
 def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the ids that make a call repeatable, and refuse what must not or cannot travel."""
+    """Fill in the ids that make a call repeatable, and refuse what must not or cannot be sent."""
     arguments = {key: value for key, value in arguments.items() if value is not UNSET}
     if name in ("start_attempt", "update_resources") and arguments.get("request_id") is None:
         arguments["request_id"] = new_id("rq")
@@ -499,7 +470,7 @@ def _raise_refusal(status: int, body: bytes, url: str) -> None:
     if status == 421:
         raise OtherStore(message)
     if status in (429, 502, 503, 504):
-        raise Away(f"HTTP {status}: {message or 'no error message'}", kind)
+        raise Unreachable(f"HTTP {status}: {message or 'no error message'}", kind)
     if not kind or (status == 404 and kind != "UnknownIdError"):
         # Nothing of the answer is told: it may be a whole page.
         raise StoreError(f"{url} is not a store server (HTTP {status}): check the address")

@@ -1,4 +1,4 @@
-"""The methods of the store as one table, from which its faces are made.
+"""The methods of the store as one table, from which the server, the client and the wrappers of stores are made.
 
 Each row says how a method is served over HTTP and what kind of work it is; parameters and types are read from
 `LightningStore` itself. A `derived` method is defined by others in the contract, so only the server knows it.
@@ -63,7 +63,7 @@ class Method(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def request_type(self) -> type[msgspec.Struct]:
-        """The arguments that travel in the body or the query."""
+        """The arguments that are sent in the body or the query."""
         fields: list[Any] = []
         for name, parameter in self.parameters.items():
             if name in self.path_parameters:
@@ -140,7 +140,7 @@ class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Writes of one client that travel together. Each succeeds or fails by itself."""
+    """Writes of one client in one request. Each succeeds or fails by itself."""
 
     requests: list[BatchEntry]
 

@@ -31,6 +31,7 @@ access_log = logging.getLogger("sharpen.web.access")
 MAX_BODY_BYTES = 64 * 2**20
 JSON = "application/json"
 STOPPING = "sharpen.stopping"  # where a request finds the event that ends long responses
+HEADERS = "sharpen.headers"  # and its headers by name
 CLIENT_GONE = 499  # in the access log only: nobody is left to answer
 RawHeaders = Sequence[tuple[bytes, bytes]]
 ErrorNames = Literal["api", "class"]
@@ -79,7 +80,7 @@ class WebApp:
         if scope["type"] != "http":
             return await serve_other(scope, receive, send)
         started, headers = time.perf_counter(), dict(scope["headers"])
-        scope["app"], scope[STOPPING] = self, self.stopping
+        scope["app"], scope[STOPPING], scope[HEADERS] = self, self.stopping, headers
         response = _Sender(send, [*self._headers, *self._cors_headers(headers)])
         try:
             self._check_source(headers)
@@ -90,11 +91,8 @@ class WebApp:
         except asyncio.CancelledError:  # the server stops, and has waited long enough
             await self._fail(server_stopping(), scope, receive, response)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises has an answer
-            await self._fail(self._as_http(error, scope), scope, receive, response)
-        if access_log.isEnabledFor(logging.DEBUG):
-            path = scope["path"].removeprefix(scope.get("root_path", ""))  # the root may hold a secret, a query a token
-            milliseconds = 1000 * (time.perf_counter() - started)
-            access_log.debug("%s %s %d %.1f ms", scope["method"], quote(path), response.status, milliseconds)
+            await self._fail(self.as_http(error, scope), scope, receive, response)
+        self.note_response(scope, response.status, time.perf_counter() - started)
         return None
 
     # -- what servers may do differently -------------------------------------------------------------
@@ -112,6 +110,29 @@ class WebApp:
         if error.status < 500 and error.status not in (408, 409, 429):
             headers.setdefault("x-should-retry", "false")  # it stays wrong, so SDKs need not try again
         return Response(error_body(error, self._error_names), error.status, headers, JSON)
+
+    def as_http(self, error: Exception, scope: Scope) -> "HttpError":
+        """Whatever a handler raised, as the error that its client gets."""
+        path = scope["path"][:200]
+        if isinstance(error, HttpError):
+            return error
+        if isinstance(error, SharpenError):
+            return HttpError(http_status(error), str(error), kind=type(error).__name__)
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            return HttpError(404, f"nothing is served at {path!r}; available: {self._paths}", code="not_found")
+        if isinstance(error, HTTPException):
+            headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+            allowed = dict(headers).get(b"allow", b"").decode()
+            message = f"{path!r} takes {allowed}, not {scope['method']}" if allowed else error.detail
+            return HttpError(error.status_code, message, code="wrong_method" if allowed else None, headers=headers)
+        log.error("%s %s failed", scope["method"], quote(path), exc_info=error)
+        return HttpError(500, "the server failed; its log has the details", code="internal_error")
+
+    def note_response(self, scope: Scope, status: int, seconds: float) -> None:
+        """Log a request that has ended."""
+        if access_log.isEnabledFor(logging.DEBUG):
+            path = scope["path"].removeprefix(scope.get("root_path", ""))  # the root may hold a secret, a query a token
+            access_log.debug("%s %s %d %.1f ms", scope["method"], quote(path), status, 1000 * seconds)
 
     # -- checks --------------------------------------------------------------------------------------
 
@@ -144,24 +165,6 @@ class WebApp:
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         return path in self._open_paths or path.startswith(self._open_folders)
-
-    # -- errors --------------------------------------------------------------------------------------
-
-    def _as_http(self, error: Exception, scope: Scope) -> "HttpError":
-        path = scope["path"][:200]
-        if isinstance(error, HttpError):
-            return error
-        if isinstance(error, SharpenError):
-            return HttpError(http_status(error), str(error), kind=type(error).__name__)
-        if isinstance(error, HTTPException) and error.status_code == 404:
-            return HttpError(404, f"nothing is served at {path!r}; available: {self._paths}", code="not_found")
-        if isinstance(error, HTTPException):
-            headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-            allowed = dict(headers).get(b"allow", b"").decode()
-            message = f"{path!r} takes {allowed}, not {scope['method']}" if allowed else error.detail
-            return HttpError(error.status_code, message, code="wrong_method" if allowed else None, headers=headers)
-        log.error("%s %s failed", scope["method"], quote(path), exc_info=error)
-        return HttpError(500, "the server failed; its log has the details", code="internal_error")
 
     async def _fail(self, error: "HttpError", scope: Scope, receive: Receive, response: "_Sender") -> None:
         """Once a response has begun there is no status left to set; the server cuts the connection then."""
@@ -218,18 +221,21 @@ _CLASSES = {
 }
 
 
+def error_kind(error: HttpError, names: ErrorNames) -> str:
+    """What `error.type` holds."""
+    if names == "class":
+        return error.kind or _CLASSES.get(error.status, "InvalidInputError" if error.status < 500 else "StoreError")
+    return _API_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+
+
 def error_body(error: HttpError, names: ErrorNames = "api") -> bytes:
     """The body of every error: OpenAI's fields in Anthropic's envelope, which SDKs of both and our client read."""
-    if names == "class":
-        kind = error.kind or _CLASSES.get(error.status, "InvalidInputError" if error.status < 500 else "StoreError")
-    else:
-        kind = _API_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    fields = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    fields = {"type": error_kind(error, names), "message": error.message, "param": error.param, "code": error.code}
     return msgspec.json.encode({"type": "error", "error": fields})
 
 
 def server_stopping() -> HttpError:
-    return HttpError(503, "the server is being stopped; try again later", code="server_stopped")
+    return HttpError(503, "the server is stopping; try again later", code="server_stopped")
 
 
 def shows_token(headers: Mapping[bytes, bytes], token: bytes) -> bool:
@@ -240,6 +246,11 @@ def shows_token(headers: Mapping[bytes, bytes], token: bytes) -> bool:
 
 
 # -- requests ----------------------------------------------------------------------------------------
+
+
+def content_type(headers: Mapping[bytes, bytes]) -> str:
+    """The type of the body, without its parameters."""
+    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
 
 async def read_body(
@@ -259,20 +270,19 @@ async def read_body(
         encodings: `gzip` and `deflate`, where such bodies are accepted.
         max_bytes: The largest body, packed and unpacked; by default that of the `WebApp`.
     """
-    headers = dict(scope["headers"])
+    headers = scope[HEADERS]
     limit = scope["app"].max_body_bytes if max_bytes is None else max_bytes
-    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-    has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-    if has_body and types is not None and kind not in types:
+    declared = headers.get(b"content-length", b"0")
+    has_body = declared != b"0" or b"transfer-encoding" in headers
+    if has_body and types is not None and (kind := content_type(headers)) not in types:
         message = f"the body has the content type {kind or 'none'!r}: send {' or '.join(types)}"
         raise HttpError(415, message, code="wrong_content_type")
     encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower() or "identity"
     if encoding != "identity" and encoding not in encodings:
         message = f"the body has the content encoding {encoding!r}: send {' or '.join(['it plain', *encodings])}"
         raise HttpError(415, message, code="wrong_content_encoding")
-    declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, f"{int(declared)} bytes, more than")
     parts, size = [], 0
     while True:
         part = await receive()
@@ -301,8 +311,8 @@ def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     return plain
 
 
-def _too_large(limit: int) -> HttpError:
-    return HttpError(413, f"the body has more than {limit} bytes, the limit of this server", code="body_too_large")
+def _too_large(limit: int, size: str = "more than") -> HttpError:
+    return HttpError(413, f"the body has {size} {limit} bytes, the limit of this server", code="body_too_large")
 
 
 def parse_json(body: bytes, decode: Callable[[bytes], T]) -> T:
@@ -337,6 +347,20 @@ async def serve_other(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 # -- responses ---------------------------------------------------------------------------------------
+
+
+class BytesResponse:
+    """A whole response, cheaper than Starlette's: its headers are sent as they are given."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, headers: RawHeaders) -> None:
+        self.status, self.body, self.headers = status, body, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [*self.headers, (b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 class StreamResponse:

@@ -1,4 +1,4 @@
-"""Writes that travel together: fewer requests, and each write keeps an answer of its own."""
+"""Writes that share a request: fewer requests, and each write keeps an answer of its own."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ def complete(client, rollout, **outcome):
 
 
 def requests_answered(server):
-    return sum(server._application.metrics._requests.values())
+    return sum(server._app.metrics._requests.values())
 
 
 async def post_batch(server, requests):
