@@ -264,7 +264,7 @@ def test_a_runner_whose_code_raises_is_replaced_and_its_traceback_is_logged(stor
     assert "Traceback" in caplog.text
 
 
-def test_a_worn_out_runner_is_replaced_at_once(store, caplog):
+def test_a_saturated_runner_is_replaced_at_once(store, caplog):
     algorithm = Enqueue({"wear once": "eight threads hang"}, "after")
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["succeeded"] * 2

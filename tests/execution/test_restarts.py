@@ -4,11 +4,11 @@ import pytest
 
 from sharpen.errors import RunError, RunnerStartError
 from tests.errors import raises
-from tests.execution.internals import End, Restarts
+from tests.execution.internals import Restarts, RunnerExit
 
 
-def end(how="died", *, finished=0, is_ready=True, traceback="") -> End:
-    return End(how, finished, is_ready, "worker", True, "killed by SIGKILL", traceback=traceback)
+def end(kind="died", *, finished=0, is_ready=True, traceback="") -> RunnerExit:
+    return RunnerExit(kind, finished, is_ready, "worker", True, "killed by SIGKILL", traceback=traceback)
 
 
 def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_finished_rollout():
@@ -17,9 +17,9 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_finished_rollout():
     assert restarts.after(end(finished=1)) == 0.1
 
 
-def test_a_worn_out_runner_is_replaced_without_a_pause_and_counts_as_no_failure():
+def test_a_saturated_runner_is_replaced_without_a_pause_and_counts_as_no_failure():
     restarts = Restarts(0)
-    assert [restarts.after(end("worn_out", finished=2)) for _ in range(20)] == [0.0] * 20
+    assert [restarts.after(end("saturated", finished=2)) for _ in range(20)] == [0.0] * 20
     assert restarts.finished == 40
 
 

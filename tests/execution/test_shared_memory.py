@@ -120,7 +120,7 @@ def test_a_runner_that_raises_is_started_again(store, caplog):
     assert "ValueError: out of luck" in caplog.text
 
 
-def test_a_worn_out_runner_is_replaced_at_once(store, caplog):
+def test_a_saturated_runner_is_replaced_at_once(store, caplog):
     algorithm = Enqueue({"wear once": "eight threads hang"}, "after")
     execute(algorithm, Work(), store)
     assert algorithm.statuses == ["succeeded"] * 2

@@ -1,12 +1,24 @@
-"""`ExecutionStrategy`: how algorithm and runners are laid out over threads, processes and machines."""
+"""`ExecutionStrategy`: how algorithm and runners are laid out over threads, processes and machines.
 
-from collections.abc import Awaitable, Callable
+A setting of a strategy may come from the environment: an argument wins over a variable, which wins over the default.
+"""
 
+import os
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from ..errors import ConfigError
 from ..store import LightningStore
 from .events import ExecutionEvent
 
+if TYPE_CHECKING:
+    from .execution import Execution
+
 AlgorithmBundle = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
 RunnerBundle = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
+
+T = TypeVar("T")
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 class ExecutionStrategy:
@@ -25,3 +37,79 @@ class ExecutionStrategy:
 
     def stop(self) -> None:
         """Ask current runs to shut down; callable from any thread. A strategy that cannot runs to its end."""
+
+
+class SupervisedStrategy(ExecutionStrategy):
+    """A strategy of this package. It may execute several runs at once, each from a separate thread."""
+
+    def __init__(self) -> None:
+        self._executions: list[Execution] = []
+
+    def stop(self) -> None:
+        """Ask current runs to shut down; callable from any thread."""
+        for execution in list(self._executions):
+            execution.stop()
+
+    def _run(self, execution: "Execution") -> None:
+        self._executions.append(execution)
+        try:
+            execution.run()
+        finally:
+            self._executions.remove(execution)
+
+
+# -- settings ----------------------------------------------------------------------------------------
+
+
+def setting(name: str, given: T | None, variable: str, parse: Callable[[str], T]) -> T | None:
+    """Return the value of one setting, or None where it is not set."""
+    text = os.environ.get(variable, "").strip()
+    if given is not None or not text:
+        return given
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"the environment variable {variable} (for {name}) is {text!r}: {error}") from None
+
+
+def server_settings(
+    host: str | None, port: int | None, managed: bool | None
+) -> tuple[str | None, int | None, bool | None]:
+    """Return where the store is served, and whether this run serves it."""
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535):
+        raise ConfigError(f"server_port is {port!r}: use 1 to 65535, or None for a free port")
+    return (
+        setting("server_host", host, "SHARPEN_SERVER_HOST", str),
+        setting("server_port", port, "SHARPEN_SERVER_PORT", _port),
+        setting("managed_store", managed, "SHARPEN_MANAGED_STORE", _yes_or_no),
+    )
+
+
+def one_of(name: str, value: T, choices: Collection[T]) -> T:
+    """Return a value that is one of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(str, choices))}")
+    return value
+
+
+def choice(*choices: str) -> Callable[[str], str]:
+    """Return a function that reads one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"use one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise ValueError("use 1 or 0")
+    return _BOOLEANS[text.lower()]
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise ValueError("use 1 to 65535")
+    return int(text)

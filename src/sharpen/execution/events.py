@@ -32,7 +32,7 @@ class ThreadingEvent:
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the flag was set within the time."""
+        """Wait until the flag is set; return False if it was not within the time."""
         return self._event.wait(timeout)
 
 
@@ -58,12 +58,12 @@ class RunEvent(ThreadingEvent):
     """The flag of a run, as its algorithm sees it.
 
     An algorithm that is done, but holds what agents still need, calls `end_runners` and lets go of it when
-    `have_runners_ended` says so. Where runners are somebody else's, they count as ended.
+    `have_runners_ended` returns True. Where runners are somebody else's, they count as ended.
 
-    Where agents run on other machines too, `reach` says how they find a gateway that the run starts.
+    Where agents run on other machines too, `reach` is how they find a gateway that the run starts.
     """
 
-    reach: "Reach | None" = None
+    reach: Reach | None = None
 
     def __init__(self, end_runners: Callable[[], None]) -> None:
         super().__init__()
@@ -78,11 +78,15 @@ class RunEvent(ThreadingEvent):
 
 
 class RunnerEvent(ThreadingEvent):
-    """The flag of one runner: it also carries how many rollouts the runner has finished.
+    """The flag of one runner, which also carries how many rollouts the runner has finished.
 
-    `stop` is a flag to share, and `tell` hears the count whenever it grows. `stop_requested` asks anew whether the
-    runner is to stop, which the flag may learn a moment later. `alive` is called every second by the runner's heartbeat
-    thread, with the longest lease in hand, and with None when the thread ends.
+    Args:
+        finished_before: The rollouts that the worker finished before its last restart.
+        stop: A flag to share.
+        on_finished: Called with the count of this runner whenever it grows.
+        stop_requested: Whether the runner is to stop, which the flag may learn a moment later.
+        alive: Called every second by the runner's heartbeat thread with the longest lease in hand, and with None when
+            the thread ends.
     """
 
     def __init__(
@@ -90,17 +94,17 @@ class RunnerEvent(ThreadingEvent):
         finished_before: int,
         *,
         stop: ExecutionEvent | None = None,
-        tell: Callable[[int], None] = lambda _: None,
+        on_finished: Callable[[int], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
         alive: Callable[[float | None], None] = lambda _: None,
     ) -> None:
         super().__init__()
         if stop is not None:
             self._event = stop
-        self.finished_before, self._tell = finished_before, tell
-        self.count = 0
+        self.finished_before, self.count = finished_before, 0
         self.stop_requested, self.alive = stop_requested, alive
+        self._on_finished = on_finished
 
     def finished(self, count: int) -> None:
         self.count = count
-        self._tell(count)
+        self._on_finished(count)

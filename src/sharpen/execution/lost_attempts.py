@@ -1,12 +1,12 @@
-"""Attempts whose worker is known to be dead: they are given up at once, without waiting for their lease to run out."""
+"""Attempts whose worker is known to be dead: they are given up at once, without waiting for their lease to expire."""
 
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 
 from ..errors import FinishedError
+from ..files import is_alive
 from ..store import LightningStore
 from ..types import Attempt, Worker
 
@@ -14,15 +14,15 @@ log = logging.getLogger(__name__)
 
 
 async def open_attempts(store: LightningStore) -> list[Attempt]:
-    """Those that somebody works on, or is believed to."""
+    """Return the attempts that somebody works on, or is believed to."""
     rollouts = await store.query_rollouts(status_in=["preparing", "running"])
     latest = await asyncio.gather(*(store.get_latest_attempt(rollout.rollout_id) for rollout in rollouts))
-    # One whose lease has run out is waited for once more, unless its worker is known to be dead.
+    # One whose lease has expired is waited for once more, unless its worker is known to be dead.
     return [each for each in latest if each is not None and (each.end_time is None or each.status == "unresponsive")]
 
 
 async def lose(store: LightningStore, attempt: Attempt, error: str) -> None:
-    """The attempt is suspended. Where nobody will try again it has no lease to come back in: its runner is dead."""
+    """Suspend the attempt. Where nobody will try again the rollout fails, as its dead runner cannot come back."""
     rollout_id, attempt_id = attempt.rollout_id, attempt.attempt_id
     metadata = {**(attempt.metadata or {}), "error_type": "RunnerDied", "error": error}
     await store.update_attempt(rollout_id, attempt_id, status="unresponsive", metadata=metadata)
@@ -36,8 +36,10 @@ async def lose(store: LightningStore, attempt: Attempt, error: str) -> None:
 
 
 async def lose_those_of_the_dead(store: LightningStore) -> int:
-    """Give up what processes of this machine left behind that are gone; how many. For a run that goes on after it was
-    killed: its runners died with it."""
+    """Give up the attempts of processes of this machine that are gone, and return how many there were.
+
+    For a run that is resumed after it was killed: its runners died with it.
+    """
     count = 0
     for attempt in await open_attempts(store):
         worker = None if attempt.worker_id is None else await store.get_worker_by_id(attempt.worker_id)
@@ -50,16 +52,10 @@ async def lose_those_of_the_dead(store: LightningStore) -> int:
 
 
 def _is_dead(worker: Worker) -> bool:
-    """Known only of processes of this machine. The number of a dead one may be another's by now: then it is believed to
-    live, and its lease decides."""
+    """Whether it was a process of this machine that is gone. The number of a dead one may be another's by now: then it
+    is believed to live, and its lease decides."""
     about = worker.heartbeat_stats or {}
     pid = about.get("pid")
-    if about.get("host") != socket.gethostname() or not isinstance(pid, int) or pid == os.getpid():
+    if about.get("host") != socket.gethostname() or not isinstance(pid, int):
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it is somebody else's
-        return False
-    return False
+    return not is_alive(pid)

@@ -1,108 +1,103 @@
-"""A life of a runner in a thread of this process."""
+"""A runner in a thread of this process."""
 
 import asyncio
 import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable
 
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
-from ..store import LightningStore
 from .base import RunnerBundle
 from .events import RunnerEvent
-from .lives import Begin, End, How, Life, OnReady
-from .loops import run_to_end
+from .interrupts import CancellableCall
+from .supervisor import Connect, ExitKind, OnReady, RunnerExit, StartRunner
 
 log = logging.getLogger(__name__)
 
 
 def in_threads(
-    bundle: RunnerBundle,
-    open_store: Callable[[], contextlib.AbstractAsyncContextManager[LightningStore]],
-    *,
-    graceful_delay: float,
-    join_timeout: float,
-    place: MainThread | None,
-) -> Begin:
-    """How the runners of a run begin as threads of this process."""
+    bundle: RunnerBundle, connect: Connect, graceful_delay: float, join_timeout: float, place: MainThread | None
+) -> StartRunner:
+    """Return how the runners of a run start as threads of this process."""
 
-    def begin(worker_id: int, finished_before: int, on_ready: OnReady) -> Life:
+    def start(worker_id: int, finished_before: int, on_ready: OnReady) -> "RunnerThread":
         return RunnerThread(
             bundle,
-            open_store,
+            connect,
             worker_id,
-            finished_before,
+            RunnerEvent(finished_before),
             on_ready=on_ready,
             graceful_delay=graceful_delay,
             join_timeout=join_timeout,
             place=place,
         )
 
-    return begin
+    return start
 
 
 class RunnerThread:
-    """One runner in a thread with a loop of its own. `place` is where its agents run, if not there. `tell` hears, in
-    its thread, how many rollouts it has finished."""
+    """The handle of one runner in a thread with its own event loop. `place` is where its agents run, if not there."""
 
     def __init__(
         self,
         bundle: RunnerBundle,
-        open_store: Callable[[], contextlib.AbstractAsyncContextManager[LightningStore]],
+        connect: Connect,
         worker_id: int,
-        finished_before: int,
+        event: RunnerEvent,
         *,
-        on_ready: OnReady,
         graceful_delay: float,
         join_timeout: float,
+        on_ready: OnReady = lambda _: None,
         place: MainThread | None = None,
-        tell: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._bundle, self._open_store, self._worker_id = bundle, open_store, worker_id
+        self._bundle, self._connect, self._worker_id, self._event = bundle, connect, worker_id, event
         self._graceful_delay, self._join_timeout, self._place = graceful_delay, join_timeout, place
-        self._event, self._on_ready = RunnerEvent(finished_before, tell=tell), on_ready
+        self._on_ready, self._call = on_ready, CancellableCall(self._work)
         self._supervising = asyncio.get_running_loop()
-        self._ended: asyncio.Future[End] = self._supervising.create_future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_asked = self._is_cancelled = False
+        self._exit: asyncio.Future[RunnerExit] = self._supervising.create_future()
+        self._is_asked = False
 
-    async def live(self) -> End:
+    async def run(self) -> RunnerExit:
         threading.Thread(target=self._run, name=f"sharpen-runner-{self._worker_id}", daemon=True).start()
         self._on_ready(worker_name(self._worker_id))
-        return await self._ended
+        return await self._exit
 
     def _run(self) -> None:
-        how: How = "died"
-        reason = words = kind = ""
+        failure: BaseException | None = None
         try:
             with agents_on(self._place) if self._place is not None else contextlib.nullcontext():
-                run_to_end(self._work())
-            how = "stopped" if self._is_asked else "done"
+                self._call.run()
+            kind: ExitKind = "stopped" if self._is_asked else "done"
         except RunnerWornOut:
-            how = "worn_out"
-        except asyncio.CancelledError:
-            how, reason = "stopped" if self._is_cancelled else "failed", "cancelled"
+            kind = "saturated"
+        except asyncio.CancelledError as error:
+            kind, failure = ("stopped", None) if self._call.was_cancelled else ("failed", error)
         except BaseException as error:  # noqa: BLE001 - the supervisor decides what it means
-            how, kind, words = "failed", type(error).__name__, traceback.format_exc()
-            reason = words.strip().splitlines()[-1]
-        name = worker_name(self._worker_id)
-        leaves_work = how not in ("done", "stopped")
-        end = End(how, self._event.count, True, name, leaves_work, reason or how, kind, words, "thread")
-        with contextlib.suppress(RuntimeError):  # given up: nobody waits any more
-            self._supervising.call_soon_threadsafe(self._settle, end)
+            kind, failure = "failed", error
+        with contextlib.suppress(RuntimeError):  # abandoned: nobody waits any more
+            self._supervising.call_soon_threadsafe(self._settle, kind, failure)
 
     async def _work(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._is_cancelled:
-            return
-        async with self._open_store() as store:
+        async with self._connect() as store:
             await self._bundle(store, self._worker_id, self._event)
 
-    def _settle(self, end: End) -> None:
-        if not self._ended.done():
-            self._ended.set_result(end)
+    def _settle(self, kind: ExitKind, failure: BaseException | None = None, reason: str = "") -> None:
+        if self._exit.done():
+            return
+        words = "" if failure is None else "".join(traceback.format_exception(failure))
+        self._exit.set_result(
+            RunnerExit(
+                kind=kind,
+                finished=self._event.count,
+                is_ready=True,
+                worker_name=worker_name(self._worker_id),
+                leaves_work=kind not in ("done", "stopped"),
+                reason=reason or (words.strip().splitlines() or [kind])[-1],
+                error_type="" if failure is None else type(failure).__name__,
+                traceback=words,
+                place="thread",
+            )
+        )
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -110,35 +105,24 @@ class RunnerThread:
         self._is_asked = True
         self._event.set()
 
-    async def end_in_order(self) -> None:
+    async def stop(self) -> None:
         self.ask_to_stop()
         if await self._has_ended_within(self._graceful_delay):
             return
         log.warning("runner %d did not stop within %g s; cancelling it", self._worker_id, self._graceful_delay)
-        self._cancel()
+        self._call.cancel()
         if not await self._has_ended_within(self._join_timeout):
-            self._give_up(f"it did not stop within {self._join_timeout:g} s of being cancelled")
+            self._abandon(f"it did not stop within {self._join_timeout:g} s of being cancelled")
 
     async def _has_ended_within(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self._ended], timeout=seconds)
-        return bool(done)
-
-    def _cancel(self) -> None:
-        self._is_cancelled = True
-        if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has closed
-                self._loop.call_soon_threadsafe(self._task.cancel)
-
-    def _give_up(self, reason: str) -> None:
-        log.error("abandoning the thread of runner %d: %s", self._worker_id, reason)
-        name = worker_name(self._worker_id)
-        self._settle(End("died", self._event.count, True, name, True, reason, place="thread"))
+        return bool((await asyncio.wait([self._exit], timeout=seconds))[0])
 
     def kill(self) -> None:
         self.ask_to_stop()
-        self._cancel()
-        self._supervising.call_later(1.0, self._give_up_late)
+        self._call.cancel()
+        self._supervising.call_later(1.0, self._abandon, "it did not stop when the run was aborted")
 
-    def _give_up_late(self) -> None:
-        if not self._ended.done():
-            self._give_up("it did not stop when the run was aborted")
+    def _abandon(self, reason: str) -> None:
+        if not self._exit.done():
+            log.error("abandoning the thread of runner %d: %s", self._worker_id, reason)
+            self._settle("died", reason=reason)

@@ -1,108 +1,268 @@
-"""How the store of a run is served: by a process of its own, by a thread of this process, or by somebody else."""
+"""How the store of a run is served to its runners: by a separate process, by a thread of this one, or by somebody else.
+
+A SQLite file is served by a child, `python -m sharpen.execution.serving`, so that a heavy learning step here does not
+hold up the runners there. The parent keeps the listening socket: a child that dies is restarted on the same address,
+and whoever connects meanwhile waits instead of being refused. The store is the last to end, since runners report to it.
+
+Other applications, such as a dashboard, may be mounted at the address of the store. They are named by import path, so
+that neither the store nor this package knows them, and made in the process that serves the store, at the first request.
+"""
 
 import asyncio
 import contextlib
 import dataclasses
+import gc
+import logging
 import secrets
+import signal
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
-from ..errors import ConfigError
-from ..store import LightningStore
-from ..store.client import connected
+import msgspec
+
+from ..backoff import Backoff
+from ..errors import ConfigError, MissingExtraError, RunError
+from ..process.child import ExitReport
+from ..process.parent import Job, Parent
+from ..runs.screen import is_terminal, say
+from ..store import UNSET, LightningStore, LightningStoreCapabilities
+from ..store.client import LightningStoreClient
+from ..store.local import LocalStore
+from ..store.methods import Method, call_method, forward_methods
+from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress
+from ..store.task_json import TASK, encode_equal
+from ..store.token_files import given_token, left_in_file, port_of, token_file
 from ..web.serving import address, listen
-from .checked_store import CheckedStore
-from .jobs import StoreJob
-from .mounts import Mount
-from .store_process import StoreProcess
+from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
+from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 
-SQLITE = "sharpen.store.sqlite.SQLiteStore"
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp as App, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+GRACE_SECONDS, TERMINATE_SECONDS = 10.0, 5.0
+OnEnd = Callable[[BaseException | None], None]
 
 
-class Served(Protocol):
-    """A store that runners reach by its address."""
+@contextlib.contextmanager
+def announced(
+    store: LightningStore, *, managed: bool | None, host: str, port: int | None, mounts: "Sequence[Mount]"
+) -> "Iterator[Served]":
+    """Serve the store to whoever holds its token: the one that the user has set, or a new one that is left in a
+    file."""
+    token = given_token() or new_token()
+    served = serve(store, managed=managed, host=host, port=port, token=token, mounts=mounts)
+    with contextlib.ExitStack() as stack:
+        if served.address.token == token:
+            file = None if given_token() else token_file(host, port_of(served.url))
+            if file is not None:
+                stack.enter_context(left_in_file(file, token))
+            announce(mounts, served.url, token, file)
+        yield served
 
-    @property
-    def url(self) -> str: ...
-    @property
-    def token(self) -> str | None: ...
 
-    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
-        """Begin to serve; `on_end` is told when that is over too early."""
-
-    async def close(self) -> None:
-        """End after everybody else has ended."""
-
-    def kill(self) -> None:
-        """End at once."""
-
-    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        """The store, for somebody in this process, in the loop of the caller."""
+def serve(
+    store: LightningStore,
+    *,
+    managed: bool | None,
+    host: str,
+    port: int | None,
+    token: str,
+    mounts: "Sequence[Mount]" = (),
+) -> "Served":
+    """Choose how the store is served. A taken port is an error here, before anything starts."""
+    found = store.address()
+    if isinstance(found, ServerAddress) and not managed:
+        # Runs use clients of their own, closed in the loop that they were used in; the user's stays as it is.
+        is_client = isinstance(store, LightningStoreClient)
+        return Served(found) if is_client else Shared(store, is_wrapped=False, address=found)
+    if managed is False:
+        raise ConfigError(
+            f"managed_store is False, but {type(store).__name__} is not being served: pass a LightningStoreClient "
+            "or a started LightningStoreServer, or omit managed_store"
+        )
+    if isinstance(found, DatabaseAddress) and found.is_file and isinstance(store, LocalStore):
+        return ServedByProcess(store, found, host, port, token, mounts)
+    return ServedHere(store, host, port, token, mounts)
 
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class ServedByProcess:
-    """A SQLite file, served by a child: a heavy learning step here does not hold up the runners there."""
+# -- ways to serve a store ---------------------------------------------------------------------------
 
-    def __init__(self, store: Any, host: str, port: int | None, token: str, mounts: Sequence[Mount] = ()) -> None:
-        self._listening = listen(host, port or 0)
-        self.url, self.token = address(host, self._listening.getsockname()[1]), token
-        job = StoreJob(
-            database=str(store.path.absolute()),
-            synchronous=store._synchronous,
-            busy_seconds=store._busy_seconds,
-            max_kept_bytes=store._kept.max_bytes,
-            host=host,
-            token=token,
-            mounts=[dataclasses.asdict(mount) for mount in mounts],
-        )
-        self._store, self._process = store, StoreProcess(job, self._listening)
 
-    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
-        self._store.expires_attempts = False  # heartbeats go to the child
-        self._process.start(on_end)
+class Served:
+    """A store that runners reach at an address. Here somebody else serves it; subclasses begin and end the serving."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+
+    @property
+    def url(self) -> str:
+        return self.address.url
+
+    async def open(self, on_end: OnEnd) -> None:
+        """Begin to serve; `on_end` is called when that is over too early."""
 
     async def close(self) -> None:
-        try:
-            await self._process.stop()
-        finally:
-            self._listening.close()
-            if self._store is not None:
-                self._store.expires_attempts = True
-                self._store = None  # its watchdog ends with the last one who holds it
+        """End the serving, after everybody else has ended."""
 
     def kill(self) -> None:
-        self._process.kill()
+        """End it at once."""
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return connected(self.url, self.token)
+        """Return the store for somebody in this process, in the event loop of the caller."""
+        return opened(self.address)
+
+    def ends_work(self, ended: RunnerExit) -> bool:
+        """Whether a worker whose runner ended like this has no work left."""
+        return False
 
 
-class ServedHere:
-    """Any other store, served by a thread of this process."""
+@contextlib.asynccontextmanager
+async def opened(address: ServerAddress) -> AsyncIterator[LightningStore]:
+    """A client inside the block, closed in the loop that it was used in."""
+    store = address.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class ServedByProcess(Served):
+    """A SQLite file, served by a child that is restarted when it dies."""
 
     def __init__(
-        self, store: LightningStore, host: str, port: int | None, token: str, mounts: Sequence[Mount] = ()
+        self,
+        store: LocalStore,
+        database: DatabaseAddress,
+        host: str,
+        port: int | None,
+        token: str,
+        mounts: "Sequence[Mount]" = (),
     ) -> None:
         self._listening = listen(host, port or 0)
-        self.url, self.token = address(host, self._listening.getsockname()[1]), token
-        self._host, self._mounts = host, mounts
-        self._store = ThreadSafe(store)
+        super().__init__(ServerAddress(address(host, self._listening.getsockname()[1]), token))
+        self._local: LocalStore | None = store
+        self._options = {
+            "store": msgspec.to_builtins(database),
+            "host": host,
+            "token": token,
+            "mounts": [dataclasses.asdict(mount) for mount in mounts],
+        }
+        self._child: RoleProcess | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    async def open(self, on_end: OnEnd) -> None:
+        assert self._local is not None
+        self._local.expires_attempts = False  # heartbeats go to the child
+        self._keeping = asyncio.create_task(self._keep(on_end))
+
+    async def _keep(self, on_end: OnEnd) -> None:
+        failed_starts, pauses = 0, Backoff(FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS)
+        while not self._stopping.is_set():
+            child = self._child = pool.take("store")
+            reason = _reason(await self._work(child))
+            if self._stopping.is_set():
+                return
+            log.warning("the store server exited (%s); restarting it", reason)
+            if child.is_ready:
+                failed_starts = 0
+                pauses.reset()
+            elif not child.was_lost_early:
+                failed_starts += 1
+                if failed_starts >= MAX_STARTS:
+                    words = f"the store server failed to start {MAX_STARTS} times in a row; last: {reason}"
+                    on_end(RunError(words))
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), next(pauses))
+
+    async def _work(self, child: RoleProcess) -> ExitReport:
+        job = Job(self._options, files=[self._listening.fileno()])
+        return await child.work("the store server", job, lambda _: None)
+
+    async def close(self) -> None:
+        self._stopping.set()
+        try:
+            if self._keeping is not None and self._child is not None:
+                await self._child.stop((None, GRACE_SECONDS), (signal.SIGTERM, TERMINATE_SECONDS))
+                await self._keeping
+        finally:
+            self._listening.close()
+            if self._local is not None:
+                self._local.expires_attempts = True
+                self._local = None  # its watchdog ends with the last one who holds it
+
+    def kill(self) -> None:
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+
+
+def _reason(report: ExitReport) -> str:
+    return report.describe() if report.failure is None else report.failure.traceback
+
+
+class Shared(Served):
+    """A store of this process, for all threads of a run; one that is not thread-safe gets a separate event loop."""
+
+    def __init__(self, store: LightningStore, *, is_wrapped: bool | None, address: ServerAddress | None = None) -> None:
+        super().__init__(address or ServerAddress(""))
+        self._store = store
+        self._is_wrapped = not store.capabilities.get("thread_safe") if is_wrapped is None else is_wrapped
+        self._lock = threading.Lock()
+        self._wrapper: LightningStore | None = None
+
+    def store(self) -> LightningStore:
+        """Return the store, thread-safe."""
+        if not self._is_wrapped:
+            return self._store
+        with self._lock:
+            if self._wrapper is None:
+                from ..store.threading import LightningStoreThreaded
+
+                self._wrapper = LightningStoreThreaded(cast(LightningStore, _Borrowed(self._store)))
+            return self._wrapper
+
+    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
+        return contextlib.nullcontext(self.store())
+
+    async def close(self) -> None:
+        """Let go of the wrapper; the store itself belongs to the caller and stays open."""
+        if self._wrapper is not None:
+            wrapper, self._wrapper = self._wrapper, None
+            await wrapper.close()
+
+
+class ServedHere(Shared):
+    """Any store of this process, served by a thread of this process."""
+
+    def __init__(
+        self, store: LightningStore, host: str, port: int | None, token: str, mounts: "Sequence[Mount]" = ()
+    ) -> None:
+        self._listening = listen(host, port or 0)
+        url = address(host, self._listening.getsockname()[1])
+        super().__init__(store, is_wrapped=None, address=ServerAddress(url, token))
+        self._host, self._token, self._mounts = host, token, mounts
         self._server: Any = None
 
-    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
+    async def open(self, on_end: OnEnd) -> None:
         from ..store.server import LightningStoreServer
 
-        store = self._store.open()
-        mounts = [(mount.prefix, mount.app(store, self.token)) for mount in self._mounts]
+        store = self.store()
+        mounts = [(mount.prefix, MountedApp(mount, store, self._token)) for mount in self._mounts]
         self._server = LightningStoreServer(
-            store, host=self._host, token=self.token, socket=self._listening, mounts=mounts
+            store, host=self._host, token=self._token, socket=self._listening, mounts=mounts
         )
         starting = asyncio.ensure_future(self._server.start())
         try:
@@ -117,68 +277,10 @@ class ServedHere:
                 await self._server.stop()
         finally:
             self._listening.close()
-            await self._store.close()
-
-    def kill(self) -> None:
-        """A thread that answers ends with the run."""
+            await super().close()
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return contextlib.nullcontext(CheckedStore(self._store.open()))
-
-
-class ServedElsewhere:
-    """A store behind somebody else's server. `options` are those of the clients of this run."""
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None,
-        store: LightningStore | None = None,
-        token_file: Path | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.url, self.token, self.token_file, self._store = url, token, token_file, store
-        self.options = dict(options or {})
-
-    async def open(self, on_end: Callable[[BaseException | None], None]) -> None:
-        """It is open."""
-
-    async def close(self) -> None:
-        """It stays open."""
-
-    def kill(self) -> None:
-        """It stays alive."""
-
-    def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        if self._store is not None:
-            return contextlib.nullcontext(self._store)
-        return connected(self.url, self.token, token_file=self.token_file, **self.options)
-
-
-class ThreadSafe:
-    """A store for the threads of a run; one that is not made for it gets a loop of its own."""
-
-    def __init__(self, store: LightningStore, *, is_wrapped: bool | None = None) -> None:
-        self._store = store
-        self._is_wrapped = not store.capabilities.get("thread_safe") if is_wrapped is None else is_wrapped
-        self._lock = threading.Lock()
-        self._wrapper: LightningStore | None = None
-
-    def open(self) -> LightningStore:
-        if not self._is_wrapped:
-            return self._store
-        with self._lock:
-            if self._wrapper is None:
-                from ..store.threading import LightningStoreThreaded
-
-                self._wrapper = LightningStoreThreaded(cast(LightningStore, _Borrowed(self._store)))
-            return self._wrapper
-
-    async def close(self) -> None:
-        """Let go of the wrapper; the store itself belongs to the caller and stays open."""
-        if self._wrapper is not None:
-            wrapper, self._wrapper = self._wrapper, None
-            await wrapper.close()
+        return contextlib.nullcontext(CheckedStore(self.store()))
 
 
 class _Borrowed:
@@ -194,47 +296,158 @@ class _Borrowed:
         """Its owner closes it."""
 
 
-def serve(
-    store: LightningStore,
-    *,
-    managed: bool | None,
-    host: str,
-    port: int | None,
-    token: str,
-    mounts: Sequence[Mount] = (),
-) -> Served:
-    """Choose how the store is served. A taken port is an error here, before anything starts."""
-    theirs = None if managed else _server_of(store)
-    if theirs is not None:
-        return theirs
-    if managed is False:
-        raise ConfigError(
-            f"managed_store is False, but {type(store).__name__} is not being served: pass a LightningStoreClient "
-            "or a started LightningStoreServer, or omit managed_store"
-        )
-    if _is_plain_file(store):
-        return ServedByProcess(store, host, port, token, mounts)
-    return ServedHere(store, host, port, token, mounts)
+# -- tasks that travel -------------------------------------------------------------------------------
 
 
-def _server_of(store: LightningStore) -> ServedElsewhere | None:
-    """The server that answers for this store already."""
-    of_store: Any = store
-    if _is_a(store, "LightningStoreClient"):
-        token = of_store._headers.get("authorization", "").removeprefix("Bearer ")
-        # A client of our own is closed in the loop that it was used in; the user's stays as it is.
-        return ServedElsewhere(of_store.url, token or None, token_file=of_store.token_file, options=of_store.options)
-    if _is_a(store, "LightningStoreServer") and of_store.is_running:
-        return ServedElsewhere(of_store.endpoint, of_store._options["token"], store)
-    return None
+def _check_and_pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
+    brings_tasks = {"input", "metadata", "requests"} & set(method.parameters)
+
+    async def call(self: "CheckedStore", *args: Any, **kwargs: Any) -> Any:
+        if brings_tasks:
+            _check_tasks(method.bind(args, kwargs))
+        return await call_method(self.store, method.name, args, kwargs)
+
+    return call
 
 
-def _is_a(store: LightningStore, name: str) -> bool:
-    """Told by its name: importing the class would load a web server that this process may not need."""
-    return any(kind.__name__ == name and kind.__module__.startswith("sharpen.store.") for kind in type(store).__mro__)
+def _check_tasks(arguments: dict[str, Any]) -> None:
+    found = [(name, arguments.get(name)) for name in ("input", "metadata")]
+    for request in arguments.get("requests", ()):
+        found += [("input", request.input), ("metadata", request.metadata)]
+    for name, value in found:
+        if value is not None and value is not UNSET:
+            encode_equal(value, TASK if name == "input" else name)
 
 
-def _is_plain_file(store: LightningStore) -> bool:
-    """Whether another process that opens the same file serves the same store."""
-    of_store: Any = store
-    return f"{type(store).__module__}.{type(store).__qualname__}" == SQLITE and of_store._clock.is_real
+@forward_methods(_check_and_pass_on, derived=True)
+class CheckedStore(LightningStore):
+    """The store for the algorithm of a run whose runners reach it over HTTP: a task that would arrive there as
+    something else is refused."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self.store.capabilities
+
+    def address(self) -> StoreAddress | None:
+        return self.store.address()
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.store.otlp_traces_endpoint()
+
+
+# -- other applications at the address of the store --------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """An application under a path prefix. `factory` (`package.module:function`) is called with the store, the
+    options and `edit_token`, the token of the store's server; the options are plain JSON values."""
+
+    prefix: str
+    factory: str
+    title: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class MountedApp:
+    """Makes the application when somebody asks for it."""
+
+    def __init__(self, mount: Mount, store: LightningStore, token: str | None) -> None:
+        self._mount, self._store, self._token = mount, store, token
+        self._app: App | None = None
+        self._making = asyncio.Lock()
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        from starlette.responses import PlainTextResponse
+
+        try:
+            async with self._making:
+                if self._app is None:
+                    # Importing takes a while, and the store has others to answer.
+                    self._app = await asyncio.to_thread(self._make)
+            app = self._app
+        except MissingExtraError as error:
+            app = PlainTextResponse(f"{error}\n", status_code=503)
+        await app(scope, receive, send)
+
+    def _make(self) -> "App":
+        module, _, name = self._mount.factory.partition(":")
+        app: App = getattr(import_module(module), name)(self._store, edit_token=self._token, **self._mount.options)
+        return app
+
+
+def announce(mounts: Sequence[Mount], url: str, token: str, token_file: Path | None) -> None:
+    """Log where they are. The token opens the store, so it is shown to a person only and never logged: the log says
+    where to find it."""
+    where = "SHARPEN_TOKEN" if token_file is None else str(token_file)
+    for mount in mounts:
+        place = f"{url}{mount.prefix}/"
+        log.info("%s: %s (its token is in %s)", mount.title, place, where)
+        if is_terminal():
+            say(f"{mount.title}: {place}?token={quote(token)}")
+
+
+# -- in the child ------------------------------------------------------------------------------------
+
+
+def run_store(parent: Parent) -> int:
+    """Serve a SQLite file until the parent asks for the end, and return the exit code."""
+    # Imported before there is a job; uvicorn needs the first two to serve.
+    import httptools  # noqa: F401
+    import uvicorn.protocols.http.httptools_impl  # noqa: F401
+
+    from ..store import server, sqlite  # noqa: F401
+
+    job = parent.wait_for_job(idle_seconds=IDLE_SECONDS)
+    if job is None:
+        return 0
+    parent.listen(stops_when_orphaned=False)
+    job.context.apply("store")
+    # Requests make many short-lived objects: looking through all of them after every 700 doubles the decoding.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    asyncio.run(_serve(parent, job))
+    return 0
+
+
+async def _serve(parent: Parent, job: Job) -> None:
+    from ..store.server import LightningStoreServer
+
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # it has stopped already
+            loop.call_soon_threadsafe(asked.set)
+
+    parent.on_stop = ask
+    if parent.stop_requested.is_set():
+        asked.set()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    host, token = job.options["host"], job.options["token"]
+    store = msgspec.convert(job.options["store"], DatabaseAddress).open(expires_attempts=True)
+    try:
+        given = [Mount(**each) for each in job.options["mounts"]]
+        mounts = [(mount.prefix, MountedApp(mount, store, token)) for mount in given]
+        with socket.socket(fileno=job.files[0]) as listening:
+            server = LightningStoreServer(store, host=host, token=token, socket=listening, mounts=mounts)
+            await server.start()
+            parent.send_ready()
+            await asked.wait()
+            await server.stop()
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    Parent.inherited().run(run_store)

@@ -1,175 +1,274 @@
-"""Keeps the runners of a run alive: starts them, starts them again when they die, has more or fewer of them as there is
-work, and ends them in order."""
+"""Keeps the runners of a run alive: starts them, restarts those that die, scales their number, and ends them in order.
+
+A runner has one start and one exit, in a process, a thread or an actor; `RunnerHandle` is what the supervisor has of
+it, and `RunnerExit` how it ended. The worker goes on: `Restarts` decides when its next runner starts, and when the run
+gives up. What a dead runner left unfinished is given up at once (`lost_attempts.py`), so it is retried without waiting
+for a lease. `Scaler` looks at the queue: more runners while rollouts wait, fewer when runners are idle.
+"""
 
 import asyncio
 import contextlib
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ..errors import InvalidInputError, RunnersExhaustedError, StoreError
+from ..backoff import Backoff
+from ..errors import InvalidInputError, RunError, RunnersExhaustedError, RunnerStartError, StoreError
 from ..store import LightningStore
-from .lives import Begin, End, Life
 from .lost_attempts import lose, open_attempts
-from .restarts import Restarts
-from .scaling import Bounds, Scaler, count_waiting
+
+if TYPE_CHECKING:
+    from .serving import Served
 
 log = logging.getLogger(__name__)
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+MAX_STARTS = 5  # that fail in a row
+MAX_DEATHS = 10  # without a finished rollout in between
 MARK_SECONDS = 5.0  # at the end of a run, lost rollouts are marked within this time or left to their leases
 LOOK_SECONDS = 0.25  # how often a run without runners looks whether rollouts wait
+SCALE_SECONDS = 0.5
+
+Connect = Callable[[], AbstractAsyncContextManager[LightningStore]]
+ExitKind = Literal["done", "stopped", "saturated", "failed", "died"]
+OnReady = Callable[[str], None]
+"""Called with the name of the worker in the store when its runner is about to work."""
+
+
+@dataclass(frozen=True)
+class RunnerExit:
+    """How a runner ended. `done`: it has nothing left to do; `saturated`: too many of its agent threads hang;
+    `failed`: its code raised; `died`: it ended without a report.
+
+    `leaves_work` is True if there may be open attempts that nobody works on.
+    """
+
+    kind: ExitKind
+    finished: int
+    is_ready: bool
+    worker_name: str | None
+    leaves_work: bool
+    reason: str
+    error_type: str = ""
+    traceback: str = ""
+    place: Literal["process", "thread", "actor"] = "process"
+
+
+class RunnerHandle(Protocol):
+    """One runner, from its start to its exit."""
+
+    async def run(self) -> RunnerExit:
+        """Start it, and return when it has ended."""
+
+    def ask_to_stop(self) -> None:
+        """Let it finish what it has in hand, however long that takes."""
+
+    async def stop(self) -> None:
+        """Ask it to stop, then insist, step by step."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class StartRunner(Protocol):
+    """Makes the next runner of a worker, which finished some rollouts before."""
+
+    def __call__(self, worker_id: int, finished_before: int, on_ready: OnReady) -> RunnerHandle: ...
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """At least `low` runners and at most `high`; each has `slots` rollouts at a time, and one that has had none for
+    `idle_seconds` may go."""
+
+    low: int
+    high: int
+    slots: int = 1
+    idle_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class RunnerPlan:
+    """The runners of a run: how one starts, and how many there are; with `bounds` that is how many at first.
+
+    `simultaneous_starts` limits how many start at the same time.
+    """
+
+    start: StartRunner
+    count: int
+    bounds: Bounds | None = None
+    simultaneous_starts: int | None = None
+
+
+@dataclass
+class _Worker:
+    """One worker of a run, with its runner of the moment."""
+
+    worker_id: int
+    restarts: "Restarts"
+    keeping: "asyncio.Task[None] | None" = None
+    """Keeps its runner alive; None while it has none."""
+    handle: RunnerHandle | None = None
+    name: str | None = None
+    """In the store, while its runner is ready."""
+    was_ready: bool = False
+    is_leaving: bool = False
+    is_done: bool = False
 
 
 class Supervisor:
-    """Supervises `n_runners` runners, from one loop; with `bounds` that is how many there are at first.
+    """Supervises the runners of one run, from one event loop.
 
-    `on_end` is told when the run is to end: with an error, or with None when there is nothing left to do. `is_over`
-    says whether the end of a runner is the end of its work, and `awaits_work` whether somebody here may enqueue more.
-    `on_ready` is called whenever all runners are at work. `starts` is how many may start at the same time.
+    Args:
+        plan: Which runners there are.
+        served: The store.
+        on_end: Called when the run is to end: with an error, or with None when there is nothing left to do.
+        on_ready: Called whenever a runner became ready and no worker waits for its first.
+        awaits_work: Whether somebody here may enqueue more.
     """
 
     def __init__(
         self,
-        begin: Begin,
-        n_runners: int,
-        connect: Callable[[], AbstractAsyncContextManager[LightningStore]],
+        plan: RunnerPlan,
+        served: "Served",
         *,
         on_end: Callable[[BaseException | None], None],
-        is_over: Callable[[End], bool] = lambda _: False,
-        awaits_work: bool = True,
         on_ready: Callable[[], None] = lambda: None,
-        bounds: Bounds | None = None,
-        starts: int | None = None,
+        awaits_work: bool = True,
     ) -> None:
-        self._begin, self._n_runners, self._connect = begin, n_runners, connect
-        self._on_end, self._is_over, self._awaits_work = on_end, is_over, awaits_work
-        self._on_ready, self._ready = on_ready, set[int]()
-        self._bounds, self._most = bounds, n_runners if bounds is None else bounds.high
-        self._lives: dict[int, Life] = {}
-        self._names: dict[int, str] = {}
-        self._leaving, self._spent = set[int](), set[int]()
-        self._restarts: dict[int, Restarts] = {}
+        self._plan, self._served = plan, served
+        self._on_end, self._on_ready, self._awaits_work = on_end, on_ready, awaits_work
+        highest = plan.count if plan.bounds is None else plan.bounds.high
+        self._workers = [_Worker(number, Restarts(number)) for number in range(highest)]
         # A start costs CPU: with more of them than cores at once, the first rollout waits for all.
-        self._starts = asyncio.Semaphore(starts or max(2, os.cpu_count() or 1))
+        self._starts = asyncio.Semaphore(plan.simultaneous_starts or max(2, os.cpu_count() or 1))
         self._stopping = asyncio.Event()
-        self._slots: dict[int, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self.add(self._n_runners)
-        if self._bounds is not None:
-            self._watch(Scaler(self, self._bounds, self._connect).run())
+        self.add(self._plan.count)
+        if self._plan.bounds is not None:
+            self._watch(Scaler(self, self._plan.bounds, self._served.connect).run())
+
+    async def stop(self) -> None:
+        """End all runners in order, side by side."""
+        self._stopping.set()
+        await asyncio.gather(*(each.handle.stop() for each in self._workers if each.handle is not None))
+        for watch in self._watches:
+            watch.cancel()
+        keeping = (each.keeping for each in self._workers if each.keeping is not None)
+        await asyncio.gather(*keeping, *self._watches, return_exceptions=True)
+
+    def kill(self) -> None:
+        self._stopping.set()
+        for worker in self._workers:
+            if worker.handle is not None:
+                worker.handle.kill()
 
     # -- how many there are --------------------------------------------------------------------------
 
+    def _present(self) -> list[_Worker]:
+        return [each for each in self._workers if each.keeping is not None and not each.is_leaving]
+
     def count(self) -> int:
-        """The runners that are at work or about to."""
-        return len(self._slots.keys() - self._leaving)
+        """Return how many runners are at work or about to be."""
+        return len(self._present())
 
     def at_work(self) -> dict[int, str]:
-        """The names in the store of those that are ready, by their numbers."""
-        return {number: name for number, name in self._names.items() if number not in self._leaving}
+        """Return the names in the store of those that are ready, by their numbers."""
+        return {each.worker_id: each.name for each in self._present() if each.name is not None}
 
     def starting(self) -> set[int]:
-        """The numbers of those that are not ready yet."""
-        return self._slots.keys() - self._names.keys() - self._leaving
+        """Return the numbers of those that are not ready yet."""
+        return {each.worker_id for each in self._present() if each.name is None}
 
     def add(self, count: int) -> int:
-        """Start so many more; how many there was room for."""
-        taken = self._slots.keys() | self._spent
-        free = [number for number in range(self._most) if number not in taken and not self._stopping.is_set()]
-        for worker_id in free[:count]:
-            slot = self._slots[worker_id] = asyncio.create_task(self._keep(worker_id))
-            slot.add_done_callback(functools.partial(self._slot_has_ended, worker_id))
-        return len(free[:count])
+        """Start up to `count` more runners and return how many were started."""
+        free = [each for each in self._workers if each.keeping is None and not each.is_done]
+        chosen = [] if self._stopping.is_set() else free[:count]
+        for worker in chosen:
+            worker.keeping = asyncio.create_task(self._keep(worker))
+            worker.keeping.add_done_callback(functools.partial(self._has_left, worker))
+        return len(chosen)
 
     def let_go(self, worker_ids: Sequence[int]) -> None:
         """Have them finish what they have in hand, and end."""
-        for worker_id in worker_ids:
-            self._leaving.add(worker_id)
-            if worker_id in self._lives:
-                self._lives[worker_id].ask_to_stop()
+        for worker in (self._workers[number] for number in worker_ids):
+            worker.is_leaving = True
+            if worker.handle is not None:
+                worker.handle.ask_to_stop()
 
-    def _slot_has_ended(self, worker_id: int, slot: "asyncio.Task[None]") -> None:
-        del self._slots[worker_id]
-        self._leaving.discard(worker_id)
-        error = None if slot.cancelled() else slot.exception()
-        if self._stopping.is_set():
-            return
-        if error is not None:
-            self._on_end(error)
-        elif len(self._spent) == self._most:
+    def _has_left(self, worker: _Worker, keeping: "asyncio.Task[None]") -> None:
+        worker.keeping, worker.is_leaving = None, False
+        self._end_on_error(keeping)
+        if all(each.is_done for each in self._workers) and not self._stopping.is_set():
             self._watch(self._look_for_work())
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
-        """An error of it ends the run."""
         watch = asyncio.create_task(work)
-        watch.add_done_callback(self._watch_has_ended)
+        watch.add_done_callback(self._end_on_error)
         self._watches.append(watch)
 
-    def _watch_has_ended(self, watch: "asyncio.Task[None]") -> None:
-        error = None if watch.cancelled() else watch.exception()
+    def _end_on_error(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
         if error is not None and not self._stopping.is_set():
             self._on_end(error)
 
     async def _look_for_work(self) -> None:
-        """Every runner has reached its end by itself: an error while rollouts wait for one."""
+        """Every worker is done: an error while rollouts wait for one."""
         while self._awaits_work and not self._stopping.is_set():
-            await self._check_queue()
+            async with self._served.connect() as store:
+                waiting = await count_waiting(store)
+            if waiting and not self._stopping.is_set():
+                raise RunnersExhaustedError(
+                    f"all {len(self._workers)} runners have reached their max_rollouts, and {waiting} rollouts are "
+                    "still queued: raise max_rollouts or n_runners, or omit max_rollouts"
+                )
             await self._pause(LOOK_SECONDS)
         if not self._awaits_work:
             self._on_end(None)
 
-    async def _check_queue(self) -> None:
-        async with self._connect() as store:
-            waiting = await count_waiting(store)
-        if waiting and not self._stopping.is_set():
-            raise RunnersExhaustedError(
-                f"all {self._most} runners have reached their max_rollouts, and {waiting} rollouts are still "
-                "queued: raise max_rollouts or n_runners, or omit max_rollouts"
-            )
-
     # -- one of them ---------------------------------------------------------------------------------
 
-    async def _keep(self, worker_id: int) -> None:
-        """Have one runner alive until it is done or the run ends."""
-        restarts = self._restarts.setdefault(worker_id, Restarts(worker_id))
-        while not self._stopping.is_set() and worker_id not in self._leaving:
-            end = await self._live(worker_id, restarts.finished)
-            if end is None:
+    async def _keep(self, worker: _Worker) -> None:
+        """Restart the runner of a worker until its work is done or the run ends."""
+        while not self._stopping.is_set() and not worker.is_leaving:
+            ended = await self._run(worker)
+            if ended is None:
                 return
-            if end.how == "done" or self._is_over(end):
-                self._spent.add(worker_id)
+            if ended.kind == "done" or self._served.ends_work(ended):
+                worker.is_done = True
                 return
-            lost = await self._mark_lost(worker_id, end) if end.leaves_work else 0
-            if end.how == "stopped" or self._stopping.is_set():
-                restarts.finished += end.finished
+            lost = await self._mark_lost(worker, ended)
+            if ended.kind == "stopped" or self._stopping.is_set():
+                worker.restarts.finished += ended.finished
                 return
-            pause = restarts.after(end, lost=lost)
-            _tell(worker_id, end, pause)
+            pause = worker.restarts.after(ended, lost=lost)
+            _log_restart(worker.worker_id, ended, pause)
             await self._pause(pause)
 
-    async def _live(self, worker_id: int, finished_before: int) -> End | None:
-        """One life of the worker; None where the run ends before it begins."""
-        turn = _Turn(self._starts)
-        async with turn:
-            if self._stopping.is_set() or worker_id in self._leaving:
+    async def _run(self, worker: _Worker) -> RunnerExit | None:
+        """Run one runner of the worker to its exit; None if the run ends before it starts."""
+        with contextlib.ExitStack() as turn:  # to start: over when the runner is ready, or has ended before
+            await self._starts.acquire()
+            turn.callback(self._starts.release)
+            if self._stopping.is_set() or worker.is_leaving:
                 return None
-            is_ready = functools.partial(self._note_ready, worker_id, turn)
-            life = self._lives[worker_id] = self._begin(worker_id, finished_before, is_ready)
+            on_ready = functools.partial(self._note_ready, worker, turn)
+            worker.handle = self._plan.start(worker.worker_id, worker.restarts.finished, on_ready)
             try:
-                return await life.live()
+                return await worker.handle.run()
             finally:
-                del self._lives[worker_id]
-                self._names.pop(worker_id, None)
+                worker.handle = worker.name = None
 
-    def _note_ready(self, worker_id: int, turn: "_Turn", name: str) -> None:
-        turn.end()
-        self._ready.add(worker_id)
-        self._names[worker_id] = name
-        if len(self._ready) == self._n_runners:
+    def _note_ready(self, worker: _Worker, turn: contextlib.ExitStack, name: str) -> None:
+        turn.close()
+        worker.name, worker.was_ready = name, True
+        if sum(each.was_ready for each in self._workers) >= self._plan.count:
             self._on_ready()
 
     async def _pause(self, seconds: float) -> None:
@@ -177,78 +276,160 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    async def _mark_lost(self, worker_id: int, end: End) -> int:
-        """The attempts of a dead worker are nobody's: their rule decides at once what becomes of them. How many."""
-        if end.worker_name is None:
+    async def _mark_lost(self, worker: _Worker, ended: RunnerExit) -> int:
+        """Give up the attempts of a dead runner, and return how many there were."""
+        if not ended.leaves_work or ended.worker_name is None:
             return 0
-        marking = asyncio.create_task(self._mark(worker_id, end.worker_name, end))
+        marking = asyncio.create_task(self._mark(worker.worker_id, ended))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([marking, stopping], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait([marking], timeout=MARK_SECONDS)  # a run that ends does not wait for a store that is away
         for task in (marking, stopping):
             task.cancel()
-        await asyncio.gather(marking, stopping, return_exceptions=True)
-        if marking.cancelled():
-            log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker_id)
-            return 0
-        if (error := marking.exception()) is not None:
-            log.error("could not mark the rollouts of lost runner %d", worker_id, exc_info=error)
-            return 0
-        return marking.result()
+        (lost, _) = await asyncio.gather(marking, stopping, return_exceptions=True)
+        if isinstance(lost, int):
+            return lost
+        log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker.worker_id)
+        return 0
 
-    async def _mark(self, worker_id: int, worker_name: str, end: End) -> int:
+    async def _mark(self, worker_id: int, ended: RunnerExit) -> int:
         count = 0
         try:
-            async with self._connect() as store:
+            async with self._served.connect() as store:
                 for attempt in await open_attempts(store):
-                    if attempt.worker_id != worker_name:
-                        continue
-                    count += 1
-                    await lose(store, attempt, f"its runner {end.place} exited: {end.reason}")
-                    log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
-        except (StoreError, InvalidInputError) as error:
-            log.warning("could not mark the rollouts of lost runner %d: %s", worker_id, error)
+                    if attempt.worker_id == ended.worker_name:
+                        count += 1
+                        await lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
+                        log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
+        except Exception as error:  # the lease of each attempt decides then
+            is_refusal = isinstance(error, StoreError | InvalidInputError)
+            words = "could not mark the rollouts of lost runner %d: %s"
+            log.warning(words, worker_id, error, exc_info=not is_refusal)
         return count
 
-    # -- the end -------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """End all runners in order, side by side."""
-        self._stopping.set()
-        await asyncio.gather(*(life.end_in_order() for life in list(self._lives.values())))
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._slots.values(), *self._watches, return_exceptions=True)
-
-    def kill(self) -> None:
-        self._stopping.set()
-        for life in list(self._lives.values()):
-            life.kill()
-
-
-class _Turn:
-    """A turn to start: over when the runner is ready, or has ended before."""
-
-    def __init__(self, starts: asyncio.Semaphore) -> None:
-        self._starts = starts
-        self._is_ours = False
-
-    async def __aenter__(self) -> None:
-        await self._starts.acquire()
-        self._is_ours = True
-
-    async def __aexit__(self, *error: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        if self._is_ours:
-            self._is_ours = False
-            self._starts.release()
-
-
-def _tell(worker_id: int, end: End, pause: float) -> None:
-    if end.how == "worn_out":
+def _log_restart(worker_id: int, ended: RunnerExit, pause: float) -> None:
+    if ended.kind == "saturated":
         log.warning("runner %d has too many hung agent threads; restarting it", worker_id)
         return
-    words = f"\n{end.traceback}" if end.traceback else ""
-    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, end.reason, pause, words)
+    words = f"\n{ended.traceback}" if ended.traceback else ""
+    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, ended.reason, pause, words)
+
+
+class Restarts:
+    """When the runner of a worker is restarted, and when the run gives up."""
+
+    def __init__(self, worker_id: int) -> None:
+        self._worker_id = worker_id
+        self.finished = 0
+        """The rollouts that all runners of the worker have finished."""
+        self._failed_starts = 0
+        self._deaths: list[str] = []
+        self._pauses = Backoff(FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS)
+
+    def after(self, ended: RunnerExit, *, lost: int = 0) -> float:
+        """Return the seconds to wait before the next runner starts.
+
+        `lost` is the number of attempts that ended with the runner: with any, it had got past its start.
+
+        Raises:
+            RunError: There should be no next one.
+        """
+        self.finished += ended.finished
+        if ended.finished:
+            self._failed_starts, self._deaths = 0, []
+            self._pauses.reset()
+        if ended.kind == "saturated":
+            return 0.0
+        self._deaths.append(ended.reason)
+        is_start = not ended.finished and not lost and (ended.kind == "failed" or not ended.is_ready)
+        self._failed_starts = self._failed_starts + 1 if is_start else 0
+        self._check(f"\n{ended.traceback}" if ended.traceback else "")
+        return next(self._pauses)
+
+    def _check(self, words: str) -> None:
+        if self._failed_starts >= MAX_STARTS:
+            raise RunnerStartError(
+                f"runner {self._worker_id} failed to start {MAX_STARTS} times in a row; last: {self._deaths[-1]}{words}"
+            )
+        if len(self._deaths) > MAX_DEATHS:
+            raise RunError(
+                f"runner {self._worker_id} exited {len(self._deaths)} times without finishing a rollout in between; "
+                f"last: {', '.join(self._deaths[-3:])}{words}"
+            )
+
+
+# -- scaling -----------------------------------------------------------------------------------------
+
+
+async def count_waiting(store: LightningStore) -> int:
+    """Return how many rollouts are queued; statistics of a large store cost more."""
+    found = await store.query_rollouts(status_in=("queuing", "requeuing"), limit=1)
+    return len(found) if isinstance(found, list) else found.total  # a user's own store may answer with a list
+
+
+@dataclass
+class _Idle:
+    """A runner without work: its name and when it last had work (None if it never was at work), and since when it was
+    seen without."""
+
+    before: tuple[str, float | None] | None
+    since: float = field(default_factory=time.monotonic, compare=False)
+
+
+class Scaler:
+    """Looks at the queue now and then, and changes the number of runners within the bounds."""
+
+    def __init__(self, supervisor: Supervisor, bounds: Bounds, connect: Connect) -> None:
+        self._supervisor, self._bounds, self._connect = supervisor, bounds, connect
+        self._idle: dict[int, _Idle] = {}
+
+    async def run(self) -> None:
+        """Scale until it is cancelled."""
+        async with self._connect() as store:
+            while True:
+                try:
+                    await self._look(store)
+                except (StoreError, InvalidInputError) as error:
+                    log.warning("keeping the current number of runners: %s", error)
+                await asyncio.sleep(SCALE_SECONDS)
+
+    async def _look(self, store: LightningStore) -> None:
+        if waiting := await count_waiting(store):
+            self._idle.clear()
+            self._grow(waiting)
+        elif self._supervisor.count() > self._bounds.low:
+            await self._shrink(store)
+
+    def _grow(self, waiting: int) -> None:
+        """Have one runner for every `slots` rollouts that wait, less those that are on their way."""
+        count, most = self._supervisor.count(), self._bounds.high
+        asked_for = -(-waiting // self._bounds.slots) - len(self._supervisor.starting())
+        if added := self._supervisor.add(max(min(asked_for, most - count), 0)):
+            words = "%d rollouts are waiting: starting %d more runners (%d of at most %d)"
+            log.info(words, waiting, added, count + added, most)
+
+    async def _shrink(self, store: LightningStore) -> None:
+        """Those that still wait for a place go first, then the last that came."""
+        spare, starting = self._supervisor.count() - self._bounds.low, self._supervisor.starting()
+        idle = {number: _Idle(None) for number in starting} | await self._without_work(store)
+        # Who has had no work in between has been idle since it was first seen.
+        self._idle = {
+            number: self._idle[number] if self._idle.get(number) == each else each for number, each in idle.items()
+        }
+        latest = time.monotonic() - self._bounds.idle_seconds
+        free = [number for number, each in self._idle.items() if each.since <= latest]
+        going = sorted(free, key=lambda number: (number in starting, number), reverse=True)[:spare]
+        if going:
+            log.info("stopping %d runners that have been idle for %g s", len(going), self._bounds.idle_seconds)
+            self._supervisor.let_go(going)
+
+    async def _without_work(self, store: LightningStore) -> dict[int, _Idle]:
+        names = self._supervisor.at_work()
+        workers = await asyncio.gather(*(store.get_worker_by_id(name) for name in names.values()))
+        known = zip(names.items(), workers, strict=True)
+        return {
+            number: _Idle((name, None if worker is None else worker.last_busy_time))
+            for (number, name), worker in known
+            if worker is None or worker.status != "busy"
+        }

@@ -1,49 +1,66 @@
 """How a bundle travels to another process: it is pickled here, and `runner.bundle.unpack` reads it over there.
 
 What is defined in `__main__` or in a notebook travels by value, what lives in a module by its name. Everything that
-would fail over there is refused here, by the name of the component, before anything starts.
+would fail over there is refused here, before anything starts: the error names the component, the part of it that cannot
+be pickled, or the module that a fresh interpreter with this `sys.path` would not find.
 """
 
+import dis
 import functools
 import io
+import os
+import sys
 import types
+import zipimport
 from collections.abc import Iterator
+from importlib.machinery import (
+    BuiltinImporter,
+    ExtensionFileLoader,
+    FrozenImporter,
+    ModuleSpec,
+    NamespaceLoader,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from typing import Any
 
 from ..errors import TransportError
 from ..runner.bundle import cached_again
-from .blame import in_words, reason_of
-from .modules import why_not_elsewhere
 
-WAY_OUT = "create it inside the function that uses it, or run in one process with strategy='shm'"
+DEPTH = 6  # how deep a culprit is looked for
+_LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader, NamespaceLoader, zipimport.zipimporter)
+_Cached = type(functools.cache(cached_again))
+Named = tuple[str, object]
 
 
 def pack(bundle: object) -> bytes:
-    """The bundle as bytes; what cannot travel is an error that names the component."""
+    """Return the bundle as bytes; what cannot travel is an error that names the component."""
     return pack_with_modules(bundle)[0]
 
 
 def pack_with_modules(bundle: object) -> tuple[bytes, set[str]]:
-    """The bundle as bytes, and the modules that must be found over there."""
+    """Return the bundle as bytes, and the modules that must be found over there."""
     try:
         data, modules = _dumps(bundle)
     except Exception as error:
-        name, reason = _blame(bundle)
+        name, reason = _culprit(bundle)
         raise TransportError(
-            f"{name} cannot be sent to another process: {reason or reason_of(error)}; {WAY_OUT}"
+            f"{name} cannot be sent to another process: {reason or _words_of(error)}; create it inside the function "
+            "that uses it, or run in one process with strategy='shm'"
         ) from error
     for module in sorted(modules):
-        if reason := why_not_elsewhere(module):
-            who = _user_of(module, bundle)
+        if reason := why_not_found(module):
+            users = (name for name, part in _parts(bundle) if module in _dumps(part)[1])
             raise TransportError(
-                f"{who} cannot be sent to another process: it uses the module {module!r}, {reason}; "
-                "move it where a new process can import it, or run in one process with strategy='shm'"
+                f"{next(users, _whole(bundle))} cannot be sent to another process: it uses the module {module!r}, "
+                f"{reason}; move it where a new process can import it, or run in one process with strategy='shm'"
             )
     return data, modules
 
 
 def _dumps(thing: object) -> tuple[bytes, set[str]]:
-    """The pickled thing, and the modules that must be imported to read it."""
+    """Return the pickled thing, and the modules that must be imported to read it."""
     import cloudpickle  # type: ignore[import-untyped]
 
     modules: set[str] = set()
@@ -53,8 +70,11 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
             if isinstance(thing, _Cached) and thing.__wrapped__.__module__ == "__main__":
                 return cached_again, (thing.__wrapped__, thing.cache_parameters())
             answer = super().reducer_override(thing)
-            if answer is NotImplemented and (module := _module_of(thing)) is not None:
-                modules.add(module)
+            if answer is NotImplemented:  # it is found by name
+                if isinstance(thing, types.ModuleType):
+                    modules.add(thing.__name__)
+                elif isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType) and thing.__module__:
+                    modules.add(thing.__module__)
             return answer
 
     file = io.BytesIO()
@@ -62,45 +82,80 @@ def _dumps(thing: object) -> tuple[bytes, set[str]]:
     return file.getvalue(), modules
 
 
-_Cached = type(functools.cache(cached_again))
+# -- modules that another process finds --------------------------------------------------------------
 
 
-def _module_of(thing: object) -> str | None:
-    """The module that something is found in by name; None for a value."""
-    if isinstance(thing, types.ModuleType):
-        return thing.__name__
-    if isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType):
-        return thing.__module__
+def why_not_found(module: str) -> str | None:
+    """Return why a fresh interpreter would not find the module, or None if it would."""
+    # A package that is found brings its submodules, also those that it makes on the fly.
+    name = module.partition(".")[0]
+    if name in ("__main__", "builtins"):
+        return None
+    found = find_module(name)
+    known = getattr(sys.modules.get(name), "__spec__", None)
+    if found is None:
+        return _where_from(name, known)
+    if known is not None and _is_another_file(known, found):
+        return f"which was loaded from {known.origin!r}, but a new process would find {found.origin!r}"
     return None
 
 
-# -- who is to blame ---------------------------------------------------------------------------------
+def find_module(name: str) -> ModuleSpec | None:
+    """Return where a fresh interpreter would find a module, without the import hooks of this program."""
+    found = BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)
+    if found is not None:
+        return found
+    found = PathFinder.find_spec(name)
+    if found is not None and (found.loader is None or isinstance(found.loader, _LOADERS)):
+        return found
+    # Packages installed in place bring a finder of their own, which every interpreter of this environment has.
+    editable = [finder for finder in sys.meta_path if "editable" in getattr(finder, "__module__", "")]
+    return next((spec for finder in editable if (spec := finder.find_spec(name, None)) is not None), None)
 
 
-def _parts(bundle: object) -> Iterator[tuple[str, object]]:
-    """The components of a bundle, by the names of its attributes."""
+def _where_from(name: str, spec: ModuleSpec | None) -> str:
+    if name not in sys.modules:
+        return "which cannot be imported"
+    if spec is None or spec.loader is None:
+        return "which was created at run time and has no file"
+    if isinstance(spec.loader, _LOADERS):
+        return f"which was loaded from {spec.origin!r}, outside sys.path"
+    return f"which was loaded by {type(spec.loader).__name__}, which a new process does not have"
+
+
+def _is_another_file(known: ModuleSpec, found: ModuleSpec) -> bool:
+    if not (known.has_location and found.has_location and known.origin and found.origin):
+        return False
+    return os.path.realpath(known.origin) != os.path.realpath(found.origin)
+
+
+# -- what cannot be pickled --------------------------------------------------------------------------
+
+
+def _culprit(bundle: object) -> tuple[str, str | None]:
+    """Return the component that cannot travel, and why."""
+    for name, part in _parts(bundle):
+        if (error := _failure(part)) is not None:
+            return name, _reason(part) or _words_of(error)
+    return _whole(bundle), _reason(bundle)
+
+
+def _parts(bundle: object) -> Iterator[Named]:
+    """Yield the components of a bundle by the names of its attributes."""
     for name, value in getattr(bundle, "__dict__", {}).items():
         yield f"the {name.strip('_')} ({_kind(value)})", value
+
+
+def _whole(bundle: object) -> str:
+    return f"the runner bundle ({_kind(bundle)})"
 
 
 def _kind(value: object) -> str:
     return f"function {value.__name__}" if isinstance(value, types.FunctionType) else type(value).__name__
 
 
-def _blame(bundle: object) -> tuple[str, str | None]:
-    """The component that cannot travel, and why."""
-    for name, part in _parts(bundle):
-        if (error := _failure(part)) is not None:
-            return name, in_words(part, _failure) or reason_of(error)
-    return f"the runner bundle ({_kind(bundle)})", in_words(bundle, _failure)
-
-
-def _user_of(module: str, bundle: object) -> str:
-    """The component that uses a module."""
-    for name, part in _parts(bundle):
-        if module in _dumps(part)[1]:
-            return name
-    return f"the runner bundle ({_kind(bundle)})"
+def _words_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _failure(thing: object) -> Exception | None:
@@ -109,3 +164,90 @@ def _failure(thing: object) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
         return error
     return None
+
+
+def _reason(thing: object) -> str | None:
+    """Return which global, variable, attribute or item cannot be pickled and why; None where it is the whole thing.
+
+    Functions, classes and our own objects are looked through, since the user did not write "the attribute
+    `__wrapped__`"; whatever else one of them holds is named as a whole, with the innermost reason.
+    """
+    chain: list[Named] = []
+    for _ in range(DEPTH):
+        found = next((each for each in _inside(thing) if _failure(each[1]) is not None), None)
+        if found is None:
+            break
+        chain.append(found)
+        thing = found[1]
+    if not chain:
+        return None
+    outer, inner = next((each for each in chain if not _is_looked_through(each[1])), chain[0]), chain[-1]
+    error = _failure(inner[1])
+    reason = "" if error is None else _words_of(error)
+    if inner is not outer:
+        reason = f"{inner[0]} is {_a(inner[1])}: {reason}"
+    return f"{outer[0]} is {_a(outer[1])}, which cannot be pickled ({reason})"
+
+
+def _is_looked_through(value: object) -> bool:
+    is_ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return is_ours or isinstance(value, types.FunctionType | types.MethodType | type)
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name.lstrip("_")[:1].lower() in "aeiou" else f"a {name}"
+
+
+def _inside(thing: object) -> Iterator[Named]:
+    if isinstance(thing, types.MethodType):
+        yield from _inside(thing.__self__)
+        thing = thing.__func__
+    if isinstance(thing, types.FunctionType):
+        yield from _inside_function(thing)
+    elif isinstance(thing, dict):
+        yield from ((f"the entry {name!r}", value) for name, value in thing.items())
+    elif isinstance(thing, list | tuple | set):
+        yield from ((f"the item {number}", value) for number, value in enumerate(thing))
+    elif isinstance(thing, type):
+        members = ((name, value) for name, value in vars(thing).items() if name not in ("__dict__", "__weakref__"))
+        yield from ((f"the attribute {name!r} of {thing.__name__}", value) for name, value in members)
+    else:
+        yield from ((f"the attribute {name!r} of {type(thing).__name__}", value) for name, value in _state(thing))
+        if type(thing).__module__ == "__main__":
+            yield f"the class {type(thing).__name__}", type(thing)
+
+
+def _state(thing: object) -> list[Named]:
+    """Return the attributes that travel: not what the object leaves out by itself, and none where it defines how it is
+    pickled."""
+    kind: Any = type(thing)
+    if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return []
+    try:
+        state = thing.__getstate__()
+    except Exception:  # noqa: BLE001 - then the object itself is the culprit, with this very error
+        return []
+    parts = state if isinstance(state, tuple) else (state,)
+    return [each for part in parts if isinstance(part, dict) for each in part.items()]
+
+
+def _inside_function(function: types.FunctionType) -> Iterator[Named]:
+    code, name = function.__code__, function.__name__
+    for used in sorted(_globals_used(code) & function.__globals__.keys()):
+        yield f"the global {used!r} used by {name!r}", function.__globals__[used]
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"the variable {variable!r} used by {name!r}", cell.cell_contents
+        except ValueError:
+            continue  # not filled yet
+    defaults = function.__defaults__ or ()
+    by_position = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    for parameter, value in [*zip(by_position, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]:
+        yield f"the default of {parameter!r} in {name!r}", value
+
+
+def _globals_used(code: types.CodeType) -> set[str]:
+    own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return own.union(*map(_globals_used, inner))

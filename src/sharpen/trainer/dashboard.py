@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, MissingExtraError
-from ..execution.mounts import Mount
+from ..execution.serving import Mount
 from ..runs import RunFolder
 
 if TYPE_CHECKING:

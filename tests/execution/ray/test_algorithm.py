@@ -112,12 +112,11 @@ def test_a_folder_that_its_node_does_not_see_is_refused(tmp_path):
 
 
 def _nothing(mark: str):
-    from sharpen._version import __version__
-    from tests.execution.internals import Reach, Surroundings
+    from tests.execution.internals import ActorContext, Reach
+    from tests.store.internals import ServerAddress
 
     return (
-        __version__,
-        Surroundings.of_this_process("http://127.0.0.1:1", "t", {}),
+        ActorContext(ServerAddress("http://127.0.0.1:1", "t"), {}),
         [mark],
         ("", Reach("", "")),
         (b"", b""),

@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from sharpen import __version__
 from sharpen.errors import RunError, RunnerStartError
-from sharpen.logging import current_settings
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import RolloutConfig
 from tests.errors import raises
 from tests.execution.internals import (
+    ActorContext,
     Assignment,
     Patience,
     RunnerActor,
-    Surroundings,
     first_answer,
     pack_with_modules,
-    ray_waiting,
+    ray_cluster,
 )
+from tests.store.internals import ServerAddress
 
 from ..bundles import SIGKILL, Enqueue, Work
 from ..processes import eventually, notes
@@ -54,7 +53,7 @@ def test_a_runner_whose_code_fails_is_started_again_with_its_traceback_in_the_lo
     assert "ValueError: a bad day" in caplog.text
 
 
-def test_a_runner_that_is_worn_out_is_replaced():
+def test_a_saturated_runner_is_replaced():
     algorithm = Enqueue({"wear once": "threads hang"}, "b")
     execute(algorithm, Work(), InMemoryLightningStore())
     assert algorithm.statuses == ["succeeded"] * 2
@@ -97,7 +96,7 @@ def test_a_node_that_is_killed_loses_nothing_and_nothing_completes_twice(cluster
 
 
 def test_a_lost_place_in_a_full_cluster_is_waited_for_while_the_others_work(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_waiting, "AWAY_SECONDS", 0.3)
+    monkeypatch.setattr(ray_cluster, "AWAY_SECONDS", 0.3)
     doomed = cluster.add_node(num_cpus=1, resources={"narrow": 1})
     cluster.add_node(num_cpus=1, resources={"narrow": 1})
     lines = tmp_path / "done"
@@ -150,10 +149,10 @@ def test_a_life_that_the_program_lost_sight_of_ends_before_the_next_begins(tmp_p
     import ray
 
     actor = ray.remote(RunnerActor).options(max_restarts=-1, num_cpus=0).remote()
-    surroundings = Surroundings("http://127.0.0.1:1", None, {}, current_settings(), "")
+    context = ActorContext(ServerAddress("http://127.0.0.1:1"), {}, host_name="")
     parcel = (pack_with_modules(Beating(tmp_path))[0], b"")
     patience = Patience("runner 0", {}, "runner_resources", 10.0)
-    prepare = functools.partial(actor.prepare.remote, __version__, surroundings, Assignment(0, 0, 1.0, 1.0), parcel)
+    prepare = functools.partial(actor.prepare.remote, context, Assignment(0, 0, 1.0, 1.0), parcel)
     try:
         begin_life(actor, prepare, patience)
         eventually(lambda: beats(tmp_path), "the first is at work", 20)

@@ -1,31 +1,45 @@
-"""The cluster of a run: the one that the program is connected to, one that is found, or one of this machine alone.
+"""The cluster of a run: its connection, what an actor asks of a node, and waiting for a place.
 
-Only a connection that was made here is closed again. Nothing that is started here counts its use for anybody.
+The cluster is the one that the program is connected to, one that is found, or one of this machine alone. Only a
+connection that was made here is closed again. Nothing that is started here sends usage statistics.
+
+A cluster that is full is waited for, since others may leave. A place that no node has could come only with a new node:
+that is waited for within bounds, and then it is an error.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...errors import ConfigError, MissingExtraError
+from ...errors import ConfigError, MissingExtraError, RunnerStartError
 from ...http.proxies import is_loopback
 
 log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 EVERYWHERE = ("0.0.0.0", "::")
+LOOK_SECONDS = 1.0
+REMIND_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+AWAY_SECONDS = 60.0  # an actor whose node has vanished is somewhere else within this time
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+_HIDDEN = ("node:", "object_store_memory", "memory")
 _NO_NODE = (
     "a Ray client runs outside the cluster, so its store cannot be reached from there: run the program on a node of "
     "the cluster, for example with `ray job submit`"
 )
 RuntimeEnv = Mapping[str, Any]
+Amounts = Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +55,8 @@ class Cluster:
         """Runners on other machines must find what they are to connect to."""
         if host in EVERYWHERE:
             raise ConfigError(f"{name} is {host!r}: use an address that other nodes can reach, such as {self.host!r}")
-        away = sorted(each for each in _hosts() if not is_loopback(each) and each != self.host)
+        hosts = {node["NodeManagerAddress"] for node in nodes()}
+        away = sorted(each for each in hosts if not is_loopback(each) and each != self.host)
         if is_loopback(host) and not is_loopback(self.host) and away:
             raise ConfigError(
                 f"{name} is {host!r}, which the other nodes of the cluster ({', '.join(away[:3])}) cannot reach: use "
@@ -53,14 +68,10 @@ class Cluster:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that live."""
+    """Return the nodes that are alive."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _hosts() -> set[str]:
-    return {node["NodeManagerAddress"] for node in nodes()}
 
 
 def check_installed() -> None:
@@ -194,3 +205,109 @@ def _init(address: str, runtime_env: dict[str, Any] | None) -> None:
         ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, runtime_env=runtime_env)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray rejected address {address!r} or the runtime_env: {error}") from error
+
+
+# -- what an actor asks of its node ------------------------------------------------------------------
+
+
+def checked(name: str, amounts: object, default: Amounts) -> dict[str, float]:
+    """Return the amounts that were given, or the default."""
+    if amounts is None:
+        return dict(default)
+    if not isinstance(amounts, Mapping):
+        raise ConfigError(f"{name} is {amounts!r}: pass a dict such as {{'CPU': 1, 'GPU': 0.5}}")
+    for key, amount in amounts.items():
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not isinstance(key, str) or not is_number or not math.isfinite(amount) or amount < 0:
+            raise ConfigError(f"{name} has {key!r}: {amount!r}: use the name of a resource and a number of at least 0")
+        if key == "GPU" and amount > 1 and amount != int(amount):
+            raise ConfigError(f"{name} asks for {amount} GPUs: above 1, Ray only assigns whole GPUs")
+    return {key: float(amount) for key, amount in amounts.items()}
+
+
+def options_for(amounts: Amounts) -> dict[str, Any]:
+    """Return the amounts as options of an actor. What is not named is not held: an actor without CPUs takes none."""
+    options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0}
+    options |= {_OPTIONS[name]: amount for name, amount in amounts.items() if name in _OPTIONS}
+    others = {name: amount for name, amount in amounts.items() if name not in _OPTIONS and amount}
+    return options | ({"resources": others} if others else {})
+
+
+def fits(wanted: Amounts, node: Amounts) -> bool:
+    """Whether a node that nobody else uses could hold it."""
+    return all(amount <= node.get(name, 0) for name, amount in wanted.items())
+
+
+def describe(amounts: Amounts, wanted: Iterable[str] = ()) -> str:
+    """Return the amounts for people: without what every node has and nobody asked for."""
+    shown = {key: value for key, value in amounts.items() if key in set(wanted) or not key.startswith(_HIDDEN)}
+    return ", ".join(f"{key}: {value:g}" for key, value in sorted(shown.items())) or "nothing"
+
+
+# -- waiting for a place -----------------------------------------------------------------------------
+
+
+class Patience:
+    """How long an actor is waited for, and what is said meanwhile. `setting` is where its `wanted` resources stand."""
+
+    def __init__(self, who: str, wanted: Amounts, setting: str, placement_timeout: float) -> None:
+        self._who, self._wanted, self._setting = who, wanted, setting
+        self._seconds = placement_timeout
+        self._began = self._said = time.monotonic()
+        self._nowhere_since: float | None = None
+
+    def check(self) -> None:
+        """An error where there will be no place."""
+        now, there = time.monotonic(), nodes()
+        if any(fits(self._wanted, node["Resources"]) for node in there):
+            self._nowhere_since = None
+            self._remind(now)
+            return
+        if self._nowhere_since is None:
+            self._nowhere_since = now
+            log.warning("%s; waiting %g s for such a node", self._describe(there), self._seconds)
+        if now - self._nowhere_since >= self._seconds:
+            raise RunnerStartError(
+                f"{self._describe(there)}: request less in {self._setting}, or add such a node; none appeared "
+                f"within {self._seconds:g} s (placement_timeout)"
+            )
+
+    def is_over(self) -> bool:
+        return time.monotonic() - self._began > AWAY_SECONDS
+
+    def _remind(self, now: float) -> None:
+        if now - self._said >= REMIND_SECONDS:
+            import ray
+
+            self._said = now
+            free = describe(ray.available_resources(), self._wanted)
+            words = "%s has been waiting %.0f s for a node with %s and for its environment; free in the cluster: %s"
+            log.warning(words, self._who, now - self._began, describe(self._wanted, self._wanted), free)
+
+    def _describe(self, there: list[dict[str, Any]]) -> str:
+        found = "; ".join(
+            f"{node['NodeManagerAddress']} has {describe(node['Resources'], self._wanted)}" for node in there[:5]
+        )
+        more = f"; and {len(there) - 5} more" if len(there) > 5 else ""
+        return (
+            f"no node of the Ray cluster can hold {self._who}, which needs {describe(self._wanted, self._wanted)} "
+            f"({found}{more})"
+        )
+
+
+async def first_answer(ask: Callable[[], Any], patience: Patience) -> Any:
+    """What the actor answers, once it is there. An actor that Ray moves is asked again."""
+    from ray.exceptions import ActorUnavailableError
+
+    while True:
+        answer = asyncio.wrap_future(ask().future())
+        try:
+            while not (await asyncio.wait([answer], timeout=LOOK_SECONDS))[0]:
+                await asyncio.to_thread(patience.check)
+            return answer.result()
+        except ActorUnavailableError:
+            if patience.is_over():
+                raise
+        finally:
+            answer.cancel()
+        await asyncio.sleep(RETRY_SECONDS)

@@ -8,27 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...checks import check_int, check_number
 from ...errors import ConfigError
 from ...store import LightningStore
-from .. import settings
-from ..base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from ..base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, one_of, server_settings
 from ..events import Reach
-from ..runs import Runs
-from ..scaling import Bounds
-from . import resources
-from .arrival import Surroundings
-from .cluster import check_address, check_installed
-from .terms import Terms
+from .cluster import check_address, check_installed, checked
 
 if TYPE_CHECKING:
-    from ..mounts import Mount
-    from ..serving import Served
-    from .arrival import Parcel
-    from .runner_life import RunnerActors
+    from ..serving import Mount
+    from ..supervisor import Bounds
+    from .actors import Parcel
 
 AlgorithmPlace = Literal["driver", "actor"]
 GATEWAY_TOKEN = "SHARPEN_GATEWAY_TOKEN"
 
 
-class RayExecutionStrategy(ExecutionStrategy):
+class RayExecutionStrategy(SupervisedStrategy):
     """Runners as actors on a Ray cluster: placed by resources, restarted when they die, scaled with the queue.
 
     `server_host`, `server_port` and `managed_store` default to the environment variables `SHARPEN_SERVER_HOST`,
@@ -73,40 +66,34 @@ class RayExecutionStrategy(ExecutionStrategy):
         graceful_timeout: float = 10.0,
         terminate_timeout: float = 10.0,
     ) -> None:
+        super().__init__()
         check_installed()
         if address is not None:
             check_address(address, is_asked=False)
         self.address = address
         self.n_runners = check_int("n_runners", n_runners, at_least=0 if min_runners == 0 else 1)
         self.min_runners, self.max_runners = _bounds(n_runners, min_runners, max_runners)
-        self.runner_resources = resources.checked("runner_resources", runner_resources, {"CPU": 1})
-        self.algorithm = settings.one_of("algorithm", algorithm, ("driver", "actor"))
+        self.runner_resources = checked("runner_resources", runner_resources, {"CPU": 1})
+        self.algorithm = one_of("algorithm", algorithm, ("driver", "actor"))
         self.algorithm_resources = _of_algorithm(algorithm, algorithm_resources)
         self.runtime_env = _checked_env(runtime_env)
-        host: str | None = settings.setting("server_host", server_host, "SHARPEN_SERVER_HOST", str, None)
-        self.server_host = host
-        port: int | None = settings.setting(
-            "server_port", server_port, "SHARPEN_SERVER_PORT", settings.port_number, None
+        self.server_host, self.server_port, self.managed_store = server_settings(
+            server_host, server_port, managed_store
         )
-        self.server_port = settings.check_port("server_port", port)
-        managed: bool | None = settings.setting(
-            "managed_store", managed_store, "SHARPEN_MANAGED_STORE", settings.yes_or_no, None
-        )
-        self.managed_store = managed
         self.idle_timeout = check_number("idle_timeout", idle_timeout, at_least=0, unit="seconds")
         self.placement_timeout = check_number("placement_timeout", placement_timeout, at_least=0, unit="seconds")
         self.graceful_timeout = check_number("graceful_timeout", graceful_timeout, at_least=0, unit="seconds")
         self.terminate_timeout = check_number("terminate_timeout", terminate_timeout, at_least=0, unit="seconds")
         self.mounts: Sequence[Mount] = ()
         """Other applications at the address of the store, where this run serves it."""
-        self._runs = Runs()
-
-    def stop(self) -> None:
-        """Ask current runs to shut down; callable from any thread."""
-        self._runs.stop()
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        from ..announcing import served_openly
+        import ray
+
+        from ..execution import Execution
+        from ..serving import announced
+        from ..supervisor import RunnerPlan
+        from .actors import ActorContext, ActorOptions, RemoteAlgorithm, RunnerActors
         from .cluster import connected
 
         # What cannot travel is refused before anything starts.
@@ -115,39 +102,27 @@ class RayExecutionStrategy(ExecutionStrategy):
         with connected(self.address, self.runtime_env) as cluster, _gateway_token() as secrets:
             host = self.server_host or cluster.host
             cluster.check_reach("server_host", host)
-            port, mounts = self.server_port, self.mounts
-            with served_openly(store, managed=self.managed_store, host=host, port=port, mounts=mounts) as served:
+            managed, port, mounts = self.managed_store, self.server_port, self.mounts
+            with announced(store, managed=managed, host=host, port=port, mounts=mounts) as served:
                 cluster.check_url(served.url)
-                options = getattr(served, "options", None)
-                surroundings = Surroundings.of_this_process(served.url, served.token, secrets, options)
-                terms = Terms(surroundings, cluster.node_id, cluster.runtime_env, self.placement_timeout)
+                context = ActorContext(served.address, secrets)
+                options = ActorOptions(context, cluster.node_id, cluster.runtime_env, self.placement_timeout)
                 reach = Reach(host, GATEWAY_TOKEN)
                 if of_algorithm is not None:
-                    algorithm = self._elsewhere(algorithm, terms, of_algorithm, reach)
-                self._run(served, algorithm, self._runners(terms, of_runner), self._scaling(runner), reach)
+                    parcel = ray.put(of_algorithm)
+                    algorithm = RemoteAlgorithm(algorithm, options, parcel, self.algorithm_resources, reach)
+                limits = self.graceful_timeout, self.terminate_timeout
+                actors = RunnerActors(options, ray.put(of_runner), self.runner_resources, *limits)
+                plan = RunnerPlan(actors.start, self.n_runners, self._scaling(runner), self.max_runners)
+                seconds = self.graceful_timeout, self.graceful_timeout
+                try:
+                    self._run(Execution(served, plan, algorithm, *seconds, reach=reach))
+                finally:
+                    actors.close()
 
-    def _run(
-        self, served: "Served", algorithm: AlgorithmBundle, runners: "RunnerActors", bounds: Bounds | None, reach: Reach
-    ) -> None:
-        from ..run import Run
+    def _scaling(self, runner: RunnerBundle) -> "Bounds | None":
+        from ..supervisor import Bounds
 
-        run = Run(
-            served,
-            runners.begin,
-            self.n_runners,
-            algorithm,
-            stop_seconds=self.graceful_timeout,
-            grace_seconds=self.graceful_timeout,
-            bounds=bounds,
-            starts=self.max_runners,
-        )
-        run.event.reach = reach
-        try:
-            self._runs.execute(run)
-        finally:
-            runners.close()
-
-    def _scaling(self, runner: RunnerBundle) -> Bounds | None:
         if self.min_runners == self.max_runners:
             return None
         slots = getattr(getattr(runner, "runner", None), "concurrency", 1)
@@ -155,26 +130,11 @@ class RayExecutionStrategy(ExecutionStrategy):
 
     def _pack(self, bundle: object) -> "Parcel":
         from ..transport import pack_with_modules
-        from .luggage import load
+        from .code_shipping import pack_modules
 
         data, modules = pack_with_modules(bundle)
-        is_said = any(name in (self.runtime_env or {}) for name in ("working_dir", "py_modules"))
-        return data, b"" if is_said else load(modules)
-
-    def _runners(self, terms: Terms, parcel: "Parcel") -> "RunnerActors":
-        import ray
-
-        from .runner_life import RunnerActors, RunnerPlan
-
-        graces = (self.graceful_timeout, self.terminate_timeout)
-        return RunnerActors(RunnerPlan(terms, ray.put(parcel), self.runner_resources, *graces))
-
-    def _elsewhere(self, algorithm: AlgorithmBundle, terms: Terms, parcel: "Parcel", reach: Reach) -> AlgorithmBundle:
-        import ray
-
-        from .remote_algorithm import RemoteAlgorithm
-
-        return RemoteAlgorithm(algorithm, terms, ray.put(parcel), self.algorithm_resources, reach)
+        is_given = any(name in (self.runtime_env or {}) for name in ("working_dir", "py_modules"))
+        return data, b"" if is_given else pack_modules(modules)
 
 
 @contextlib.contextmanager
@@ -208,7 +168,7 @@ def _of_algorithm(place: str, amounts: Mapping[str, float] | None) -> dict[str, 
         return None
     if place != "actor":
         raise ConfigError("algorithm_resources is set, but the algorithm runs in this process: use algorithm='actor'")
-    return resources.checked("algorithm_resources", amounts, {})
+    return checked("algorithm_resources", amounts, {})
 
 
 def _checked_env(runtime_env: object) -> dict[str, Any] | None:

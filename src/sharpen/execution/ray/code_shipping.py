@@ -1,4 +1,4 @@
-"""The modules that an agent brings along to other nodes: those that lie beside the program, with all that they import.
+"""The code of the program on other nodes: the modules that lie beside it, with all that they import.
 
 What is installed is expected on every node; what is not is found by its import statements, packed once, and unpacked
 by each process into a folder of its own.
@@ -13,31 +13,37 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ...errors import TransportError
-from ..modules import find_module
+from ..transport import find_module
 
 MAX_BYTES = 64 * 2**20
 _OWN = __name__.partition(".")[0]
 _LEFT_OUT = {"__pycache__", "node_modules"}
 
 
-def load(modules: Iterable[str]) -> bytes:
-    """These modules, the ones that the program itself imports, and theirs; empty where all are installed."""
+def pack_modules(modules: Iterable[str]) -> bytes:
+    """Pack these modules, the ones that the program itself imports, and theirs; empty where all are installed."""
     packed: dict[str, Path] = {}
-    seen: set[str] = set()
+    seen = {"__main__", _OWN}
     waiting = [*modules, *_imports_of(_program())]
     while waiting:
         name = waiting.pop().partition(".")[0]
-        if name in seen or name in ("__main__", _OWN):
-            continue
-        seen.add(name)
-        for place, file in _files_of(name):
-            packed[place] = file
-            waiting += _imports_of([file] if file.suffix == ".py" else [])
+        if name not in seen:
+            seen.add(name)
+            found = dict(_files_of(name))
+            packed |= found
+            waiting += _imports_of(file for file in found.values() if file.suffix == ".py")
     return _zip(packed) if packed else b""
+
+
+def unpack_modules(packed: bytes) -> Path:
+    """Return the folder that they were unpacked into; who is done with it removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="sharpen-modules-"))
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        archive.extractall(folder)
+    return folder
 
 
 def _program() -> list[Path]:
@@ -46,7 +52,7 @@ def _program() -> list[Path]:
 
 
 def _imports_of(files: Iterable[Path]) -> Iterator[str]:
-    """The modules that these files import, also inside functions; what is no Python imports nothing."""
+    """Yield the modules that these files import, also inside functions; what is not Python imports nothing."""
     for file in files:
         with contextlib.suppress(SyntaxError, ValueError):
             for node in ast.walk(ast.parse(file.read_bytes())):
@@ -57,12 +63,13 @@ def _imports_of(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _files_of(name: str) -> Iterator[tuple[str, Path]]:
-    """The files of a module that is not installed, by their places in the luggage."""
+    """Yield the files of a module that is not installed, by their places in the archive."""
     spec = None if name in sys.stdlib_module_names else find_module(name)
     if spec is None:
         return
-    for root in _roots(spec):
-        if _is_installed(root):
+    origin = [spec.origin] if spec.has_location and spec.origin else []
+    for root in map(Path, origin if spec.submodule_search_locations is None else spec.submodule_search_locations):
+        if any(root.resolve().is_relative_to(folder) for folder in _installed()):
             continue
         if root.is_file():
             yield root.name, root
@@ -70,16 +77,6 @@ def _files_of(name: str) -> Iterator[tuple[str, Path]]:
             inside = file.relative_to(root)
             if file.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
                 yield f"{name}/{inside.as_posix()}", file
-
-
-def _roots(spec: ModuleSpec) -> list[Path]:
-    if spec.submodule_search_locations is not None:
-        return [Path(each) for each in spec.submodule_search_locations]
-    return [Path(spec.origin)] if spec.has_location and spec.origin else []
-
-
-def _is_installed(path: Path) -> bool:
-    return any(path.resolve().is_relative_to(folder) for folder in _installed())
 
 
 @cache
@@ -102,11 +99,3 @@ def _zip(files: dict[str, Path]) -> bytes:
         for place, file in files.items():
             archive.write(file, place)
     return written.getvalue()
-
-
-def unload(luggage: bytes) -> Path:
-    """The folder that it was unpacked into; who is done with it removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="sharpen-modules-"))
-    with zipfile.ZipFile(io.BytesIO(luggage)) as archive:
-        archive.extractall(folder)
-    return folder

@@ -1,0 +1,552 @@
+"""The actors of a run on a cluster of Ray, on their nodes and as the program sees them.
+
+`RunnerActor` runs one runner after another of one worker; Ray starts it again when its process or its node dies. The
+bundle runs in a separate thread, so the actor answers whatever the agent does. `AlgorithmActor` runs the algorithm of
+a run, which is cancelled and told of the run like one in the program.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import pickle
+import secrets
+import shutil
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...errors import ConfigError, RunError, RunnerStartError, TransportError
+from ...logging import LogSettings, apply_settings, current_settings
+from ...runner import worker_name
+from ...runner.bundle import unpack
+from ...store import LightningStore
+from ...store.opening import ServerAddress
+from ..base import AlgorithmBundle
+from ..events import ExecutionEvent, Reach, RunEvent, RunnerEvent
+from ..execution import AlgorithmCall
+from ..runner_environment import keep_agents_sdk_private
+from ..runner_thread import RunnerThread
+from ..serving import Served, opened
+from ..supervisor import ExitKind, OnReady, RunnerExit
+from .cluster import Amounts, Patience, first_answer, options_for, this_node
+from .code_shipping import unpack_modules
+
+log = logging.getLogger(__name__)
+FIRST_PAUSE_SECONDS = 0.02  # between two reports of how many rollouts are finished: each costs more than a rollout may
+LONGEST_PAUSE_SECONDS = 0.25
+TIDY_SECONDS = 5.0  # for the last report of an actor that has ended its work in time
+LOOK_SECONDS = 0.05
+MAX_CHARACTERS = 300
+END_RUNNERS, CANCELLED = "end_runners", "cancelled"
+Parcel = tuple[bytes, bytes]
+"""A pickled bundle, and the modules that it needs."""
+
+
+# -- what both have in common ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ActorContext:
+    """What makes an actor behave like the program: the same log, and secrets in its environment, which are shown
+    nowhere."""
+
+    store: ServerAddress
+    secrets: dict[str, str] = field(repr=False)
+    """Environment variables."""
+    log: LogSettings = field(default_factory=current_settings)
+    host_name: str = field(default_factory=socket.gethostname)
+    version: str = __version__
+
+    def apply(self, role: str) -> None:
+        """Make this process like the program; its log lines carry the role."""
+        here = socket.gethostname()
+        if self.version != __version__:
+            raise RunnerStartError(
+                f"the node {here} has Sharpen {__version__}, but the program has {self.version}: install the same "
+                "version on every node"
+            )
+        os.environ.update(self.secrets)
+        files = self.log["files"] if here == self.host_name else []  # they are on the program's machine
+        apply_settings({**self.log, "files": files}, role=role)
+
+
+class Actor:
+    """An actor on its node."""
+
+    _folder: Path | None = None
+
+    async def _settle(self, context: ActorContext, role: str, parcel: Parcel) -> Any:
+        """Return the bundle, with its modules where they are found."""
+        context.apply(role)
+        return await asyncio.to_thread(self._unpack, *parcel)
+
+    def _unpack(self, data: bytes, modules: bytes) -> Any:
+        if modules:
+            self._folder = unpack_modules(modules)
+            sys.path.insert(0, str(self._folder))
+        try:
+            return unpack(data)
+        except ModuleNotFoundError as error:
+            raise TransportError(
+                f"the node {socket.gethostname()} has no module {error.name!r}, which the agent needs: install it "
+                "there, or pass it with runtime_env={'pip': [...]} or {'py_modules': [...]}"
+            ) from error
+
+    async def leave(self) -> None:
+        """Clean up while there is time: processes of Ray end without notice."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """What the actors of one run have in common. `node_id` is the node of the program, `runtime_env` what the
+    connection has not been given."""
+
+    context: ActorContext
+    node_id: str
+    runtime_env: dict[str, Any] | None
+    placement_timeout: float
+
+    def start(self, kind: type[Actor], amounts: Amounts, **options: Any) -> Any:
+        """Start an actor, which waits for its place."""
+        import ray
+
+        options |= options_for(amounts)
+        if self.runtime_env is not None:
+            options["runtime_env"] = self.runtime_env
+        try:
+            return ray.remote(kind).options(**options).remote()
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"Ray rejected the resources or the runtime_env of an actor: {error} (if the program calls ray.init "
+                "itself, pass its folders there)"
+            ) from error
+
+    async def prepare(self, actor: Any, *given: Any, who: str, amounts: Amounts, setting: str) -> dict[str, Any]:
+        """Return what the actor answers when it is ready; `setting` is where its resources are set."""
+        patience = Patience(who, amounts, setting, self.placement_timeout)
+        answer: dict[str, Any] = await first_answer(lambda: actor.prepare.remote(self.context, *given), patience)
+        return answer
+
+
+# -- a runner on its node ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one runner is to do, and how long it has to end when it is asked to."""
+
+    worker_id: int
+    finished_before: int
+    graceful_timeout: float
+    terminate_timeout: float
+
+
+class RunnerActor(Actor):
+    """Runs one runner after another of one worker; in a process that has died, Ray begins again."""
+
+    def __init__(self) -> None:
+        self._runner: RunnerThread | None = None
+        self._change = asyncio.Event()
+
+    async def prepare(self, context: ActorContext, assignment: Assignment, parcel: Parcel) -> dict[str, Any]:
+        """Be ready to work: return the name in the store and the node, or what went wrong."""
+        if self._runner is not None:
+            # The program lost sight of a runner that lives, and would work on beside the next one: Ray starts another.
+            await self.leave()
+            os._exit(1)
+        keep_agents_sdk_private()
+        try:
+            bundle = await self._settle(context, f"runner {assignment.worker_id}", parcel)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the program shows it
+            return {"error": traceback.format_exc(), "kind": type(error).__name__}
+        loop = asyncio.get_running_loop()
+
+        def note(count: int) -> None:
+            loop.call_soon_threadsafe(self._change.set)
+
+        self._event = RunnerEvent(assignment.finished_before, on_finished=note)
+        self._runner = RunnerThread(
+            bundle,
+            lambda: opened(context.store),
+            assignment.worker_id,
+            self._event,
+            graceful_delay=assignment.graceful_timeout,
+            join_timeout=assignment.terminate_timeout,
+        )
+        return {"ready": worker_name(assignment.worker_id), "node": _node_id()}
+
+    async def work(self) -> AsyncIterator[int | RunnerExit]:
+        """Work; yield how many rollouts are finished, now and then, and at last how it ended."""
+        assert self._runner is not None
+        running = asyncio.create_task(self._runner.run())
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            change = asyncio.create_task(self._change.wait())
+            await asyncio.wait([running, change], return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            if running.done():
+                break
+            self._change.clear()
+            yield self._event.count
+            await asyncio.wait([running], timeout=pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
+        await self.leave()
+        yield running.result()
+
+    async def ask_to_stop(self) -> None:
+        if self._runner is not None:
+            self._runner.ask_to_stop()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.stop()
+
+
+def _node_id() -> str:
+    import ray
+
+    node_id: str = ray.get_runtime_context().get_node_id()
+    return node_id
+
+
+# -- the runners as the program sees them ------------------------------------------------------------
+
+
+class RunnerActors:
+    """The runner actors of a run, by the numbers of their workers; `parcel` is a reference of Ray.
+
+    One whose process has died is Ray's to start again; after any other end the next runner has a new one.
+    """
+
+    def __init__(
+        self, options: ActorOptions, parcel: Any, resources: Amounts, graceful_timeout: float, terminate_timeout: float
+    ) -> None:
+        self.options, self.parcel, self.resources = options, parcel, resources
+        self.graceful_timeout, self.terminate_timeout = graceful_timeout, terminate_timeout
+        self._actors: dict[int, Any] = {}
+
+    def start(self, worker_id: int, finished_before: int, on_ready: OnReady) -> "ActorRunner":
+        return ActorRunner(self, worker_id, finished_before, on_ready)
+
+    def of(self, worker_id: int) -> Any:
+        if worker_id not in self._actors:
+            options = {"max_restarts": -1, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+            self._actors[worker_id] = self.options.start(RunnerActor, self.resources, **options)
+        return self._actors[worker_id]
+
+    def dismiss(self, worker_id: int) -> None:
+        """End its process, if there is one; Ray starts no other."""
+        import ray
+
+        actor = self._actors.pop(worker_id, None)
+        if actor is not None and ray.is_initialized():
+            ray.kill(actor)
+
+    def close(self) -> None:
+        for worker_id in list(self._actors):
+            self.dismiss(worker_id)
+
+
+class ActorRunner:
+    """The handle of one runner: from a place in the cluster to the last report of the actor, or its death."""
+
+    def __init__(self, actors: RunnerActors, worker_id: int, finished_before: int, on_ready: OnReady) -> None:
+        self._actors, self._worker_id, self._on_ready = actors, worker_id, on_ready
+        self._assignment = Assignment(worker_id, finished_before, actors.graceful_timeout, actors.terminate_timeout)
+        self._actor = actors.of(worker_id)
+        self._ended = asyncio.Event()
+        self._is_asked = False
+        self._name: str | None = None
+        self._finished = 0
+
+    async def run(self) -> RunnerExit:
+        from ray.exceptions import ActorUnavailableError, RayError
+
+        is_back = False
+        try:
+            return await self._work()
+        except ActorUnavailableError:
+            # Ray starts it again. One that was not back in time may have no place: a new one is waited for instead.
+            is_back = self._name is not None and not self._is_asked
+            return self._exit("died", "its process or its node died")
+        except RayError as error:
+            if self._name is not None:
+                words = " ".join(str(error).split())
+                more = "…" * (len(words) > MAX_CHARACTERS)
+                return self._exit("died", f"{type(error).__name__}: {words[:MAX_CHARACTERS]}{more}")
+            if self._is_asked:
+                return self._exit("stopped", "asked to stop")
+            return self._exit("failed", str(error).strip().splitlines()[-1], type(error).__name__, str(error))
+        finally:
+            self._ended.set()
+            if not is_back:
+                self._actors.dismiss(self._worker_id)
+
+    async def _work(self) -> RunnerExit:
+        from ray.exceptions import RayError
+
+        answer = await self._actors.options.prepare(
+            self._actor,
+            self._assignment,
+            self._actors.parcel,
+            who=f"runner {self._worker_id}",
+            amounts=self._actors.resources,
+            setting="runner_resources",
+        )
+        if "error" in answer:
+            words = answer["error"]
+            return self._exit("failed", words.strip().splitlines()[-1], answer["kind"], words)
+        self._name = answer["ready"]
+        if self._is_asked:
+            with contextlib.suppress(RayError, TimeoutError):
+                await asyncio.wait_for(self._actor.leave.remote(), TIDY_SECONDS)
+            return self._exit("stopped", "asked to stop")
+        log.debug("runner %d is ready: %s on node %s", self._worker_id, self._name, answer["node"])
+        self._on_ready(answer["ready"])
+        async for reference in self._actor.work.options(num_returns="streaming").remote():
+            report: int | RunnerExit = await reference
+            if isinstance(report, RunnerExit):
+                return dataclasses.replace(report, place="actor")
+            self._finished = report
+        return self._exit("died", "its actor exited without a report")
+
+    def _exit(self, kind: ExitKind, reason: str, error_type: str = "", traceback: str = "") -> RunnerExit:
+        is_ready = self._name is not None
+        leaves_work = is_ready and kind != "stopped"
+        return RunnerExit(
+            kind, self._finished, is_ready, self._name, leaves_work, reason, error_type, traceback, "actor"
+        )
+
+    def ask_to_stop(self) -> None:
+        self._is_asked = True
+        if self._name is None:
+            self.kill()  # it has nothing in hand
+        else:
+            self._actor.ask_to_stop.remote()
+
+    async def stop(self) -> None:
+        """One that is not at work yet has nothing to hand back."""
+        self._is_asked = True
+        if self._name is not None:
+            self._actor.stop.remote()
+            seconds = self._assignment.graceful_timeout + self._assignment.terminate_timeout + TIDY_SECONDS
+            try:
+                await asyncio.wait_for(self._ended.wait(), seconds)
+                return
+            except TimeoutError:
+                log.warning("runner %d did not stop within %g s; killing its actor", self._worker_id, seconds)
+        self.kill()
+        await self._ended.wait()
+
+    def kill(self) -> None:
+        self._is_asked = True
+        self._actors.dismiss(self._worker_id)
+
+
+# -- the algorithm on its node -----------------------------------------------------------------------
+
+
+class AlgorithmActor(Actor):
+    """Runs one algorithm, in a thread with its own event loop."""
+
+    def __init__(self) -> None:
+        self._reports: asyncio.Queue[Any] = asyncio.Queue()
+        self._call: AlgorithmCall | None = None
+        self._event = RunEvent(lambda: self._report(END_RUNNERS))
+
+    async def prepare(
+        self, context: ActorContext, marks: Sequence[str], program: tuple[str, Reach], parcel: Parcel
+    ) -> dict[str, Any]:
+        """Be ready to run: return nothing, or what went wrong. `program` is the node of the program, and its reach."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            _check_folders(marks)
+            bundle = await self._settle(context, "algorithm", parcel)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the program raises it
+            return _packed(error)
+        here, (node_id, reach) = this_node(), program
+        # A gateway that the algorithm starts is on its node.
+        self._event.reach = reach if here.node_id == node_id else Reach(here.host, reach.token_variable)
+        self._call = AlgorithmCall(bundle, Served(context.store), self._event)
+        return {}
+
+    async def run(self) -> AsyncIterator[Any]:
+        """Run it; yield what it wants of the program meanwhile, and at last how it ended: None, `CANCELLED` or an
+        error."""
+        assert self._call is not None
+        call = self._call
+
+        def run() -> None:
+            call.run()
+            self._report(None)
+
+        threading.Thread(target=run, name="sharpen-algorithm", daemon=True).start()
+        while (report := await self._reports.get()) is not None:
+            yield report
+        await self.leave()
+        is_cancelled = isinstance(call.error, asyncio.CancelledError)
+        yield None if call.error is None else CANCELLED if is_cancelled else _packed(call.error)
+
+    def _report(self, report: str | None) -> None:
+        self._loop.call_soon_threadsafe(self._reports.put_nowait, report)
+
+    async def cancel(self) -> None:
+        assert self._call is not None
+        self._call.cancel()
+
+    async def set_event(self) -> None:
+        self._event.set()
+
+    async def note_runners_ended(self) -> None:
+        self._event.note_runners_ended()
+
+
+def _check_folders(marks: Sequence[str]) -> None:
+    """What the algorithm writes must be where the program reads it."""
+    for mark in map(Path, marks):
+        if not mark.exists():
+            raise ConfigError(
+                f"the algorithm would run on {socket.gethostname()}, where {str(mark.parent)!r} is not the folder of "
+                "the program's machine: set run_dir= to a folder on a file system that all nodes share, omit "
+                "algorithm_resources (the algorithm then runs on the program's node), or use algorithm='driver'"
+            )
+
+
+def _packed(error: BaseException) -> dict[str, Any]:
+    """An error on its way to the program: as itself where it can travel, and in words."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    data: bytes | None = None
+    with contextlib.suppress(Exception):  # an error of the user's own may hold anything; its words travel all the same
+        data = cloudpickle.dumps(error)
+    return {"error": data, "traceback": "".join(traceback.format_exception(error))}
+
+
+def _unpacked(answer: dict[str, Any]) -> BaseException:
+    """Return the error, with where it came from."""
+    words: str = answer["traceback"]
+    found: object = None
+    with contextlib.suppress(pickle.UnpicklingError, ImportError, AttributeError, TypeError, ValueError):
+        found = None if answer["error"] is None else unpack(answer["error"])
+    error = found if isinstance(found, BaseException) else RunError(words.strip().splitlines()[-1])
+    error.add_note(f"in the algorithm's actor:\n{words}")
+    return error
+
+
+# -- the algorithm as the program sees it ------------------------------------------------------------
+
+
+class RemoteAlgorithm:
+    """An algorithm bundle that runs the given one, which is packed in `parcel`, elsewhere: where its resources are, or
+    on the node of the program."""
+
+    def __init__(
+        self,
+        algorithm: AlgorithmBundle,
+        options: ActorOptions,
+        parcel: Any,
+        resources: Mapping[str, float] | None,
+        reach: Reach,
+    ) -> None:
+        self._algorithm, self._options, self._resources = algorithm, options, resources
+        self._parcel, self._reach = parcel, reach
+        self.cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        import ray
+
+        on_begin = getattr(self._algorithm, "on_begin", None)
+        if on_begin is not None:
+            on_begin()
+        actor = self._start()
+        following = asyncio.create_task(_follow(actor, event))
+        try:
+            folders = getattr(self._algorithm, "folders", list)  # where it writes what the program reads
+            with _marked(folders()) as marks:
+                answer = await self._options.prepare(
+                    actor,
+                    marks,
+                    (self._options.node_id, self._reach),
+                    self._parcel,
+                    who="the algorithm",
+                    amounts=self._resources or {},
+                    setting="algorithm_resources",
+                )
+            if answer:
+                raise _unpacked(answer)
+            await _run_to_end(actor, asyncio.create_task(_listen(actor, event)))
+        finally:
+            following.cancel()
+            ray.kill(actor)
+
+    def _start(self) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if self._resources is not None:
+            return self._options.start(AlgorithmActor, self._resources)
+        here = NodeAffinitySchedulingStrategy(self._options.node_id, soft=False)
+        return self._options.start(AlgorithmActor, {}, scheduling_strategy=here)
+
+
+async def _run_to_end(actor: Any, listening: "asyncio.Task[None]") -> None:
+    """Pass on a cancellation: the algorithm ends as it sees fit."""
+    while True:
+        try:
+            await asyncio.shield(listening)
+            return
+        except asyncio.CancelledError:
+            if listening.done():
+                raise
+            await actor.cancel.remote()
+
+
+async def _listen(actor: Any, event: ExecutionEvent) -> None:
+    from ray.exceptions import RayError
+
+    try:
+        async for reference in actor.run.options(num_returns="streaming").remote():
+            report = await reference
+            if report == END_RUNNERS and isinstance(event, RunEvent):
+                event.end_runners()
+            elif report == CANCELLED:
+                raise asyncio.CancelledError
+            elif isinstance(report, dict):
+                raise _unpacked(report)
+    except RayError as error:
+        raise RunError(
+            f"the algorithm's actor died ({type(error).__name__}): fit(..., resume='last') continues the run from "
+            "its last checkpoint"
+        ) from error
+
+
+async def _follow(actor: Any, event: ExecutionEvent) -> None:
+    """Tell the actor what becomes of the run."""
+    while not event.is_set():  # noqa: ASYNC110 - it is set by a signal or another thread
+        await asyncio.sleep(LOOK_SECONDS)
+    await actor.set_event.remote()
+    while isinstance(event, RunEvent) and not event.have_runners_ended():  # noqa: ASYNC110 - as above
+        await asyncio.sleep(LOOK_SECONDS)
+    await actor.note_runners_ended.remote()
+
+
+@contextlib.contextmanager
+def _marked(folders: Sequence[Path]) -> Iterator[list[str]]:
+    """A file in each folder, by which the folder is known from elsewhere."""
+    marks = [folder.absolute() / f".mark-{secrets.token_hex(8)}" for folder in folders]
+    try:
+        for mark in marks:
+            mark.touch()
+        yield [str(mark) for mark in marks]
+    finally:
+        for mark in marks:
+            mark.unlink(missing_ok=True)
