@@ -1,31 +1,34 @@
-"""One attempt in a runner: the keys it is given, what it may print, what its result becomes, how its end is reported.
+"""One attempt in a runner, from the claim of its rollout to the report of its outcome.
 
-Whatever ends an attempt, the store hears of it: the outcome with the last spans, or the rollout back in the queue.
+The order is: resources, `on_rollout_start`, the trace opens, `on_trace_start`, the agent, `on_trace_end`, the trace
+closes, the result becomes spans, `on_rollout_end`, completion. Whatever an agent does fails its own attempt only, and
+whatever ends an attempt, the store gets the outcome with the last spans, or the rollout back in the queue.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 import math
 import numbers
 import os
 import sys
-import threading
-import traceback
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set as AbstractSet
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from ..emitter import emit_reward
+from ..backoff import Backoff
+from ..emitter import emit_exception, emit_reward
 from ..errors import (
     AgentOutputError,
     AgentResultError,
     AgentTimeoutError,
     InvalidInputError,
+    MissingResourceError,
     SharpenError,
     describe,
     text_of,
@@ -33,28 +36,35 @@ from ..errors import (
 from ..secrets import REFERENCE, hide_known, map_secrets
 from ..store import LightningStore
 from ..store.base import AttemptEnd
-from ..types import LLM, AttemptedRollout, NamedResources, Span, SpanCoreFields
+from ..tracer import Tracer, activate
+from ..tracer.trace import Shared, traceback_text
+from ..types import LLM, AttemptedRollout, Hook, NamedResources, Span, SpanCoreFields
 from .heartbeat import Outbox, send_one_by_one
+from .threads import agent_errors, guarded
+
+if TYPE_CHECKING:
+    from .base import Runner
 
 log = logging.getLogger(__name__)
 MAX_REASON = 4_000
+MAX_RESOURCES = 32  # versions of resources that a runner keeps
 PATIENCE_SECONDS = 120.0
 HAND_BACK_SECONDS = 4.0
 UNREACHABLE_SECONDS = 0.5  # a runner that stops does not wait for a store that has gone
 
 
 class RunningAttempt:
-    """One attempt while it runs, and how it ended."""
+    """A claimed rollout while a runner has it, and how it ended."""
 
-    def __init__(self, rollout: AttemptedRollout, store: LightningStore) -> None:
-        self.rollout = rollout
-        self.store = store
-        self.outbox = Outbox(store, rollout)
-        self.task: asyncio.Task[Any] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
+    def __init__(self, rollout: AttemptedRollout, runner: "Runner[Any]") -> None:
+        self.rollout, self.store = rollout, runner.get_store()
+        self._ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        self.outbox = Outbox(self.store, rollout)
         self.error: BaseException | None = None
-        self.is_settled = False
         self.is_unwanted = False
+        self._runner, self._is_settled = runner, False
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def outcome(self) -> AttemptEnd:
@@ -62,57 +72,129 @@ class RunningAttempt:
             return "succeeded"
         return "timeout" if isinstance(self.error, AgentTimeoutError) else "failed"
 
-    def settle(self, result: Any, trace_id: str | None) -> list[Span]:
-        """Put the result, as spans, into the outbox."""
-        spans = spans_of(result, self.rollout, trace_id)
-        for span in spans:
-            self.outbox.put(span)
-        self.is_settled = True
-        return spans
+    # -- the agent -----------------------------------------------------------------------------------
 
-    def fail(self, error: BaseException) -> None:
-        self.error = error
-        if not self.is_unwanted:
-            trace = error if log.isEnabledFor(logging.DEBUG) else None
-            log.warning(
-                "rollout %s failed: %s",
-                self.rollout.rollout_id,
-                hide_known(describe(error))[:300],
-                exc_info=trace,
-            )
+    async def run(self) -> None:
+        """Run the agent. Raises only its own cancellation; whatever else it ends by is in `error`."""
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        try:
+            with agent_errors():
+                result = await self._runner.execute(self.rollout)
+            if not self._is_settled:  # an `execute` of the user's own, which did not call ours
+                self._settle(result, trace_id=None)
+        except asyncio.CancelledError as error:
+            if not self.is_unwanted and self._task is not None and self._task.cancelling():
+                raise  # somebody stops the runner
+            self._fail(error)  # unwanted, or a cancellation that the agent has let through
+        except BaseException as error:
+            self._fail(error)
+            if isinstance(error, KeyboardInterrupt) and self._runner.threads.is_on_lent_thread:
+                raise  # a person at the keyboard, since the agent runs on the main thread
+        finally:
+            self._task = None
+
+    async def execute(self, rollout: AttemptedRollout) -> Any:
+        """Run the agent in a trace, with the hooks around it, and return what the agent returned."""
+        runner = self._runner
+        tracer, agent = runner.tracer, runner.get_agent()
+        assert tracer is not None  # since `init`
+        resources = await runner.resources.of(rollout)
+        known = {"agent": agent, "runner": runner, "rollout": rollout}
+        await runner.hooks.call("on_rollout_start", **known, tracer=tracer)
+        spans: list[Span] = []
+        try:
+            async with self._trace(tracer, known):
+                result = await self._run_agent(rollout, resources)
+            recorded = tracer.get_last_trace()
+            spans = self._settle(result, recorded[0].trace_id if recorded else None)
+        finally:
+            await runner.hooks.call("on_rollout_end", **known, spans=[*tracer.get_last_trace(), *spans])
+        return result
+
+    @contextlib.asynccontextmanager
+    async def _trace(self, tracer: Tracer, known: dict[str, Any]) -> AsyncIterator[None]:
+        """Record the agent inside the block, and let it print only so much."""
+        hooks, (rollout_id, attempt_id) = self._runner.hooks, self._ids
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        async with tracer.trace_context(rollout_id, store=self.outbox, **ids):
+            with activate(tracer):
+                await hooks.call("on_trace_start", **known, tracer=tracer)
+                try:
+                    with output_limit(self._runner.max_output_bytes):
+                        yield
+                except Exception as error:
+                    emit_exception(error)
+                    raise
+                finally:
+                    await hooks.call("on_trace_end", **known, tracer=tracer)
+
+    async def _run_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
+        seconds = rollout.config.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await self._call_agent(rollout, resources)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AgentTimeoutError(f"the agent exceeded its rollout's timeout_seconds={seconds:g}") from error
+
+    async def _call_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
+        agent, threads = self._runner.get_agent(), self._runner.threads
+        kind = "training" if rollout.mode == "train" else "validation"
+        arguments = (rollout.input, resources, rollout)
+        if agent.is_async():
+            method = getattr(agent, f"{kind}_rollout_async")
+            return await threads.call_async(lambda: guarded(method(*arguments)))
+        method = getattr(agent, f"{kind}_rollout")
+        result = await threads.call(lambda: method(*arguments))
+        return await guarded(result) if inspect.isawaitable(result) else result
 
     def cancel(self) -> None:
         """Stop the agent, since nobody waits for it any more. May be called from any thread."""
         self.is_unwanted = True
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: self.task is not None and self.task.cancel())
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._task is not None and self._task.cancel())
+
+    def _settle(self, result: Any, trace_id: str | None) -> list[Span]:
+        """Put the result, as spans, into the outbox."""
+        spans = spans_of(result, self.rollout, trace_id)
+        for span in spans:
+            self.outbox.put(span)
+        self._is_settled = True
+        return spans
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        if not self.is_unwanted:
+            trace = error if log.isEnabledFor(logging.DEBUG) else None
+            words = hide_known(describe(error))[:300]
+            log.warning("rollout %s failed: %s", self.rollout.rollout_id, words, exc_info=trace)
+
+    # -- the end -------------------------------------------------------------------------------------
 
     async def report(self) -> None:
         """Store the last spans and the outcome; retry for a while where the store cannot write now."""
         spans = await self.outbox.close_and_take()
-        ids = (self.rollout.rollout_id, self.rollout.attempt.attempt_id)
         about: dict[str, Any] = {} if self.error is None else {"metadata": _reason(self.error)}
-        end, pause = asyncio.get_running_loop().time() + PATIENCE_SECONDS, 0.1
+        backoff = Backoff(0.1, maximum=5.0, deadline_seconds=PATIENCE_SECONDS)
         while True:
             try:
-                await self.store.complete_attempt(*ids, spans=spans, status=self.outcome, **about)
+                await self.store.complete_attempt(*self._ids, spans=spans, status=self.outcome, **about)
                 return
             except InvalidInputError as error:
                 if not spans:
-                    log.error("the store rejected the outcome of rollout %s: %s", ids[0], error)
+                    log.error("the store rejected the outcome of rollout %s: %s", self._ids[0], error)
                     return
                 await send_one_by_one(self.store, spans, error)
                 spans = []
             except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
-                if asyncio.get_running_loop().time() > end:
-                    log.error("could not store the outcome of rollout %s: %s", ids[0], error)
+                if not await backoff.wait_async():
+                    log.error("could not store the outcome of rollout %s: %s", self._ids[0], error)
                     return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
 
     async def hand_back(self) -> None:
         """Keep what was recorded and put the rollout back into the queue, for another runner or the next run."""
-        rollout_id = self.rollout.rollout_id
+        rollout_id, _ = self._ids
         async with handing_back(self.store, f"rollout {rollout_id}"):
             if spans := await self.outbox.close_and_take():
                 await self.store.add_many_spans(spans)
@@ -133,20 +215,42 @@ async def handing_back(store: LightningStore, what: str) -> AsyncIterator[None]:
 
 
 def _reason(error: BaseException) -> dict[str, Any]:
-    """Why an attempt failed, as its metadata says it."""
-    try:
-        lines = traceback.format_exception(error, limit=-10)
-    except Exception:  # noqa: BLE001 - the text of the error itself fails
-        lines = traceback.format_tb(error.__traceback__, limit=-10)
-    without_lone_surrogates = "".join(lines).encode("utf-8", "replace").decode()  # which no store can write
+    """Return why an attempt failed, as its metadata."""
     return {
         "error_type": type(error).__name__,
         "error": hide_known(text_of(error))[:MAX_REASON] or type(error).__name__,
-        "traceback": hide_known(without_lone_surrogates)[-MAX_REASON:],
+        "traceback": traceback_text(error, frames=10)[-MAX_REASON:],
     }
 
 
 # -- resources ---------------------------------------------------------------------------------------
+
+
+class ResourceCache:
+    """The resources that rollouts are bound to, with their keys; the last versions are kept."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, int], NamedResources] = {}
+
+    async def of(self, rollout: AttemptedRollout) -> NamedResources:
+        """Return the resources of a rollout.
+
+        Raises:
+            MissingResourceError: The store does not have them.
+        """
+        if rollout.resources_id is None:
+            latest = await self._store.get_latest_resources()
+            return with_keys(latest.resources) if latest is not None else {}
+        key = (rollout.resources_id, rollout.resources_version or 0)
+        if key not in self._known:
+            found = await self._store.get_resources_by_id(rollout.resources_id, rollout.resources_version)
+            if found is None:
+                raise MissingResourceError(f"the store has no resources {key[0]!r} in version {key[1]}")
+            if rollout.resources_version is None:
+                return with_keys(found.resources)
+            self._known = dict([*list(self._known.items())[1 - MAX_RESOURCES :], (key, with_keys(found.resources))])
+        return dict(self._known[key])
 
 
 def with_keys(resources: NamedResources) -> NamedResources:
@@ -160,10 +264,9 @@ def with_keys(resources: NamedResources) -> NamedResources:
 def _with_key(name: str, llm: LLM) -> LLM:
     def resolve(_: str, text: str) -> str:
         found = REFERENCE.fullmatch(text)
-        if found is None or found[1] in os.environ:
-            return os.environ[found[1]] if found else text
-        _warn_of_missing(name, found[1])
-        return text
+        if found is not None and found[1] not in os.environ:
+            _warn_of_missing(name, found[1])
+        return text if found is None else os.environ.get(found[1], text)
 
     key = resolve("api_key", llm.api_key) if llm.api_key else llm.api_key
     return replace(llm, api_key=key, sampling_parameters=map_secrets(llm.sampling_parameters, resolve))
@@ -180,6 +283,46 @@ def _warn_of_missing(name: str, variable: str) -> None:
     )
 
 
+# -- hooks -------------------------------------------------------------------------------------------
+
+Moment = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
+_KNOWN = frozenset({"agent", "runner", "rollout", "tracer", "spans"})
+MOMENTS: tuple[Moment, ...] = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
+
+
+class Hooks:
+    """A user's hooks: called with the keywords that they take, and never fatal. Those not overridden cost nothing."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self.errors = 0
+        self._by_moment = {
+            moment: [(hook, _keywords(getattr(hook, moment))) for hook in hooks if _overrides(hook, moment)]
+            for moment in MOMENTS
+        }
+
+    async def call(self, moment: Moment, **known: Any) -> None:
+        """Call every hook of this moment in order; what one raises is logged and counted."""
+        for hook, names in self._by_moment[moment]:
+            try:
+                answer = getattr(hook, moment)(**{name: known[name] for name in known.keys() & names})
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:  # a user's code, which must not end the attempt
+                self.errors += 1
+                log.exception("hook %s.%s failed; the attempt continues", type(hook).__name__, moment)
+
+
+def _overrides(hook: Hook, moment: Moment) -> bool:
+    return getattr(type(hook), moment, None) is not getattr(Hook, moment) and callable(getattr(hook, moment, None))
+
+
+def _keywords(function: Callable[..., Any]) -> AbstractSet[str]:
+    """Return the names of the keywords that a hook takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return _KNOWN if takes_all else frozenset(parameters)
+
+
 # -- output ------------------------------------------------------------------------------------------
 
 
@@ -187,7 +330,15 @@ class _Allowance:
     """What one attempt may still print."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = self.left = size_bytes
+        self._size_bytes = self._left = size_bytes
+
+    def take(self, size_bytes: int) -> None:
+        self._left -= size_bytes
+        if self._left < 0:
+            raise AgentOutputError(
+                f"the agent printed more than {self._size_bytes} bytes: print less, "
+                "or raise the runner's max_output_bytes (None for no limit)"
+            )
 
 
 _allowance: contextvars.ContextVar[_Allowance | None] = contextvars.ContextVar("sharpen_allowance", default=None)
@@ -202,44 +353,39 @@ class _CountedStream:
     def write(self, text: Any) -> Any:
         allowance = _allowance.get()
         if allowance is not None:
-            allowance.left -= len(text)
-            if allowance.left < 0:
-                raise AgentOutputError(
-                    f"the agent printed more than {allowance.size_bytes} bytes: print less, "
-                    "or raise the runner's max_output_bytes (None for no limit)"
-                )
+            allowance.take(len(text))
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class _CountedOutput:
-    """Standard output and error of this process, counted as long as a runner works in it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._counted: list[tuple[str, _CountedStream]] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._counted = [(name, _CountedStream(getattr(sys, name))) for name in ("stdout", "stderr")]
-                for name, counted in self._counted:
-                    setattr(sys, name, counted)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                for name, counted in self._counted:
-                    if getattr(sys, name) is counted:
-                        setattr(sys, name, counted._stream)
+_counted: dict[str, _CountedStream] = {}
 
 
-counted_output = _CountedOutput()
+def _count_streams() -> None:
+    for name in ("stdout", "stderr"):
+        _counted[name] = _CountedStream(getattr(sys, name))
+        setattr(sys, name, _counted[name])
+
+
+def _restore_streams() -> None:
+    for name, counted in _counted.items():
+        if getattr(sys, name) is counted:
+            setattr(sys, name, counted._stream)
+
+
+_counting = Shared(_count_streams, _restore_streams)
+
+
+@contextlib.contextmanager
+def counted_output() -> Iterator[None]:
+    """Count what attempts write to standard output and error of this process, as long as a runner works in it."""
+    _counting.hold()
+    try:
+        yield
+    finally:
+        _counting.release()
 
 
 @contextlib.contextmanager

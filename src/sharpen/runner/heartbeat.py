@@ -47,11 +47,11 @@ class HeartbeatThread:
         self._interval, self._jitter = heartbeat_interval, interval_jitter
         self._statistics, self._on_unwanted = statistics, on_unwanted
         self._outboxes: dict[str, Outbox] = {}
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake: asyncio.Event | None = None
+        self._wake = asyncio.Event()
         self._heartbeat: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
         self._send_sign: Callable[[float | None], None] | None = None
         self._signed_lease = 0.0
 
@@ -74,7 +74,7 @@ class HeartbeatThread:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._is_stopping = True
-            self._wake_up()
+            self._call_soon(self._wake.set)
             self._call_soon(self._cancel_heartbeat)
             thread.join()
 
@@ -85,18 +85,14 @@ class HeartbeatThread:
         if lease is not None and lease > self._signed_lease:
             self._sign()  # the agent that starts now may keep this thread from running
         if lease is not None and lease < SHORT_LEASE_SECONDS:
-            self._wake_up()
+            self._call_soon(self._wake.set)
 
     def remove(self, outbox: "Outbox") -> None:
         self._outboxes.pop(outbox.attempt_id, None)
 
-    def _wake_up(self) -> None:
-        if self._wake is not None:
-            self._call_soon(self._wake.set)
-
     def _call_soon(self, call: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it was closed in this very moment
+            with contextlib.suppress(RuntimeError):  # it was closed in the meantime
                 self._loop.call_soon_threadsafe(call)
 
     def _cancel_heartbeat(self) -> None:

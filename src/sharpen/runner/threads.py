@@ -1,7 +1,7 @@
 """Where agents run: sync ones in threads, or all of them on a thread that somebody lends (for a debugger).
 
-A thread cannot be stopped from outside. An agent that nobody waits for any more is told by an exception at its next
-step, and its thread is left to itself: a new one takes its place.
+A thread cannot be stopped from outside. Inside an agent that nobody waits for any more an exception is raised, again
+and again until it ends; its thread is abandoned, and a new one takes its place.
 """
 
 import asyncio
@@ -11,17 +11,19 @@ import ctypes
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..errors import AgentExitError
 
 Call = Callable[[], Any]
-TOLD_EVERY_SECONDS = 1.0
+RAISE_AGAIN_SECONDS = 1.0
 
 
 class AgentAbandoned(BaseException):
-    """Raised inside a sync agent that nobody waits for any more. No `Exception`, which agents catch and try again."""
+    """Raised inside a sync agent that nobody waits for. Not an `Exception`, which agents catch and try again."""
 
 
 class RunnerWornOut(Exception):
@@ -29,31 +31,53 @@ class RunnerWornOut(Exception):
 
 
 class AgentThreads:
-    """Threads for sync agents, used again and again. To be used from one event loop."""
+    """Runs the agents of one runner: on the thread that was lent, otherwise sync ones in threads that are used again.
 
-    def __init__(self) -> None:
+    To be used from one event loop.
+    """
+
+    def __init__(self, *, concurrency: int) -> None:
+        lent = _lent.get()
+        # Several slots are of more use in separate threads.
+        self._lent = lent if lent is not None and (lent.is_asked_for or concurrency == 1) else None
         self._idle: list[_Thread] = []
-        self._left: list[_Thread] = []
+        self._abandoned: list[_Thread] = []
+
+    @property
+    def is_on_lent_thread(self) -> bool:
+        return self._lent is not None
 
     @property
     def abandoned(self) -> int:
         """How many threads hang in agents that nobody waits for; may be asked from any thread."""
-        return sum(thread.is_alive() for thread in self._left)
+        return sum(thread.is_alive() for thread in self._abandoned)
 
     async def call(self, function: Call) -> Any:
-        """Run the function in a thread, in a copy of this context; cancelled, it leaves the thread to itself."""
-        thread = self._idle.pop() if self._idle else _Thread()
-        future = thread.begin(contextvars.copy_context(), function)
+        """Call a sync function in a copy of this context; when this is cancelled, the thread is abandoned."""
+        if self._lent is not None:
+            return await self._call_on_lent(self._lent, function)
+        thread, job = self._idle.pop() if self._idle else _Thread(), _Job(function)
+        thread.begin(job)
         try:
-            outcome = await future
+            outcome = await job.outcome()
         except asyncio.CancelledError:
             thread.abandon()
-            self._left = [*(each for each in self._left if each.is_alive()), thread]
+            self._abandoned = [*(each for each in self._abandoned if each.is_alive()), thread]
             raise
         self._idle.append(thread)
-        if isinstance(outcome, _Raised):
-            raise outcome.error
-        return outcome
+        return outcome.unwrap()
+
+    async def call_async(self, function: Call) -> Any:
+        """Await what an async function returns."""
+        return await (function() if self._lent is None else self._lent.call(function, is_async=True))
+
+    async def _call_on_lent(self, lent: "MainThread", function: Call) -> Any:
+        try:
+            return await lent.call(function)
+        except asyncio.CancelledError:
+            if not lent.is_asked_for:
+                self._lent = None  # an agent hangs there, and the next ones must not wait for it
+            raise
 
     def close(self) -> None:
         """End the idle threads."""
@@ -62,27 +86,64 @@ class AgentThreads:
         self._idle.clear()
 
 
-class _Raised:
-    """An exception as a value: a future refuses some of them, such as StopIteration."""
+class _Outcome(NamedTuple):
+    """What a call returned or raised, as a value: a future refuses some exceptions, such as StopIteration."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    value: Any = None
+    error: BaseException | None = None
+
+    def unwrap(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A call for another thread: of a function, or of one that gives a coroutine."""
+
+    function: Call
+    is_async: bool = False
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    future: "Future[_Outcome]" = field(default_factory=Future)
+
+    async def outcome(self) -> _Outcome:
+        """Wait for the call; when this is cancelled, so is the future."""
+        return await asyncio.wrap_future(self.future)
+
+    def run(self) -> _Outcome:
+        outcome = _Outcome()
+        if self.future.set_running_or_notify_cancel():
+            try:
+                with agent_errors():
+                    outcome = _Outcome(self.context.run(self.function))
+            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+                outcome = _Outcome(error=error)
+            self.future.set_result(outcome)
+        return outcome
+
+    async def run_async(self) -> None:
+        try:
+            outcome = _Outcome(await self.function())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+            outcome = _Outcome(error=error)
+        with contextlib.suppress(InvalidStateError):  # cancelled in the meantime
+            self.future.set_result(outcome)
+        if isinstance(outcome.error, KeyboardInterrupt):
+            raise outcome.error
 
 
 class _Thread:
+    """A thread that runs one job after another."""
+
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], contextvars.Context, Call] | None] = (
-            queue.SimpleQueue()
-        )
-        self._is_abandoned = False
-        self._is_busy = False
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._is_abandoned = self._is_busy = False
         self._thread = threading.Thread(target=self._run, name="sharpen-agent", daemon=True)
         self._thread.start()
 
-    def begin(self, context: contextvars.Context, function: Call) -> "asyncio.Future[Any]":
-        future = asyncio.get_running_loop().create_future()
-        self._jobs.put((future, context, function))
-        return future
+    def begin(self, job: _Job) -> None:
+        self._jobs.put(job)
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
@@ -93,83 +154,47 @@ class _Thread:
     def abandon(self) -> None:
         self._is_abandoned = True
         self.end()
-        threading.Thread(target=self._tell, name="sharpen-abandoned", daemon=True).start()
+        threading.Thread(target=self._interrupt, name="sharpen-abandoned", daemon=True).start()
 
-    def _tell(self) -> None:
-        """An agent may catch it, or be deep in a call: tell it again while it goes on."""
+    def _interrupt(self) -> None:
+        """Raise in the agent, which may catch it, or be deep in a call, until it ends."""
+        number = ctypes.c_ulong(self._thread.ident or 0)
         while self._is_busy and self._thread.is_alive():
-            raise_in(self._thread, AgentAbandoned)
-            self._thread.join(TOLD_EVERY_SECONDS)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(AgentAbandoned))
+            self._thread.join(RAISE_AGAIN_SECONDS)
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, context, function = job
+        while not self._is_abandoned and (job := self._jobs.get()) is not None:
             self._is_busy = True
-            outcome = None if self._is_abandoned else _outcome(context, function)
+            if not self._is_abandoned:
+                job.run()
             self._is_busy = False
-            if self._is_abandoned:
-                return
-            del job, context, function
-            # The loop may be gone when the process ends: then nobody waits.
-            with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(_set, future, outcome)
-            del future, outcome
+            del job  # an idle thread keeps nothing of its last agent
 
 
-def _outcome(context: contextvars.Context, function: Call) -> Any:
+@contextlib.contextmanager
+def agent_errors() -> Iterator[None]:
+    """Let errors of the agent inside the block end its attempt, and nothing else: `sys.exit` is an `AgentExitError`,
+    and a fork that the agent has made does not continue as a second runner."""
     process = os.getpid()
     try:
-        return context.run(function)
-    except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
-        end_fork(process, error)
-        return _Raised(error)
+        yield
+    except BaseException as error:
+        if os.getpid() != process:
+            code = error.code if isinstance(error, SystemExit) else 1
+            os._exit(code if isinstance(code, int) else int(code is not None))
+        if isinstance(error, SystemExit):
+            raise AgentExitError(f"the agent called sys.exit({error.code!r})") from error
+        raise
 
 
-def end_fork(process: int, error: BaseException) -> None:
-    """An agent may fork; a fork that ends by an error or by `sys.exit` must not go on as a second runner."""
-    if os.getpid() != process:
-        code = error.code if isinstance(error, SystemExit) else 1
-        os._exit(code if isinstance(code, int) else int(code is not None))
+async def guarded(awaitable: Awaitable[Any]) -> Any:
+    """Await an async agent."""
+    with agent_errors():
+        return await awaitable
 
 
-def _set(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    if not future.done():
-        future.set_result(outcome)
-
-
-def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
-    """Raise an exception in another thread, at its next step in Python."""
-    if thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A call for the thread that lends itself: of a function, or of one that gives a coroutine."""
-
-    function: Call
-    is_async: bool
-    context: contextvars.Context
-    future: "Future[Any]"
-
-    def run(self) -> None:
-        if self.future.set_running_or_notify_cancel():  # otherwise nobody waits for it any more
-            self._settle(_outcome(self.context, self.function))
-
-    async def run_async(self) -> None:
-        try:
-            self._settle(await self.function())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
-            self._settle(_Raised(error))
-
-    def _settle(self, outcome: Any) -> None:
-        with contextlib.suppress(InvalidStateError):  # cancelled in this moment
-            if isinstance(outcome, _Raised):
-                self.future.set_exception(outcome.error)
-            else:
-                self.future.set_result(outcome)
-        if isinstance(outcome, _Raised) and isinstance(outcome.error, KeyboardInterrupt):
-            raise outcome.error
+# -- a thread that is lent ---------------------------------------------------------------------------
 
 
 class MainThread:
@@ -182,8 +207,8 @@ class MainThread:
     def __init__(self, *, is_asked_for: bool = True) -> None:
         self.is_asked_for = is_asked_for
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._arrived: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while async agents run
+        self._arrived = asyncio.Event()
 
     def pump(self) -> None:
         """Run agents on this thread until `stop`; a KeyboardInterrupt passes through."""
@@ -192,13 +217,15 @@ class MainThread:
             while job is not None:
                 if job.is_async:
                     job = runner.run(self._side_by_side(job))
-                else:
-                    job.run()
-                    job = self._jobs.get()
+                    continue
+                error = job.run().error
+                if isinstance(error, KeyboardInterrupt):
+                    raise error
+                job = self._jobs.get()
 
     async def _side_by_side(self, first: _Job) -> _Job | None:
-        """Run async agents until a job of another kind comes, which is given back."""
-        self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        """Run async agents until a job of another kind comes, and return that."""
+        self._arrived, self._loop = asyncio.Event(), asyncio.get_running_loop()
         tasks = {self._begin(first)}
         try:
             while True:
@@ -215,13 +242,13 @@ class MainThread:
         finally:
             for task in tasks:
                 task.cancel()
-            self._arrived = None
+            self._loop = None
 
     def _begin(self, job: _Job) -> "asyncio.Task[None]":
         loop = asyncio.get_running_loop()
         task = loop.create_task(job.run_async(), context=job.context)
 
-        def stop_if_unwanted(future: "Future[Any]") -> None:
+        def stop_if_unwanted(future: "Future[_Outcome]") -> None:
             if future.cancelled() and not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -234,15 +261,15 @@ class MainThread:
 
     async def call(self, function: Call, *, is_async: bool = False) -> Any:
         """Run the function on the pumping thread. A sync agent in a debugger takes its time: it is not abandoned."""
-        job = _Job(function, is_async, contextvars.copy_context(), Future())
+        job = _Job(function, is_async)
         self._put(job)
-        return await asyncio.wrap_future(job.future)
+        return (await job.outcome()).unwrap()
 
     def _put(self, job: _Job | None) -> None:
         self._jobs.put(job)
-        loop, arrived = self._loop, self._arrived
-        if loop is not None and arrived is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(arrived.set)
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._arrived.set)
 
 
 _lent: contextvars.ContextVar[MainThread | None] = contextvars.ContextVar("sharpen_lent_thread", default=None)
@@ -256,7 +283,3 @@ def agents_on(place: MainThread) -> Iterator[None]:
         yield
     finally:
         _lent.reset(token)
-
-
-def lent_thread() -> MainThread | None:
-    return _lent.get()

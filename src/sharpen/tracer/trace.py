@@ -159,15 +159,18 @@ def exception_attributes(exception: BaseException) -> Attributes:
     return {
         "exception.type": kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}",
         "exception.message": hide_known(text_of(exception)),
-        "exception.stacktrace": hide_known(plain_text("".join(_traceback(exception)))),
+        "exception.stacktrace": traceback_text(exception),
     }
 
 
-def _traceback(exception: BaseException) -> list[str]:
+def traceback_text(exception: BaseException, *, frames: int | None = None) -> str:
+    """Return the stack trace of an exception, or only its last frames, as text that may be stored."""
+    limit = None if frames is None else -frames
     try:
-        return format_exception(exception)
+        lines = format_exception(exception, limit=limit)
     except Exception:  # noqa: BLE001 - its `__str__` fails
-        return format_tb(exception.__traceback__)
+        lines = format_tb(exception.__traceback__, limit=limit)
+    return hide_known(plain_text("".join(lines)))
 
 
 # -- what tracers change in the whole process --------------------------------------------------------
