@@ -9,7 +9,7 @@ from sharpen.algorithm import Algorithm
 from sharpen.execution import ThreadingEvent
 from sharpen.store import InMemoryLightningStore
 from sharpen.types import PromptTemplate, RolloutConfig
-from tests.trainer.internals import AlgorithmBundle, ProgressPlan
+from tests.trainer.internals import AlgorithmBundle, RunPlan
 
 from ..algorithm.workers import until
 
@@ -24,8 +24,8 @@ class Noting(Algorithm[Any]):
 
 
 def algorithm_bundle(algorithm: Any, trainer: Any = None, **more: Any) -> AlgorithmBundle:
-    parts: dict[str, Any] = {"rollout_config": RolloutConfig(max_attempts=9), "progress": ProgressPlan()}
-    return AlgorithmBundle(algorithm, "train", None, trainer=trainer, **parts, **more)
+    parts: dict[str, Any] = {"train_dataset": "train", "rollout_config": RolloutConfig(max_attempts=9), **more}
+    return AlgorithmBundle(RunPlan(algorithm=algorithm, **parts), trainer)
 
 
 async def test_an_algorithm_bundle_runs_also_after_a_journey() -> None:

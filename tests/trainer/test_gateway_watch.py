@@ -21,7 +21,7 @@ from sharpen.semconv import SHARPEN_LLM_CALL
 from sharpen.trainer import Trainer
 from tests.errors import raises
 from tests.llm_proxy.scripted import Reply, ScriptedUpstream
-from tests.trainer.internals import gateway, gateway_watch
+from tests.trainer.internals import gateway
 
 from .scenes import double, until
 
@@ -153,7 +153,7 @@ def test_a_killed_gateway_comes_back_while_the_algorithm_keeps_its_loop_busy(pro
 def test_a_gateway_that_dies_again_and_again_ends_the_run(
     proxy: LLMProxy, strategy: str, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_watch, "PAUSES", (0.0,))
+    monkeypatch.setattr(gateway, "RESTART_PAUSES", (0.0,))
 
     def kill_each() -> bool:
         pid = proxy.pid
@@ -181,7 +181,7 @@ def test_a_gateway_that_dies_again_and_again_ends_the_run(
 def test_a_gateway_whose_port_was_taken_is_tried_again_until_it_is_free(
     proxy: LLMProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gateway_watch, "PAUSES", (0.5,) + (0.05,) * 200)
+    monkeypatch.setattr(gateway, "RESTART_PAUSES", (0.5,) + (0.05,) * 200)
 
     @algo
     async def take_its_place(store: Any) -> None:

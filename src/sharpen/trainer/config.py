@@ -1,5 +1,6 @@
 """`config.json`: what a run was made of, so that it can be understood and repeated. Secrets are never in it."""
 
+import inspect
 import os
 import platform
 import sys
@@ -14,14 +15,14 @@ from ..algorithm.datasets import size_of
 from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.paths import class_path
 from ..runs.history import MOMENT
-from ..secrets import hidden_password, looks_secret, shown, without_secrets
+from ..secrets import HIDDEN, hidden_password, looks_secret, shown, without_secrets
 from ..types import Dataset
-from .component_options import options_of
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 _PARTS = ("store", "runner", "strategy", "tracer", "adapter", "llm_proxy")
+MAX_TEXT = 2000
 _PACKAGES = ("msgspec", "cloudpickle", "opentelemetry-sdk", "aiohttp", "uvicorn", "rich")
 
 
@@ -108,3 +109,50 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+# -- options of components ---------------------------------------------------------------------------
+
+_NOT_PLAIN = object()
+
+
+def options_of(component: object) -> dict[str, Any]:
+    """Return the options of a component by name, as far as it keeps them under the names of its constructor.
+
+    They are for people who compare runs: plain values alone, and nothing whose name or content looks like a secret.
+    """
+    try:
+        names = inspect.signature(type(component)).parameters
+    except (TypeError, ValueError):  # some classes have no signature
+        return {}
+    # Some turn what they are given into one configuration.
+    found = {name: _plain(_value(component, name)) for name in dict.fromkeys([*names, "config"])}
+    return {
+        name: HIDDEN if looks_secret(name, value) else value for name, value in found.items() if value is not _NOT_PLAIN
+    }
+
+
+def _value(component: object, name: str) -> Any:
+    """What it holds under the name: its own attribute, or a property of its class."""
+    if name in getattr(component, "__dict__", {}):
+        return component.__dict__[name]
+    is_property = isinstance(inspect.getattr_static(type(component), name, None), property)
+    return getattr(component, name) if is_property else _NOT_PLAIN
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)  # JSON knows no classes of numbers, such as a default that can be told apart
+    if isinstance(value, str):
+        text = without_secrets(value)  # before it is cut, or half a secret could stay
+        return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return _NOT_PLAIN if any(item is _NOT_PLAIN for item in items) else items
+    if isinstance(value, dict):
+        pairs = {str(key): HIDDEN if looks_secret(str(key), item) else _plain(item) for key, item in value.items()}
+        return {key: item for key, item in pairs.items() if item is not _NOT_PLAIN}
+    return _NOT_PLAIN

@@ -1,7 +1,11 @@
-"""From specs to the parts of a run. Override a `_make_*` method to build a part your own way."""
+"""From specs to the parts of a run. Override a `_make_*` method to build a part your own way.
+
+Callbacks and loggers are built later, in the process of the algorithm; their specs are checked here.
+"""
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +13,19 @@ from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages
 from ..callbacks import Callback
+from ..checks import did_you_mean, listed
 from ..compat.trainer import TrainerLegacy
-from ..components import ComponentSpec, build_component
-from ..components.paths import is_address, resolve_address
-from ..errors import ConfigError
+from ..components import DEFAULT_REGISTRY, ComponentSpec, build_component
+from ..components.build import has_methods_of
+from ..components.paths import Origin, is_address, load_from, resolve_address
+from ..components.registry import Target, classes_in_main
+from ..errors import ComponentError, ComponentTypeError, ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..loggers import Logger
 from ..runner import LitAgentRunner, Runner
 from ..secrets import hidden_password
 from ..store import LightningStore
 from ..types import Hook, NamedResources
-from .loop_parts import spec_list
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +62,8 @@ class Factories(TrainerLegacy):
     def store(self) -> LightningStore:
         """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
         if self._store is None:
-            # Older overrides of the method take no strategy.
-            strategy = [self.strategy] if takes_two(self._make_store) else []
-            self._store = self._make_store(self._specs["store"], *strategy)
+            offered = taken_by(self._make_store, strategy=self.strategy)
+            self._store = self._make_store(self._specs["store"], **offered)
         return self._store
 
     @property
@@ -169,11 +174,11 @@ class Factories(TrainerLegacy):
 
     def _normalize_callbacks(self, callbacks: Any) -> list[Any]:
         """The specs; they are built in the process of the algorithm."""
-        return spec_list(callbacks, Callback, "callbacks")
+        return _spec_list(callbacks, Callback, "callbacks")
 
     def _normalize_loggers(self, loggers: Any) -> list[Any]:
         """The specs; they are built in the process of the algorithm."""
-        return spec_list(loggers, Logger, "loggers")
+        return _spec_list(loggers, Logger, "loggers")
 
     # -- settings that two parts must agree on -------------------------------------------------------
 
@@ -232,11 +237,9 @@ def has_no_place(store: ComponentSpec[LightningStore]) -> bool:
     """Whether a spec asks for a durable store without saying where: then it lies in the folder of the run."""
     if isinstance(store, Mapping):
         return store.get("type") in _SQLITE and "database_url" not in store
-    return store is None or (isinstance(store, str) and store in _SQLITE) or _is_sqlite_class(store)
-
-
-def _is_sqlite_class(store: object) -> bool:
-    return isinstance(store, type) and f"{store.__module__}.{store.__qualname__}" == "sharpen.store.sqlite.SQLiteStore"
+    module = sys.modules.get("sharpen.store.sqlite")  # whoever has the class has loaded it
+    is_class = module is not None and store is module.SQLiteStore
+    return store is None or is_class or (isinstance(store, str) and store in _SQLITE)
 
 
 def taken_by(method: Callable[..., Any], **offered: Any) -> dict[str, Any]:
@@ -246,13 +249,61 @@ def taken_by(method: Callable[..., Any], **offered: Any) -> dict[str, Any]:
     return {name: value for name, value in offered.items() if takes_all or name in parameters}
 
 
-def takes_two(method: Callable[..., Any]) -> bool:
-    """Whether a method takes a second argument by its place."""
-    kinds = [each.kind for each in inspect.signature(method).parameters.values()]
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in positional for kind in kinds) > 1
-
-
 def is_runner_only(strategy: object) -> bool:
     """Whether this process only runs agents for a store and an algorithm elsewhere."""
     return getattr(strategy, "role", None) == "runner"
+
+
+# -- specs of what is built later --------------------------------------------------------------------
+
+
+def _spec_list(specs: Any, expected_type: type, spec_name: str) -> list[Any]:
+    """The specs of one or several parts. What can be no spec at all is refused here, not in the middle of a run."""
+    if specs is None:
+        return []
+    several = list(specs) if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
+    for spec in several:
+        if isinstance(spec, str | Mapping):
+            _check_name(spec, expected_type, spec_name)
+        elif not callable(spec):
+            build_component(spec, expected_type=expected_type, spec_name=spec_name)
+    return several
+
+
+def _check_name(spec: str | Mapping[str, Any], expected_type: type, spec_name: str) -> None:
+    """Refuse a name that leads nowhere, with the nearest that does, and one that leads to another kind of part."""
+    name, origin = spec if isinstance(spec, str) else spec.get("type"), Origin(spec_name, spec)
+    if name is None:
+        raise ComponentError(f"{origin}: {spec_name} dict must have a 'type' key: a name or an import path")
+    if not isinstance(name, str):
+        return
+    known: dict[str, Target] = {**classes_in_main(), **DEFAULT_REGISTRY}
+    target = known.get(name, name)
+    if isinstance(target, str) and "." not in target:
+        fitting = sorted(each for each, leads_to in known.items() if _is_a(_loaded(leads_to), expected_type))
+        hint = did_you_mean(name, fitting) or f" Known names: {listed(fitting)}."
+        raise ComponentError(f"{origin}: no component is named {name!r}.{hint}")
+    found = _loaded(target)
+    if isinstance(found, str) and _is_in_loaded_module(found):
+        load_from(found, origin)  # which tells what the module has instead
+    if isinstance(found, type) and not _is_a(found, expected_type):
+        raise ComponentTypeError(f"{origin} resolves to {found.__name__}, which is not a {expected_type.__name__}")
+
+
+def _loaded(target: Target) -> Target:
+    """What a path leads to, if it is imported already; otherwise the path."""
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.rpartition(".")
+    found: Target = vars(sys.modules[module]).get(name, target) if module in sys.modules else target
+    return found
+
+
+def _is_in_loaded_module(path: str) -> bool:
+    """A module that imports its names when they are asked for is not asked."""
+    module = sys.modules.get(path.rpartition(".")[0])
+    return module is not None and not hasattr(module, "__getattr__")
+
+
+def _is_a(found: Target, expected_type: type) -> bool:
+    return isinstance(found, type) and (issubclass(found, expected_type) or has_methods_of(found, expected_type))

@@ -1,29 +1,31 @@
 """The gateway of a run: it works with the store of the run, from before the algorithm begins until after it has ended
 and the runners have let go of their attempts.
 
-One that runs already is somebody else's: it is used as it is, and goes on afterwards. One that the run has started and
-that dies is started again; when it does not come back, the run ends.
+One that is running already is somebody else's: it is used as it is, and stays up afterwards. One that the run has
+started and that dies is started again; when it does not come back, the run ends.
 """
 
 import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..algorithm.base import Gateway
-from ..errors import ConfigError, PortTakenError, RunError
+from ..algorithm.handed_on import moved
+from ..errors import ConfigError, PortTakenError, RunError, describe
 from ..execution.events import ExecutionEvent, RunEvent
 from ..http.proxies import is_loopback
 from ..runner.bundle import GatewayReadiness
 from ..secrets import ENV_PREFIX
 from ..store import LightningStore
-from ..types import LLM, NamedResources
+from ..store.transitions import FINISHED
+from ..types import LLM, ROLLOUT_STATUSES, NamedResources
 from ..web.serving import address
-from .gateway_watch import GatewayWatch
-from .moving import move_endpoint
 
 log = logging.getLogger(__name__)
 MAIN_LLM = "main_llm"
@@ -33,6 +35,10 @@ PREFIX = "llm/"
 LOOK_SECONDS = 0.02
 START_PAUSES = (0.0, 0.5, 1.0, 2.0)
 """Seconds after each start that failed; the next failure ends the run."""
+RESTART_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before each restart of a gateway that died; when all have failed, the run ends."""
+STEADY_SECONDS = 60.0
+"""After so long, a death is the first one again."""
 
 
 class RunGateway:
@@ -50,25 +56,27 @@ class RunGateway:
         self._gateway: Any = gateway  # a gateway of the user's own may have no more than an algorithm needs
         self._readiness, self._has_travelled, self._holds_calls = readiness, has_travelled, holds_calls
         self._before: dict[str, float] = {}
-        self._watch: GatewayWatch | None = None
+        self._watch: _Watch | None = None
         self.own_address: str | None = None
         """Where it is, if the run has started it."""
+
+    # -- its life ------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def at_work(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         """It runs as long as the block lasts, and then until the runners have ended, unless it ran before."""
-        async with contextlib.AsyncExitStack() as stack:
-            if self._gateway is not None and not self._gateway.is_running():
-                await stack.enter_async_context(self._started(store, event))
-            else:
-                self._before = await self._counts()
-                await self._announce(store, None)
+        if self._gateway is not None and not self._gateway.is_running():
+            async with self._started(store, event):
+                yield
+        else:
+            self._before = await self._counts()
+            await self._announce(store, None)
             yield
 
     @contextlib.asynccontextmanager
     async def _started(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
-        gateway = self._gateway
-        with self._lent(store) as is_ours, self._within_reach(event):
+        gateway, is_ours = self._gateway, hasattr(self._gateway, "set_store")
+        with self._lent(store, event):
             old = await self._readiness.last_address(store) if is_ours and self._readiness is not None else None
             await self._start(old)
             try:
@@ -88,77 +96,44 @@ class RunGateway:
                 finally:
                     await asyncio.shield(gateway.stop())
 
-    @contextlib.asynccontextmanager
-    async def _watched(self) -> AsyncIterator[None]:
-        """The block is cancelled, and the error raised in its place, when the gateway has died for good."""
-        if not hasattr(self._gateway, "revive_sync"):
-            yield
-            return
-        task, loop, is_over = asyncio.current_task(), asyncio.get_running_loop(), False
-        assert task is not None
-
-        def cancel() -> None:
-            if not is_over:
-                task.cancel()
-
-        with GatewayWatch(self._gateway, give_up=lambda: loop.call_soon_threadsafe(cancel)) as self._watch:
-            try:
-                yield
-            except asyncio.CancelledError:
-                if self._watch.error is None or task.uncancel():  # somebody else wants the end, too
-                    raise
-                raise self._watch.error from None
-            finally:
-                is_over = True
-
-    async def _announce(self, store: LightningStore, address: str | None) -> None:
-        if self._readiness is not None:
-            await self._readiness.announce(store, address)
-
     @contextlib.contextmanager
-    def _lent(self, store: LightningStore) -> Iterator[bool]:
-        """With the store and the name of the run; afterwards with what it came with, as somebody may use it on. False
-        where it is of a kind that has neither.
+    def _lent(self, store: LightningStore, event: ExecutionEvent) -> Iterator[None]:
+        """With the store and the name of the run, and within reach of its agents; afterwards as it was, since somebody
+        may use it again.
 
         Totals and limits go by the name: a run counts for itself, also in a store that others use, and goes on
         counting when it is resumed.
         """
         gateway = self._gateway
         if not hasattr(gateway, "set_store"):
-            yield False
+            yield
             return
-        before, port, name = None if self._has_travelled else gateway.get_store(), gateway.port, gateway.name
+        before = {name: getattr(gateway, name) for name in ("port", "name", "reach", "run_token")}
+        old_store = None if self._has_travelled else gateway.get_store()
         gateway.set_store(store)
         if self._readiness is not None:
-            gateway.name = f"{name}-{self._readiness.run_name}"
+            gateway.name = f"{gateway.name}-{self._readiness.run_name}"
+        if is_loopback(gateway.host):
+            self._bring_within_reach(event)
         try:
-            yield True
+            yield
         finally:
             if not gateway.is_running():
-                gateway.set_store(before)
-                gateway.port, gateway.name = port, name
+                gateway.set_store(old_store)
+                for name, value in before.items():
+                    setattr(gateway, name, value)
 
-    @contextlib.contextmanager
-    def _within_reach(self, event: ExecutionEvent) -> Iterator[None]:
+    def _bring_within_reach(self, event: ExecutionEvent) -> None:
         """One that only this machine can reach asks for a token of the run, except under the URL of an attempt.
 
         Where agents run on other machines too, it listens at an address that all of them know, and asks everybody for a
-        token. Afterwards it is as before.
+        token.
         """
-        gateway, reach = self._gateway, event.reach if isinstance(event, RunEvent) else None
-        if not hasattr(gateway, "reach") or not is_loopback(gateway.host):
-            yield
-            return
-        before = gateway.reach
-        if reach is not None:
-            gateway.reach = reach.host, before[1] or f"{ENV_PREFIX}{reach.token_variable}"
+        reach = event.reach if isinstance(event, RunEvent) else None
+        if reach is None:
+            self._gateway.run_token = secrets.token_urlsafe(32)
         else:
-            gateway.run_token = secrets.token_urlsafe(32)
-        try:
-            yield
-        finally:
-            if not gateway.is_running():
-                gateway.reach, gateway.run_token = before, None
+            self._gateway.reach = reach.host, self._gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
 
     async def _start(self, old: str | None) -> None:
         """At the port where it was before, so that rollouts which wait still find it."""
@@ -184,10 +159,43 @@ class RunGateway:
                 await asyncio.sleep(pause)
         return await self._gateway.start()  # type: ignore[no-any-return]
 
+    async def _announce(self, store: LightningStore, address: str | None) -> None:
+        if self._readiness is not None:
+            await self._readiness.announce(store, address)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[None]:
+        """The block is cancelled, and the error raised in its place, when the gateway has died for good."""
+        if not hasattr(self._gateway, "revive_sync"):
+            yield
+            return
+        task, loop, is_over = asyncio.current_task(), asyncio.get_running_loop(), False
+        assert task is not None
+
+        def cancel() -> None:
+            if not is_over:
+                task.cancel()
+
+        self._watch = _Watch(self._gateway, give_up=lambda: loop.call_soon_threadsafe(cancel))
+        try:
+            with self._watch:
+                yield
+        except asyncio.CancelledError:
+            if self._watch.error is None or task.uncancel():  # somebody else wants the end, too
+                raise
+            raise self._watch.error from None
+        finally:
+            is_over = True
+
+    @property
+    def notice(self) -> str:
+        """What people who look at the run must know of it; mostly nothing."""
+        return "" if self._watch is None else self._watch.notice
+
     # -- what agents are given -----------------------------------------------------------------------
 
     def add_to(self, resources: NamedResources | None, *, needs_llm: bool = False) -> NamedResources | None:
-        """The first resources of the run: with the gateway as `main_llm` where they hold no LLM.
+        """Return the first resources of the run: with the gateway as `main_llm` where they hold no LLM.
 
         `needs_llm` says that the agent asks for one, and that nobody else will publish it.
         """
@@ -216,15 +224,10 @@ class RunGateway:
             log.info("%s uses %r, the first model of the gateway", MAIN_LLM, plain[0])
         return self._gateway.as_resource(model=plain[0])  # type: ignore[no-any-return]
 
-    @property
-    def notice(self) -> str:
-        """What people who look at the run must know of it; mostly nothing."""
-        return "" if self._watch is None else self._watch.notice
-
     # -- what it has done ----------------------------------------------------------------------------
 
     async def metrics(self) -> dict[str, float]:
-        """What the calls of this run came to so far, by the names of metrics."""
+        """Return what the calls of this run came to so far, by the names of metrics."""
         found = {name: value - self._before.get(name, 0) for name, value in (await self._counts()).items()}
         if not found.get(UNPRICED):
             found.pop(UNPRICED, None)
@@ -233,25 +236,22 @@ class RunGateway:
         return {PREFIX + name: value for name, value in found.items()}
 
     async def open_calls(self) -> tuple[int, int]:
-        """How many calls of agents a model works on, and how many are held until it is ready."""
-        if not hasattr(self._gateway, "open_calls"):
-            return 0, 0
-        try:
-            found: tuple[int, int] = await self._gateway.open_calls()
-        except RunError as error:
-            log.debug("could not read the gateway's open calls: %s", error)
-            return 0, 0
+        """Return how many calls of agents a model works on, and how many are held until it is ready."""
+        found: tuple[int, int] = await self._ask("open_calls", (0, 0))
         return found
 
     async def _counts(self) -> dict[str, float]:
-        if not hasattr(self._gateway, "totals"):
-            return {}
+        totals = await self._ask("totals", None)
+        return {} if totals is None else {name: getattr(totals, name) for name in (*COUNTED, UNPRICED)}
+
+    async def _ask(self, question: str, default: Any) -> Any:
+        if not hasattr(self._gateway, question):
+            return default
         try:
-            totals = await self._gateway.totals()
+            return await getattr(self._gateway, question)()
         except RunError as error:
-            log.debug("could not read the gateway's totals: %s", error)
-            return {}
-        return {name: getattr(totals, name) for name in (*COUNTED, UNPRICED)}
+            log.debug("could not read the %s of the gateway: %s", question, error)
+            return default
 
 
 async def _runners_end(event: ExecutionEvent) -> None:
@@ -265,13 +265,128 @@ async def _runners_end(event: ExecutionEvent) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def in_words(metrics: dict[str, float]) -> str:
-    """One line for the end of a run."""
+def summary(metrics: dict[str, float]) -> str:
+    """Return one line for the end of a run."""
     calls, refused, errors, tokens_in, tokens_out, cost = (metrics.get(PREFIX + name, 0) for name in COUNTED)
     extras = "".join(f", {value:,.0f} {what}" for value, what in ((refused, "refused"), (errors, "failed")) if value)
     unpriced = metrics.get(PREFIX + UNPRICED, 0)
     money = f", ${cost:,.4f}" if cost else ""
-    money += (
-        f"{' and' if cost else ','} {unpriced:,.0f} call{'s' * (unpriced != 1)} of unknown price" if unpriced else ""
-    )
+    if unpriced:
+        money += f"{' and' if cost else ','} {unpriced:,.0f} call{'s' * (unpriced != 1)} of unknown price"
     return f"LLM calls: {calls:,.0f}{extras}; tokens: {tokens_in:,.0f} in, {tokens_out:,.0f} out{money}"
+
+
+# -- one that dies -----------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Restarts a gateway that has died, at its address, as long as the block lasts. One that was stopped stays so.
+
+    It is a thread, since an algorithm may keep its event loop busy for long. `give_up` is called there when `error`
+    says why.
+    """
+
+    def __init__(self, gateway: Any, *, give_up: Callable[[], object]) -> None:
+        self._gateway, self._give_up = gateway, give_up
+        self._is_down = False
+        self._restarts = self._tries = 0
+        self._steady_at = 0.0
+        self._is_over = threading.Event()
+        self.error: RunError | None = None
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, name="sharpen-gateway-watch", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        """A start under way goes on: whoever stops the gateway next waits for it."""
+        self._is_over.set()
+
+    @property
+    def notice(self) -> str:
+        if self._is_down:
+            return "the gateway is down"
+        times = "once" if self._restarts == 1 else f"{self._restarts} times"
+        return f"the gateway was restarted {times}" if self._restarts else ""
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS * 5) and self.error is None:
+            if self._gateway.has_died():
+                self._bring_back()
+
+    def _bring_back(self) -> None:
+        self._is_down = True
+        died, reason = time.monotonic(), "it kept dying"
+        if died > self._steady_at:
+            self._tries = 0
+        while self._may_try(reason):
+            try:
+                has_restarted = self._gateway.revive_sync()
+            except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
+                reason = describe(error)
+                log.warning("could not start the gateway of this run: %s", reason)
+                continue
+            self._is_down = False
+            if has_restarted:
+                self._restarts += 1
+                self._steady_at = time.monotonic() + STEADY_SECONDS
+                log.warning(
+                    "the gateway of this run is responding again, %.1f s after it died", time.monotonic() - died
+                )
+            return
+
+    def _may_try(self, reason: str) -> bool:
+        """After the pause that is due; False at the end of the run, and when it is given up."""
+        if self._tries == len(RESTART_PAUSES):
+            self.error = RunError(
+                f"the gateway of this run died and did not come back after {self._tries} restarts ({reason}): see "
+                "its output on standard error; fit(..., resume='last') resumes the run"
+            )
+            log.error("%s", self.error)
+            self._give_up()
+            return False
+        pause = RESTART_PAUSES[self._tries]
+        self._tries += 1
+        when = f", in {pause:g} s" if pause else ""
+        log.warning("the gateway of this run died: restart %d of %d%s", self._tries, len(RESTART_PAUSES), when)
+        return not self._is_over.wait(pause)
+
+
+# -- one that has moved ------------------------------------------------------------------------------
+
+
+async def move_endpoint(store: LightningStore, old: str, new: str) -> None:
+    """Give every rollout that is not finished its own resources again, with the new address of the gateway in them."""
+    waiting: dict[tuple[str, int], list[str]] = {}
+    for rollout in await store.query_rollouts(status_in=[each for each in ROLLOUT_STATUSES if each not in FINISHED]):
+        if rollout.resources_id is not None and rollout.resources_version is not None:
+            waiting.setdefault((rollout.resources_id, rollout.resources_version), []).append(rollout.rollout_id)
+    latest = await store.get_latest_resources()
+    if latest is None:
+        return
+    last = latest.resources_id, latest.version
+    waiting[last] = waiting.pop(last, [])  # at the end, so that it is the latest again
+    resources_id = None
+    is_any_moved = False
+    for bound, rollout_ids in waiting.items():
+        resources_id = await _publish_moved(store, bound, old, new)
+        if resources_id is not None:
+            is_any_moved = True
+            for rollout_id in rollout_ids:
+                await store.update_rollout(rollout_id, resources_id=resources_id)
+    if is_any_moved and resources_id is None:
+        await store.update_resources(latest.resources_id, latest.resources)
+
+
+async def _publish_moved(store: LightningStore, bound: tuple[str, int], old: str, new: str) -> str | None:
+    """The id of the resources with the new address: a version of the same where nothing newer would be undone."""
+    resources_id, version = bound
+    found = await store.get_resources_by_id(resources_id, version)
+    newest = await store.get_resources_by_id(resources_id)
+    if found is None or newest is None:
+        return None
+    resources = moved(found.resources, old, new)
+    if resources == found.resources:
+        return None
+    if newest.version == version:
+        return (await store.update_resources(resources_id, resources)).resources_id
+    return (await store.add_resources(resources)).resources_id

@@ -10,40 +10,27 @@ import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..algorithm import Algorithm
-from ..callbacks import Callback, Hook, named, restore_rng, rng_state, run_hook
+from ..callbacks import Callback, Checkpoint, Hook, named, restore_rng, rng_state, run_hook
 from ..callbacks.base import State
-from ..loggers import FinishStatus, JsonlLogger, Logger, LogLevel
+from ..components import build_component
+from ..loggers import ConsoleLogger, FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
 from ..runs.folder import FullDisk
-from .loop_parts import make_callbacks, make_loggers
+from ..runs.screen import screen
+from .plan import RunPlan
 
 log = logging.getLogger(__name__)
 Metrics = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class LoopPlan:
-    """What a loop is made of, in a form that travels."""
-
-    callbacks: Sequence[Any] = ()
-    """Specs."""
-    loggers: Sequence[Any] = ()
-    """Specs."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    run_dir: Path | None = None
-    metrics_path: Path | None = None
-
-
 class TrainingLoop:
     """A `Loop`. Hooks get the trainer in its place, where that is in the same process."""
 
-    def __init__(self, plan: LoopPlan, algorithm: Algorithm[Any] | None = None, trainer: Any = None) -> None:
-        self.plan, self.algorithm = plan, algorithm
+    def __init__(self, plan: RunPlan, trainer: Any = None) -> None:
+        self.plan, self.algorithm = plan, plan.algorithm
         self.callbacks: list[Callback] = []
         self.loggers: list[Logger] = []
         self.error: BaseException | None = None
@@ -250,3 +237,38 @@ def _load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
     for name, thing in named(things).items():
         if name in states:
             thing.load_state_dict(states[name])
+
+
+# -- its parts ---------------------------------------------------------------------------------------
+
+
+def make_callbacks(specs: Sequence[Any], run_dir: Path | None) -> list[Callback]:
+    return [_make_callback(spec, run_dir) for spec in specs]
+
+
+def _make_callback(spec: Any, run_dir: Path | None) -> Callback:
+    asked: list[Path] = []
+
+    def folder() -> Path:
+        assert run_dir is not None
+        asked.append(run_dir)
+        return run_dir
+
+    offered = {} if run_dir is None else {"dirpath": folder}
+    callback = build_component(spec, expected_type=Callback, spec_name="callbacks", optional_defaults=offered)
+    if asked and isinstance(callback, Checkpoint):
+        callback.dirpath = asked[0] / "checkpoints"
+    return callback
+
+
+def make_loggers(specs: Sequence[Any], run_dir: Path | None) -> list[Logger]:
+    offered = {} if run_dir is None else {"dirpath": run_dir}
+    loggers = [
+        build_component(spec, expected_type=Logger, spec_name="loggers", optional_defaults=offered) for spec in specs
+    ]
+    for logger in loggers:
+        if not hasattr(logger, "loglevel"):  # one of the user's own, which does not call our constructor
+            logger.loglevel = LogLevel.PERIODIC
+        if isinstance(logger, ConsoleLogger):
+            logger.share(screen())  # which has the progress line of the run at its end
+    return loggers

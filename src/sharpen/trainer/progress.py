@@ -1,17 +1,19 @@
 """Progress: what people see of a run, and its metrics over time.
 
 A thread with an event loop of its own asks the store every second or so: one question for the counts, one for what
-has finished since. In a terminal one line is kept up to date; elsewhere plain lines come now and then.
+has finished since. In a terminal one line is kept up to date; elsewhere plain lines come now and then. Where the
+variables of OpenTelemetry name a collector, the metrics go there as well.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +26,13 @@ from ..files import append_json, read_json, write_json
 from ..runs.folder import FullDisk
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore, LightningStoreStatistics
-from .collector import open_collector
-from .gateway import RunGateway, in_words
+from .gateway import RunGateway, summary
+from .plan import RunPlan
 from .status import open_rollouts
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.sdk.metrics import MeterProvider
     from rich.live import Live
 
 log = logging.getLogger(__name__)
@@ -42,19 +46,9 @@ PAGE = 200
 SKIP_PAGE = 10_000
 COUNTED = "checkpoints/progress.json"  # in the folder of a run: what it has counted
 BEGINNING = "checkpoints/beginning.json"  # in folders of version 0.1: from where to count
-
-
-class ProgressPlan(msgspec.Struct, frozen=True):
-    """How progress is shown, in a form that travels."""
-
-    metrics_path: Path | None = None
-    run_dir: str | None = None
-    is_resumed: bool = False
-    """Count what the run finished before, too."""
-    earlier_seconds: float = 0.0
-    """How long a run that is resumed has worked before."""
-    shows_table: bool = True
-    stall_seconds: float = 60.0
+COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+COLLECT_SECONDS = 5.0
+LAST_COLLECT_SECONDS = 5.0  # a collector that does not answer must not hold up the end of a run
 
 
 class _Counted(msgspec.Struct):
@@ -68,58 +62,15 @@ class _Counted(msgspec.Struct):
 
 
 class Progress:
-    """Watches a run from `async with` to its end."""
+    """Asks the store, counts, and says what it sees, from `async with` to its end."""
 
-    def __init__(self, store: LightningStore, plan: ProgressPlan, gateway: RunGateway | None = None) -> None:
-        self._watch = _Watch(store, plan, gateway or RunGateway(None))
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._is_ready = threading.Event()
-
-    def follow_loop(self, place: Callable[[], str]) -> None:
-        """Say where the algorithm is: a few words, asked for whenever the line is written."""
-        self._watch.place = place
-
-    async def __aenter__(self) -> "Progress":
-        await self._watch.begin()
-        self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
-        self._thread.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await asyncio.shield(asyncio.to_thread(self._end))
-
-    def _run(self) -> None:
-        asyncio.run(self._follow())
-
-    async def _follow(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._is_ready.set()
-        try:
-            with _line() as line:
-                await self._watch.follow(self._stop, line)
-            self._watch.conclude()
-        except Exception:  # whoever only watches must not end a run
-            log.exception("the progress display failed and is switched off")
-        await self._stop.wait()
-
-    def _end(self) -> None:
-        self._is_ready.wait()
-        if self._thread is None or self._loop is None or self._stop is None:
-            return
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-
-class _Watch:
-    """Asks the store, counts, and says what it sees."""
-
-    def __init__(self, store: LightningStore, plan: ProgressPlan, gateway: RunGateway) -> None:
+    def __init__(self, store: LightningStore, plan: RunPlan, gateway: RunGateway | None = None) -> None:
         self.plan = plan
-        self.place: Callable[[], str] = str
-        self._store, self._gateway = store, gateway
+        self._store, self._gateway = store, gateway or RunGateway(None)
+        self._place: Callable[[], str] = str
+        self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._stop = asyncio.Event()
         self._llm: dict[str, float] = {}
         self._counted = _Counted()
         self._disk = FullDisk("progress")
@@ -130,7 +81,31 @@ class _Watch:
         self._statistics: LightningStoreStatistics | None = None
         self._collector = open_collector(plan.run_dir)
 
-    async def begin(self) -> None:
+    def follow_loop(self, place: Callable[[], str]) -> None:
+        """Say where the algorithm is: a few words, asked for whenever the line is written."""
+        self._place = place
+
+    # -- its thread ----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Progress":
+        await self._begin()
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.shield(asyncio.to_thread(self._thread.join))
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._follow())
+            except Exception:  # whoever only watches must not end a run
+                log.exception("the progress display failed and is switched off")
+
+    async def _begin(self) -> None:
         """What earlier runs left in the store is not ours; a run that is resumed goes on from what it has counted."""
         if self.plan.is_resumed:
             counted = self._counted = self._read()
@@ -165,33 +140,35 @@ class _Watch:
     def _rewards(self) -> Rewards:
         return self._counted.rewards
 
-    async def follow(self, stop: asyncio.Event, line: "_Line") -> None:
+    async def _follow(self) -> None:
         pause = QUICK_SECONDS
-        while True:
-            is_last = stop.is_set()
-            before = self._rewards.all.count
-            try:
-                await asyncio.wait_for(self._look(), LOOK_SECONDS)
-            except (StoreError, TimeoutError) as error:
-                log.debug("could not read progress: %s", error)
-            else:
-                line.show(self._text(), is_last=is_last)
-                self._write_metrics(is_last=is_last)
-                await self._warn_of_stall()
-            if is_last:
-                return
-            is_quiet = self._rewards.all.count == before
-            pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
-            await _wait(stop, pause)
+        with _LiveLine() if is_terminal() else _Line() as line:
+            while True:
+                is_last, before = self._stop.is_set(), self._rewards.all.count
+                try:
+                    await asyncio.wait_for(self._look(), LOOK_SECONDS)
+                except (StoreError, TimeoutError) as error:
+                    log.debug("could not read progress: %s", error)
+                else:
+                    line.show(self._text(), is_last=is_last)
+                    self._write_metrics(is_last=is_last)
+                    await self._warn_of_stall()
+                if is_last:
+                    break
+                is_quiet = self._rewards.all.count == before
+                pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), pause)
+        self._conclude()
 
-    def conclude(self) -> None:
+    def _conclude(self) -> None:
         """The table at the end, and where the records are."""
         if self._collector is not None:
             self._collector.close()
         if self.plan.shows_table and self._rewards.all.count:
             show(self._rewards.table("rollouts"))
         if self._llm:
-            say("; ".join(filter(None, (in_words(self._llm), self._gateway.notice))))
+            say("; ".join(filter(None, (summary(self._llm), self._gateway.notice))))
         if self.plan.run_dir is not None:
             say(f"records: {self.plan.run_dir}")
 
@@ -231,7 +208,7 @@ class _Watch:
         counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
         lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
         notice = f"  {self._gateway.notice}" if self._gateway.notice else ""
-        place = f"{self.place()}  ".lstrip()
+        place = f"{self._place()}  ".lstrip()
         return f"{place}{counts}{lost}  {self._reward_text()}  {self._rate():.1f} rollouts/s{notice}"
 
     def _reward_text(self) -> str:
@@ -292,13 +269,6 @@ class _Watch:
         if not alive:
             return f"{counts}; no heartbeat from any runner in the last minute"
         return f"{counts}; idle workers: {', '.join(worker.worker_id for worker in alive[:5])}"
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 # -- the line ----------------------------------------------------------------------------------------
@@ -379,5 +349,43 @@ class _LiveLine(_Line):
             self._started().update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def _line() -> _Line:
-    return _LiveLine() if is_terminal() else _Line()
+# -- the collector -----------------------------------------------------------------------------------
+
+
+def open_collector(run_dir: Path | None) -> "MetricsCollector | None":
+    """The way to the collector; None where there is none. A missing package is a warning that holds the command."""
+    variable = next((name for name in COLLECTOR_VARIABLES if os.environ.get(name)), None)
+    if variable is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError:
+        log.warning("%s is set, but exporting metrics needs another package: pip install 'sharpen[otel]'", variable)
+        return None
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=COLLECT_SECONDS * 1000)
+    return MetricsCollector(MeterProvider([reader], shutdown_on_exit=False), run_dir)
+
+
+class MetricsCollector:
+    """Every metric is a gauge, `sharpen.<name>`, with the folder of the run as its attribute."""
+
+    def __init__(self, provider: "MeterProvider", run_dir: Path | None) -> None:
+        self._provider = provider
+        self._meter: Meter = provider.get_meter("sharpen")
+        self._gauges: dict[str, Any] = {}
+        self._attributes = {} if run_dir is None else {"sharpen.run": str(run_dir)}
+
+    def record(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                gauge = self._gauges.get(name) or self._gauges.setdefault(
+                    name, self._meter.create_gauge(f"sharpen.{name.replace('/', '.')}")
+                )
+                gauge.set(value, self._attributes)
+
+    def close(self) -> None:
+        """Send the last values."""
+        self._provider.shutdown(timeout_millis=LAST_COLLECT_SECONDS * 1000)

@@ -1,12 +1,19 @@
-"""One run of a trainer, from the folder it is kept in to the result it leaves behind."""
+"""`Run`: one run of a trainer, from the folder it is kept in to the result it leaves behind.
+
+It goes through four steps: build the parts, hand them to the strategy, wait until the strategy has brought algorithm
+and runners to their end, and report. Whatever ends a run, how it ended is written down.
+"""
 
 import asyncio
 import contextlib
 import inspect
 import logging
+import random
+import sys
 import time
 import traceback
 from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +23,9 @@ from ..algorithm import Algorithm, Baseline
 from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
 from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
-from ..errors import SharpenError
+from ..errors import ConfigError, MissingExtraError, SharpenError
+from ..execution import ExecutionStrategy
+from ..execution.serving import Mount
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runner.bundle import GatewayReadiness, RunnerBundle
@@ -27,14 +36,11 @@ from ..secrets import hiding
 from ..store import LightningStore
 from ..store.local import LocalStore
 from ..types import Dataset, NamedResources, ProxyLLM, ResourcesUpdate
-from .bundles import AlgorithmBundle
+from .algorithm_bundle import AlgorithmBundle
 from .config import resolved_config
-from .dashboard import mount_dashboard
 from .factories import is_runner_only
-from .loop import LoopPlan
-from .progress import ProgressPlan
-from .result import RunEnd, RunResult
-from .seeds import seed_everything
+from .plan import RunPlan
+from .status import RunEnd, RunResult
 from .waiting import call_sync
 
 if TYPE_CHECKING:
@@ -43,10 +49,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 ASYNC_AGENTS = 32  # side by side in a runner
+DASHBOARD_PREFIX = "/dashboard"
+DASHBOARD = "sharpen.dashboard.mounted:dashboard_app"
 
 
 class Run:
-    """Lays the parts out and has the strategy execute them; whatever happens, how it ended is written down."""
+    """One call of `fit`: `execute` builds the parts, hands them to the strategy, and reports how it ended."""
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class Run:
                 stack.enter_context(also_to_file(self._folder.log_path))
             try:
                 with naming_full_disk(None if self._folder is None else self._folder.path):
-                    self._execute()
+                    self._hand_over(*self._build())
             except BaseException as error:
                 self.result = self._conclude(error)
                 if not self._is_stopped or not isinstance(error, asyncio.CancelledError):
@@ -91,8 +99,7 @@ class Run:
         """Ask the run to end in order, from any thread."""
         self._is_stopped = True
         strategy = self._trainer.strategy
-        can_stop = hasattr(strategy, "stop") and not _is_inherited(strategy)
-        if can_stop:
+        if getattr(type(strategy), "stop", ExecutionStrategy.stop) is not ExecutionStrategy.stop:
             strategy.stop()
         elif self._bundle is not None:
             self._bundle.cancel()
@@ -104,34 +111,43 @@ class Run:
 
     # -- the parts -----------------------------------------------------------------------------------
 
-    def _execute(self) -> None:
-        trainer = self._trainer
+    def _build(self) -> tuple[AlgorithmBundle, RunnerBundle]:
+        """Lay out the two halves of the run, and write down what it consists of."""
+        trainer, folder, agent = self._trainer, self._folder, self._agent
         if trainer.seed is not None:
-            seed_everything(trainer.seed)
-        self._agent.set_trainer(trainer)
+            _seed_everything(trainer.seed)
+        agent.set_trainer(trainer)
         adapter: Any = trainer.adapter
-        if self._agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
-            adapter.agent_match = self._agent.trained_agents
-        self._widen_runner()
-        mount_dashboard(trainer, self._folder)
+        if agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
+            adapter.agent_match = agent.trained_agents
+        self._raise_concurrency()
+        self._mount_dashboard()
         config = self._config()
-        if self._folder is not None:
-            self._folder.write_config(config)
+        if folder is not None:
+            folder.write_config(config)
             if self._algorithm is not None:  # one that runs in another process is asked here where its model is
-                self._algorithm.run_dir = self._folder.path
-        folder, llm_proxy = self._folder, trainer.llm_proxy
-        readiness = None if folder is None or llm_proxy is None else GatewayReadiness(folder.path.name)
-        self._bundle = self._algorithm_bundle(config, readiness)
-        self._bundle.on_begin = self._begin
-        runner = RunnerBundle(self._agent, trainer.runner, trainer.hooks, readiness)
-        log.info("%s", self._summary())
-        self._tell_of_leftovers()
-        self._tell_of_content()
-        executing: Any = trainer.strategy.execute(self._bundle, runner, trainer.store)
-        if inspect.isawaitable(executing):
-            asyncio.run(_finish(executing))
+                self._algorithm.run_dir = folder.path
+        has_gateway = folder is not None and trainer.llm_proxy is not None
+        readiness = GatewayReadiness(folder.path.name) if folder is not None and has_gateway else None
+        algorithm = AlgorithmBundle(self._plan(config, readiness), trainer)
+        algorithm.on_begin = self._begin
+        return algorithm, RunnerBundle(agent, trainer.runner, trainer.hooks, readiness)
 
-    def _widen_runner(self) -> None:
+    def _hand_over(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> None:
+        """Have the strategy run both halves to their end."""
+        self._bundle = algorithm
+        log.info("%s", self._summary())
+        self._warn_of_leftovers()
+        self._warn_of_content()
+        executing: Any = self._trainer.strategy.execute(algorithm, runner, self._trainer.store)
+        if inspect.isawaitable(executing):
+
+            async def finish() -> None:
+                await executing
+
+            asyncio.run(finish())
+
+    def _raise_concurrency(self) -> None:
         """Where the algorithm asks for many rollouts at once, async agents run side by side unless a runner was
         given."""
         algorithm, runner = self._algorithm, self._trainer.runner
@@ -142,7 +158,7 @@ class Run:
         elif runner.concurrency == 1:
             log.info("the agent is not async, so each runner runs one rollout at a time; raise n_runners for more")
 
-    def _tell_of_leftovers(self) -> None:
+    def _warn_of_leftovers(self) -> None:
         """A store that was used before may hold work of others, which runners take as it comes."""
         store = self._trainer.store
         if self._is_resumed or self._algorithm is None or not isinstance(store, LocalStore):
@@ -151,7 +167,7 @@ class Run:
         if waiting:
             log.warning("the store has %d queued rollouts from elsewhere; this run will work on them too", waiting)
 
-    def _tell_of_content(self) -> None:
+    def _warn_of_content(self) -> None:
         """What a gateway keeps out of the store, the tracer may write there all the same."""
         trainer = self._trainer
         tracer = getattr(trainer.runner, "tracer", None) or trainer.tracer
@@ -161,6 +177,24 @@ class Run:
                 "pass tracer=OtelTracer(capture_content=False) to the Trainer"
             )
 
+    def _mount_dashboard(self) -> None:
+        """Have the strategy serve the dashboard beside the store, where it serves one and jinja2 is installed."""
+        strategy, wanted, folder = self._trainer.strategy, self._trainer.dashboard, self._folder
+        if not hasattr(strategy, "mounts"):
+            if wanted:
+                raise ConfigError(
+                    f"dashboard=True, but {type(strategy).__name__} does not serve the store: omit it, or use "
+                    "strategy='cs'"
+                )
+            return
+        is_missing = find_spec("jinja2") is None
+        if wanted and is_missing:
+            raise MissingExtraError.of("jinja2", extra="dashboard", feature="the dashboard")
+        strategy.mounts = [mount for mount in strategy.mounts if mount.prefix != DASHBOARD_PREFIX]
+        if wanted is not False and not is_missing:
+            options = {"name": "store"} if folder is None else {"name": folder.path.name, "run_path": str(folder.path)}
+            strategy.mounts.append(Mount(DASHBOARD_PREFIX, DASHBOARD, "dashboard", options))
+
     def _summary(self) -> str:
         if is_runner_only(self._trainer.strategy):
             return "starting runners for a store that is served elsewhere"
@@ -169,39 +203,33 @@ class Run:
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"{'resuming' if self._is_resumed else 'starting'} the run{where}: {parts}"
 
-    def _algorithm_bundle(self, config: dict[str, Any], readiness: GatewayReadiness | None) -> AlgorithmBundle:
+    def _plan(self, config: dict[str, Any], readiness: GatewayReadiness | None) -> RunPlan:
         trainer, folder = self._trainer, self._folder
-        plan = ProgressPlan(
+        train_dataset, val_dataset = self._datasets
+        return RunPlan(
+            algorithm=self._algorithm,
+            train_dataset=train_dataset,
+            val_dataset=val_dataset,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            gateway_readiness=readiness,
+            initial_resources=trainer.initial_resources,
+            callbacks=trainer.callbacks,
+            loggers=trainer.loggers,
+            rollout_config=trainer.rollout_config,
+            retries=trainer.algorithm_retries,
+            needs_llm=self._needs_llm(),
+            agent_prompt=prompt_of_agent(self._agent),
+            agent_takes_prompt=takes_prompt(self._agent),
+            config=msgspec.to_builtins(config, enc_hook=str),
+            run_dir=None if folder is None else folder.path,
             metrics_path=None if folder is None else folder.metrics_path,
-            run_dir=None if folder is None else str(folder.path),
+            checkpoint_path=None if folder is None else folder.checkpoint_path,
             is_resumed=self._is_resumed,
             earlier_seconds=self._earlier_seconds,
             # A Baseline shows its own.
             shows_table=not self._stages or any(not isinstance(each, Baseline) for each in self._stages),
             stall_seconds=trainer.stall_seconds,
-        )
-        return AlgorithmBundle(
-            self._algorithm,
-            *self._datasets,
-            rollout_config=trainer.rollout_config,
-            progress=plan,
-            trainer=trainer,
-            adapter=trainer.adapter,
-            llm_proxy=trainer.llm_proxy,
-            gateway_readiness=readiness,
-            initial_resources=trainer.initial_resources,
-            checkpoint_path=None if folder is None else folder.checkpoint_path,
-            retries=trainer.algorithm_retries,
-            needs_llm=self._needs_llm(),
-            agent_prompt=prompt_of_agent(self._agent),
-            agent_takes_prompt=takes_prompt(self._agent),
-            loop=LoopPlan(
-                callbacks=trainer.callbacks,
-                loggers=trainer.loggers,
-                config=msgspec.to_builtins(config, enc_hook=str),
-                run_dir=None if folder is None else folder.path,
-                metrics_path=None if folder is None else folder.metrics_path,
-            ),
         )
 
     def _needs_llm(self) -> bool:
@@ -342,12 +370,10 @@ def _captures_calls(tracer: Any) -> bool:
     return isinstance(tracer, OtelTracer) and tracer.capture_content
 
 
-async def _finish(executing: Any) -> None:
-    await executing
-
-
-def _is_inherited(strategy: Any) -> bool:
-    """Whether its `stop` is that of the base class, which does nothing."""
-    from ..execution import ExecutionStrategy
-
-    return getattr(type(strategy), "stop", None) is ExecutionStrategy.stop
+def _seed_everything(seed: int) -> None:
+    """Seed Python's own generator, and those of NumPy and torch where they are loaded already."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)

@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
 from ..algorithm.sequence import file_name, stages_of, title_of
 from ..callbacks import Callback
-from ..checks import check_ints
+from ..callbacks.base import State
+from ..checks import check_choice, check_int, check_ints, check_number
 from ..compat.trainer import check_daemon, renamed
 from ..components import ComponentSpec
 from ..errors import ComponentTypeError, ConfigError
@@ -27,10 +28,10 @@ from ..store.task_json import check_task
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
 from .config import describe, made_by
 from .factories import Factories, has_no_place, is_runner_only, log, taken_by
-from .loop_face import LoopFace
-from .result import RunResult
+from .loop import TrainingLoop
+from .plan import RunPlan
 from .run import Run
-from .status import RunStatus, snapshot
+from .status import RunResult, RunStatus, snapshot
 from .waiting import call_sync, has_running_loop, start_thread, wait_for_thread
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ Resume = str | os.PathLike[str] | None
 DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
 
 
-class Trainer(LoopFace, Factories):
+class Trainer(Factories):
     """Connects an algorithm, a store and runners, and runs them.
 
     A component (algorithm, store, strategy, tracer, adapter, runner, gateway, callback, logger) is passed as an
@@ -124,7 +125,10 @@ class Trainer(LoopFace, Factories):
         check_daemon(daemon)
         check_ints(n_runners=n_runners, max_rollouts=max_rollouts)
         check_ints(at_least=0, algorithm_retries=algorithm_retries)
-        _check_settings(seed, stall_seconds, dev=dev, dashboard=dashboard)
+        seed = check_int("seed", seed, optional=True)
+        check_number("stall_seconds", stall_seconds, above=0, unit="seconds")
+        check_choice("dev", dev, (True, False))
+        check_choice("dashboard", dashboard, (True, False), optional=True)
         self.is_dev = dev
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
         self.initial_resources = _checked_resources(initial_resources)
@@ -332,6 +336,58 @@ class Trainer(LoopFace, Factories):
                 for index in range(count):
                     check_task(dataset[index], f"{name}[{index}]")
 
+    # -- as the loop of callbacks --------------------------------------------------------------------
+    # What callbacks read and set is of the loop under way, or of the last one. Where the algorithm runs in another
+    # process, its loop is there too, and this one stays at its beginning.
+
+    def _reset_loop(self) -> None:
+        self._loop = TrainingLoop(RunPlan())
+
+    def follow_loop(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the newest iteration that the algorithm reported: `train/…` and `val/…`."""
+        return self._loop.metrics
+
+    @metrics.setter
+    def metrics(self, metrics: dict[str, float]) -> None:
+        self._loop.metrics = metrics
+
+    @property
+    def current_iter(self) -> int:
+        """How many iterations are finished."""
+        return self._loop.current_iter
+
+    @current_iter.setter
+    def current_iter(self, number: int) -> None:
+        self._loop.current_iter = number
+
+    @property
+    def current_stage(self) -> str:
+        return self._loop.current_stage
+
+    @current_stage.setter
+    def current_stage(self, stage: str) -> None:
+        self._loop.current_stage = stage
+
+    @property
+    def should_stop(self) -> bool:
+        """Set it, and the algorithm is told so when it reports its iteration."""
+        return self._loop.should_stop
+
+    @should_stop.setter
+    def should_stop(self, should_stop: bool) -> None:
+        self._loop.should_stop = should_stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to go on, the state of the algorithm included."""
+        return self._loop.state_dict()
+
+    def load_state_dict(self, state_dict: State, /) -> None:
+        self._loop.load_state_dict(state_dict)
+
     # -- the folder and its store --------------------------------------------------------------------
 
     def _open_folder(self, resume: Resume, algorithm: Algorithm[Any] | None) -> None:
@@ -401,14 +457,3 @@ def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutC
         return msgspec.convert(dict(given), RolloutConfig)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise ConfigError(f"rollout_config is {given!r}: {error}") from error
-
-
-def _check_settings(seed: object, stall_seconds: object, **switches: object) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
-        raise ConfigError(f"seed is {seed!r}: use an integer, or omit it")
-    is_number = isinstance(stall_seconds, int | float) and not isinstance(stall_seconds, bool)
-    if not is_number or not stall_seconds > 0:  # type: ignore[operator]
-        raise ConfigError(f"stall_seconds is {stall_seconds!r}: use a number of seconds above 0")
-    for name, value in switches.items():
-        if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}: use True or False")

@@ -22,7 +22,7 @@ from ...components.paths import class_path
 from ...errors import ConfigError
 from ...llm.training.trl_names import Algorithm
 from ...loggers import JsonlLogger
-from ...trainer.result import RunResult
+from ...trainer.status import RunResult
 
 if TYPE_CHECKING:
     from .train_config import TrainConfig
@@ -103,7 +103,7 @@ def fine_tune(config: "TrainConfig", *, resume: Path | None = None) -> RunResult
 
 def make_wrapper(config: "TrainConfig", given: Mapping[str, Any], folder: Path) -> Any:
     """Return the wrapper, which checks its arguments and loads nothing. It saves the model in the run folder."""
-    from ...trainer.loop_parts import make_callbacks, make_loggers
+    from ...trainer.loop import make_callbacks, make_loggers
     from .simulator import listener_specs
 
     specs = listener_specs(config, "loggers") if "loggers" in config.values else ["console"]

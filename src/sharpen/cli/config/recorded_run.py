@@ -16,7 +16,7 @@ from ...runs import RunFolder
 from ...runs.folder import FullDisk, naming_full_disk
 from ...runs.history import EARLIER, MOMENT
 from ...secrets import hiding
-from ...trainer.result import RunEnd, RunResult
+from ...trainer.status import RunEnd, RunResult
 from .kept_config import keep_config
 
 if TYPE_CHECKING:

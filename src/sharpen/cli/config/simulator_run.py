@@ -15,8 +15,8 @@ from ...errors import ConfigError
 from ...loggers import JsonlLogger
 from ...rl.logging import LogWriter
 from ...rl.writers import EpisodesLogger
-from ...trainer.loop_parts import make_callbacks, make_loggers
-from ...trainer.result import RunResult
+from ...trainer.loop import make_callbacks, make_loggers
+from ...trainer.status import RunResult
 from .recorded_run import RecordedRun
 from .simulator import STATES, listener_specs, make_vessel, read_states, trainer_settings
 
