@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.store import backup, memory, openapi, search, sqlite, sqlite_schema, sqlite_search
+    from sharpen.store import backup, memory, openapi, search
     from sharpen.store.backup import backup_store
     from sharpen.store.checks import new_id
     from sharpen.store.jobs import Job
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sharpen.store.redis.unit import HOLD_MILLISECONDS
     from sharpen.store.server import MAX_WAIT_SECONDS, StoreApp
     from sharpen.store.spool import Entry, Spool, default_folder
+    from sharpen.store.sql import search as sql_search
+    from sharpen.store.sqlite import schema as sqlite_schema, store as sqlite
     from sharpen.store.token_files import VARIABLE, given_token, left_in_file, read_token, token_file
     from sharpen.store.transitions import FINISHED, OPEN, PHASES, QUEUED
 

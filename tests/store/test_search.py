@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.types import ROLLOUT_MODES, EnqueueRolloutRequest, Rollout
-from tests.store.internals import memory, search, sqlite_search
+from tests.store.internals import memory, search, sql_search
 
 from .scenes import reward_span
 from .worlds import Clock, Ground
@@ -174,9 +174,9 @@ async def filled(make: Callable[..., LightningStore]) -> LightningStore:
 
 def bound(patch: pytest.MonkeyPatch, place: str, *, few: int, effort: float) -> None:
     """Small bounds in every module that has them, so that few rollouts are many."""
-    modules = [memory, search, sqlite_search]
-    if place != "local":
-        modules = [import_module(f"sharpen.store.{place}.search"), search]
+    modules = [memory, search, sql_search]
+    if place == "redis":
+        modules.append(import_module("sharpen.store.redis.search"))
     bounds = {"FEW": few, "FEW_BY_NUMBER": few, "FIRST_SIZE": 3, "SEARCH_SECONDS": effort, "COUNT_SECONDS": effort}
     for module in modules:
         for name in bounds.keys() & vars(module).keys():

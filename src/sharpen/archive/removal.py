@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import ConfigError, RunError, UnknownIdError, describe
 from ..runs import runs_root
 from ..runs.folder import FolderLock, is_served
-from ..store.sqlite_schema import open_files
+from ..store.sqlite.schema import open_files
 from .catalog import RunEntry
 
 # Every connection to a SQLite file in WAL mode locks some of these bytes from its first query until it closes.

@@ -231,7 +231,7 @@ def number_in(value: dict[str, Any], name: str) -> float | None:
 
 
 def is_sqlite_file(path: Path) -> bool:
-    from ..store.sqlite_schema import HEADER, open_files
+    from ..store.sqlite.schema import HEADER, open_files
 
     if open_files.has(path):
         return True  # closing a second descriptor of it would drop the locks of the first

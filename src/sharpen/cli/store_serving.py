@@ -84,7 +84,7 @@ def _place(text: str | None) -> Place:
 
 def _check(place: Place) -> None:
     """Raise a `ConfigError` for a file that is not a store, so that a supervisor does not restart the server."""
-    from ..store.sqlite_schema import check_file
+    from ..store.sqlite.schema import check_file
 
     try:
         if isinstance(place, Path):

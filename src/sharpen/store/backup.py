@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from ..errors import StoreFileError
 from ..files import remove_leftovers, replacing
-from .sqlite_reading import ReadOnlyFile
-from .sqlite_schema import make_private, open_files, version_of
+from .sqlite.schema import ReadOnlyFile, make_private, open_files, version_of
 
 BUSY_SECONDS = 10.0
 

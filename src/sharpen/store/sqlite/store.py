@@ -20,16 +20,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
-from .base import LightningStoreCapabilities
-from .jobs import Job, KeptWork
-from .lifecycle import Events
-from .local import LocalStore, Waiter
-from .opening import DatabaseAddress
-from .rules import StoreRules
-from .sqlite_reading import ReadOnlyFile
-from .sqlite_schema import check_file, connect, open_files, parse_path, prepare, read_store_id
-from .sqlite_tables import SQLiteTables, WorkerTimes
+from ...errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
+from ..base import LightningStoreCapabilities
+from ..jobs import Job, KeptWork, WorkerTimes
+from ..lifecycle import Events
+from ..local import LocalStore, Waiter
+from ..opening import DatabaseAddress
+from ..sql.tables import SQLRules
+from .schema import ReadOnlyFile, check_file, connect, open_files, parse_path, prepare, read_store_id
+from .tables import SQLiteTables
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +75,8 @@ class SQLiteStore(LocalStore):
             open and receives the heartbeats.
     """
 
+    __module__ = "sharpen.store.sqlite"  # where users import it from, and what configurations name
+
     def __init__(
         self,
         database_url: str | os.PathLike[str] = "sqlite:///sharpen.db",
@@ -97,7 +98,7 @@ class SQLiteStore(LocalStore):
         self._busy_seconds = busy_seconds
         self._write_lock = threading.Lock()
         self._group = _Group()
-        self._readers: deque[tuple[SQLiteTables, StoreRules]] = deque()
+        self._readers: deque[tuple[SQLiteTables, SQLRules]] = deque()
         self._kept = KeptWork(max_kept_bytes)
         self._worker_times = WorkerTimes()
         self._is_closed = False
@@ -136,15 +137,15 @@ class SQLiteStore(LocalStore):
         self.store_id = prepare(self._connection, self.path)
         self._connection.execute("PRAGMA busy_timeout = 0")
         self._tables = SQLiteTables(self._connection, self._worker_times)
-        self._writer = self._make_ledger(self._tables)
+        self._writer = self._make_rules(self._tables)
         self._seen_version = self._data_version()
         # Attempts of processes that have died since run out of time here.
         deadline = self._writer.next_deadline()
         if deadline is not None:
             self._watchdog.look_at(deadline)
 
-    def _make_ledger(self, tables: SQLiteTables) -> StoreRules:
-        return StoreRules(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
+    def _make_rules(self, tables: SQLiteTables) -> SQLRules:
+        return SQLRules(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class SQLiteStore(LocalStore):
         return answer
 
     @contextmanager
-    def _reader(self) -> Iterator[StoreRules]:
+    def _reader(self) -> Iterator[SQLRules]:
         self._check_usable()
         self._refresh()
         generation = self._generation
@@ -178,7 +179,7 @@ class SQLiteStore(LocalStore):
             if not self._is_file_there():  # SQLite would make a new file in its place
                 raise StoreWriteError(f"the store file {str(self.path)!r} is missing") from None
             tables = SQLiteTables(self._connect(), self._worker_times)
-            ledger = self._make_ledger(tables)
+            ledger = self._make_rules(tables)
         # One consistent view for a method that asks several questions.
         tables.connection.execute("BEGIN")
         try:
@@ -405,8 +406,7 @@ class SQLiteStore(LocalStore):
             self._look_at_file()
         if self._kept.jobs:
             self._commit([], wait=True)
-        if self._worker_times:
-            self._write_worker_times()
+        self._write_worker_times()
         version = self._data_version()
         if version != self._seen_version:
             self._seen_version = version
@@ -453,15 +453,10 @@ class SQLiteStore(LocalStore):
         return await super()._woken(waiter, seconds)
 
     def _write_worker_times(self) -> None:
-        with _file_errors(self.path), self._write_lock:
-            self._begin(wait=True)
-            try:
-                self._tables.write_worker_times()
-                self._connection.execute("COMMIT")
-                self._worker_times.clear()
-            except BaseException:
-                self._roll_back()
-                raise
+        noted = self._worker_times.snapshot()
+        if noted:
+            self._write_now("write_worker_times", noted)
+            self._worker_times.written(noted)
 
     def _roll_back(self) -> None:
         """End the transaction, unless SQLite has done so itself: on a full disk it does."""
@@ -493,8 +488,7 @@ class SQLiteStore(LocalStore):
         try:
             if self._kept.jobs:
                 self._commit([], wait=True)
-            if self._worker_times:
-                self._write_worker_times()
+            self._write_worker_times()
             self._look_until_sure()
             is_there = True
         except StoreError as error:

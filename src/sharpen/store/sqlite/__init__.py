@@ -1,0 +1,5 @@
+"""The durable store in one SQLite file."""
+
+from .store import SQLiteStore
+
+__all__ = ["SQLiteStore"]
