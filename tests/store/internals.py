@@ -13,12 +13,8 @@ if TYPE_CHECKING:
     from sharpen.store.local import BroadcastWaiters, LocalStore
     from sharpen.store.methods import METHODS
     from sharpen.store.opening import DatabaseAddress, ServerAddress, open_url
-    from sharpen.store.postgres import (
-        address as postgres_address,
-        search as postgres_search,
-        store as postgres_store,
-        tables as postgres_tables,
-    )
+    from sharpen.store.postgres import connection as postgres_connection, store as postgres_store
+    from sharpen.store.postgres.connection import Session as PostgresSession
     from sharpen.store.postgres.schema import MIGRATIONS
     from sharpen.store.redis import session as redis_session
     from sharpen.store.redis.listening import READY_SECONDS

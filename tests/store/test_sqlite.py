@@ -600,7 +600,7 @@ async def test_a_store_can_be_closed_while_another_process_holds_the_file(path, 
         with pytest.raises(StoreWriteError):
             await store.add_span(make_span(claimed))
         await within_patience(store.close())
-        (lost,) = [each for each in logged_by("sqlite.store", caplog) if each.levelname == "ERROR"]
+        (lost,) = [each for each in logged_by("database", caplog) if each.levelname == "ERROR"]
         assert re.search(whole(store.kept_bytes), lost.getMessage())
         assert open_files(path.parent) == []
 

@@ -239,9 +239,9 @@ def find_page(
         size = min(size * 4, LARGEST_SIZE)
     if is_full := len(rows) > limit:
         after = scan.position(rows[limit - 1])
+    count_seconds = began + COUNT_SECONDS - time.monotonic()  # also where finding the exact total takes longer
     total, is_exact = scan.total(), True
     if total is None:
-        count_seconds = began + COUNT_SECONDS - time.monotonic()
         total, is_exact = _counted(scan, search, len(rows), is_end=after is None, seconds=count_seconds)
     return RolloutPage(
         [public(row) for row in rows[:limit]],

@@ -15,7 +15,7 @@ from sharpen.errors import StoreError, StoreUnavailableError, StoreWriteError
 from sharpen.store import PostgresStore
 from sharpen.types import LLM, EnqueueRolloutRequest
 from tests.errors import raises
-from tests.store.internals import postgres_address as address, postgres_tables as tables
+from tests.store.internals import PostgresSession, postgres_connection
 
 from ..scenes import PATIENCE_SECONDS, claim_new, make_span, within_patience
 from ..servers import PostgresServer, postgres_server
@@ -157,16 +157,16 @@ async def test_calls_go_on_while_their_connections_are_killed(postgres: Postgres
 async def test_spans_outlast_a_pause_that_the_server_does_not_wait_for(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def frozen_once(rows: Any) -> bytes:
-        monkeypatch.setattr(tables, "copied", copied)
+    def frozen_once(session: Any, *args: Any) -> None:
+        monkeypatch.setattr(PostgresSession, "copy", copy)
         time.sleep(2.0)
-        return copied(rows)
+        copy(session, *args)
 
-    copied = tables.copied
-    monkeypatch.setattr(address, "FROZEN_SECONDS", 1)
+    copy = PostgresSession.copy
+    monkeypatch.setattr(postgres_connection, "FROZEN_SECONDS", 1)
     store = PostgresStore(postgres.url(postgres.new_schema()))
     claimed = await claim_new(store)
-    monkeypatch.setattr(tables, "copied", frozen_once)
+    monkeypatch.setattr(PostgresSession, "copy", frozen_once)
     assert all(await store.add_many_spans([make_span(claimed) for _ in range(50)]))
     assert (await store.query_spans(claimed.rollout_id)).total == 50
     await store.close()

@@ -6,7 +6,7 @@ import pytest
 
 from sharpen import PostgresStore
 from sharpen.types import EnqueueRolloutRequest
-from tests.store.internals import postgres_search as search
+from tests.store.internals import search, sql_search
 
 from ..servers import PostgresServer
 from ..worlds import Clock, Ground
@@ -20,7 +20,7 @@ async def test_a_window_that_takes_too_long_is_taken_in_smaller_parts(ground: Gr
     await store.enqueue_many_rollouts(
         [EnqueueRolloutRequest(text, rollout_id=f"ro-{number}") for number, text in enumerate(texts)]
     )
-    monkeypatch.setattr(search, "WINDOW_SECONDS", 0.001)
+    monkeypatch.setattr(sql_search, "WINDOW_SECONDS", 0.001)
     found, cursor, pages = [], None, 0
     while cursor is not None or pages == 0:
         page = await store.search_rollouts(text="needle", order="oldest", limit=4, cursor=cursor)

@@ -18,7 +18,7 @@ from sharpen.errors import InvalidInputError, StoreError, StoreUnavailableError,
 from sharpen.store import PostgresStore
 from sharpen.types import EnqueueRolloutRequest
 from tests.errors import raises
-from tests.store.internals import postgres_tables
+from tests.store.internals import PostgresSession
 
 from ..processes import eventually
 from ..scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, within_patience
@@ -200,11 +200,11 @@ async def test_a_store_that_nobody_closes_ends_its_threads_with_it(postgres: Pos
 async def test_what_cannot_be_sent_leaves_no_row_locked(
     postgres: PostgresServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(rows: object) -> bytes:
+    def broken(session: object, *args: object) -> None:
         raise RuntimeError("cannot be copied")
 
     claimed = await claim_new(store)
-    monkeypatch.setattr(postgres_tables, "copied", broken)
+    monkeypatch.setattr(PostgresSession, "copy", broken)
     with raises(RuntimeError, "cannot be copied"):
         await store.add_many_spans([make_span(claimed) for _ in range(50)])
     held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sharpen' AND state LIKE 'idle in%'"

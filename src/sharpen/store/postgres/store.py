@@ -20,23 +20,17 @@ from typing import Any
 import psycopg
 
 from ...errors import StoreError, StoreUnavailableError, StoreWriteError
-from ..base import LightningStoreCapabilities
 from ..checks import check_number
-from ..jobs import KeptWork, WorkerTimes
+from ..database import DatabaseStore
 from ..lifecycle import Events
-from ..local import LocalStore, Waiter
 from ..opening import DatabaseAddress
 from ..rules import StoreRules
-from . import waiters
-from .address import Address
-from .hand import Hand
-from .jobs import PostgresJob
-from .listening import Listener
-from .pool import Pool
+from ..sql.tables import SQLRules
+from .connection import Address, Query, Row, Session
+from .listening import Listener, RemoteWaiters, own_share, tell_finished, wake
 from .schema import open_schema
-from .session import Query, Row, Session
 from .tables import PRUNED_AT_ONCE, PostgresTables
-from .waiters import RemoteWaiters
+from .transactions import PostgresJob, TransactionPool, TransactionRunner
 
 log = logging.getLogger(__name__)
 
@@ -44,22 +38,19 @@ LOOK_SECONDS = 1.0  # between two looks at what no message told
 LOOKED_AT = 200  # rollouts at the head of the queue
 LOOKS_BETWEEN_FINISHES = 5
 STARTING_PAUSE_SECONDS = 0.1
-IN_OTHER_HANDS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
+CLAIMED_BY_OTHERS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
 
 
-class PostgresLedger(StoreRules):
+class PostgresRules(SQLRules):
     """The rules, and what the store itself wants to know or to write."""
 
     tables: PostgresTables
-
-    def write_worker_times(self, noted: dict[str, dict[str, float]]) -> None:
-        self.tables.write_worker_times(noted)
 
     def queue_places(self, limit: int) -> list[int]:
         return self.tables.queue_places(limit)
 
 
-class PostgresStore(LocalStore):
+class PostgresStore(DatabaseStore):
     """A durable store in a PostgreSQL database. Several processes and store servers can use it at once.
 
     When the database cannot be written, calls raise `StoreWriteError`; spans and completions are buffered in memory
@@ -90,20 +81,24 @@ class PostgresStore(LocalStore):
     ) -> None:
         check_number("n_connections", n_connections, low=1)
         check_number("busy_seconds", busy_seconds, low=0)
-        super().__init__(clock=clock)
-        self._expires_attempts = expires_attempts
+        self.database = Address(database_url, busy_seconds=busy_seconds)
+        super().__init__(
+            f"the database {self.database.label}",
+            clock=clock,
+            max_kept_bytes=max_kept_bytes,
+            read_only=read_only,
+            expires_attempts=expires_attempts,
+        )
         options = {"n_connections": n_connections, "busy_seconds": busy_seconds, "max_kept_bytes": max_kept_bytes}
         self._address = DatabaseAddress(database_url, options)
-        self.database = Address(database_url, busy_seconds=busy_seconds)
-        self.busy_seconds, self.is_read_only = busy_seconds, read_only
+        self.busy_seconds = busy_seconds
         self._started, self._pid = clock(), os.getpid()
-        self._worker_times = WorkerTimes()
-        self._kept, self._kept_lock = KeptWork(max_kept_bytes), threading.Lock()
+        self._kept_lock = threading.Lock()
         self._marks, self._mark_prefix = count(1), secrets.token_hex(5)
         self._expiring = threading.Lock()
         self._seen_places, self._looks, self._next_look = set[int](), 0, 0.0
-        self._line = self._workers_waiting = RemoteWaiters()
-        self.listener = Listener(self.database, self._line, self._finish_waiting, busy_seconds=busy_seconds)
+        self._workers_waiting: RemoteWaiters = RemoteWaiters()
+        self.listener = Listener(self.database, self._workers_waiting, self._finish_waiting, busy_seconds=busy_seconds)
         self._open()
         self._pool = _pool_of(self, int(n_connections))
         self._abandoned = weakref.finalize(self, _end, self._pool, self.listener)
@@ -140,7 +135,7 @@ class PostgresStore(LocalStore):
     async def _write(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         self._check_writable(name)
         job = PostgresJob(name, args, kwargs, is_read=False)
-        job.takes_seat = name == "dequeue_many_rollouts" and self._line.takes_seat()
+        job.takes_seat = name == "dequeue_many_rollouts" and self._workers_waiting.takes_seat()
         return await self._submit(job)
 
     async def _submit(self, job: PostgresJob) -> Any:
@@ -168,13 +163,6 @@ class PostgresStore(LocalStore):
         if not self._pool.submit(job):
             raise StoreError(f"the store in the database {self.database.label} is closed")
 
-    def _check_writable(self, name: str) -> None:
-        if self.is_read_only:
-            raise StoreWriteError(
-                f"{name} writes, but the database {self.database.label} was opened with read_only=True: "
-                "open it without that"
-            )
-
     async def prune(self, older_than: float) -> int:
         """Delete rollouts that finished more than `older_than` seconds ago, in batches; return how many."""
         pruned = 0
@@ -186,13 +174,13 @@ class PostgresStore(LocalStore):
 
     # -- in the threads ------------------------------------------------------------------------------
 
-    def _run(self, hand: Hand, job: PostgresJob) -> None:
+    def _run(self, runner: TransactionRunner, job: PostgresJob) -> None:
         try:
             if not job.is_given_up():
                 if self._kept.jobs and not job.is_read:
-                    self._write_kept(hand, job)
-                hand.check_worth_trying(job)
-                job.result = hand.perform(job)
+                    self._write_kept(runner, job)
+                runner.check_worth_trying(job)
+                job.result = runner.perform(job)
         except Exception as error:  # noqa: BLE001 - it is the answer of whoever waits for the job
             job.error = error
             if isinstance(error, StoreWriteError):
@@ -201,15 +189,15 @@ class PostgresStore(LocalStore):
         finally:
             job.finish()
 
-    def _write_kept(self, hand: Hand, before: PostgresJob) -> None:
+    def _write_kept(self, runner: TransactionRunner, before: PostgresJob) -> None:
         """Write what could not be written before; a part that is done already changes nothing."""
         with self._kept_lock:
-            hand.check_worth_trying(before)
+            runner.check_worth_trying(before)
             for kept in self._kept.jobs:
                 job = PostgresJob(kept.name, kept.args, kept.kwargs, is_read=False)
                 job.began = -math.inf  # it is tried once: others wait meanwhile
                 try:
-                    hand.perform(job)
+                    runner.perform(job)
                 except StoreError as error:
                     if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
                         kept.error = error  # nothing that comes later mends it
@@ -220,30 +208,30 @@ class PostgresStore(LocalStore):
                     kept.error = error
             self._kept.clear()
 
-    def make_ledger(self, session: Session) -> tuple[PostgresTables, StoreRules]:
+    def make_rules(self, session: Session) -> tuple[PostgresTables, StoreRules]:
         """The rules on a connection."""
         tables = PostgresTables(session, self._schema_key, self._worker_times)
-        ledger = PostgresLedger(tables, clock=self._clock, name="PostgresStore", keeps_secrets=False)
-        ledger.started = self._started
-        return tables, ledger
+        rules = PostgresRules(tables, clock=self._clock, name="PostgresStore", keeps_secrets=False)
+        rules.started = self._started
+        return tables, rules
 
     def new_mark(self) -> str:
         """What a transaction leaves in the rows that it writes: nobody else uses it."""
         return f"{self._mark_prefix}{next(self._marks):x}"
 
-    def wakes(self, events: Events) -> list[Query]:
+    def notifications(self, events: Events) -> list[Query]:
         """What tells others of a transaction, once it is durable."""
         found: list[Query] = []
         if events.queued:
-            found.append(waiters.wake(self.listener.name, events.queued))
+            found.append(wake(self.listener.name, events.queued))
         if events.finished:
-            found.append(waiters.tell_finished(self.listener.name, events.finished))
+            found.append(tell_finished(self.listener.name, events.finished))
         return found
 
     def settle(self, events: Events, answers: Sequence[list[Row]]) -> None:
         """A transaction is durable: wake those in this store who wait for what it brought."""
         if events.queued and answers:
-            self._line.hand_on(self._line.wake_seated(waiters.own_share(answers[0])))
+            self._workers_waiting.hand_on(self._workers_waiting.wake_seated(own_share(answers[0])))
         if events.finished:
             self._finish_waiting.finished(events.finished)
         if events.deadline < math.inf:
@@ -267,7 +255,7 @@ class PostgresStore(LocalStore):
         if self._kept.jobs:
             self._write_now("write_worker_times", {})  # any write takes what was kept along
         self._write_worker_times()
-        if len(self._line):
+        if len(self._workers_waiting):
             self._look_at_queue()
         deadline = self._next_deadline()
         if deadline is not None:
@@ -277,73 +265,40 @@ class PostgresStore(LocalStore):
         """Rollouts that have waited since the last look although somebody waits for work: a wake-up was lost."""
         places = set(self._read_now("queue_places", LOOKED_AT))
         if overlooked := len(places & self._seen_places):
-            self._line.wake(overlooked)
+            self._workers_waiting.wake(overlooked)
         self._seen_places = places
-
-    def _write_worker_times(self) -> None:
-        noted = self._worker_times.snapshot()
-        if noted:
-            self._write_now("write_worker_times", noted)
-            self._worker_times.written(noted)
-
-    async def _woken(self, waiter: Waiter, seconds: float) -> bool:
-        self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
-        return await super()._woken(waiter, seconds)
 
     def expire(self) -> int:
         with self._expiring:  # what the watchdog is about to apply is passed over, and has to be there on return
             return super().expire()
 
     def _next_deadline(self) -> float | None:
-        found: float | None = self._read_now("next_deadline")
-        return None if found is None else max(found, self._clock() + IN_OTHER_HANDS_SECONDS)
-
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of finished work buffered in memory because the database cannot be written."""
-        return self._kept.size
+        found = super()._next_deadline()
+        return None if found is None else max(found, self._clock() + CLAIMED_BY_OTHERS_SECONDS)
 
     # -- the end -------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        if self._is_closing:
-            return
-        await super().close()
-        await asyncio.to_thread(self._close_connections)
-
     def _close_connections(self) -> None:
-        try:
-            if not self.is_read_only:
-                self._write_now("write_worker_times", self._worker_times.snapshot())
-        except StoreError as error:
-            log.warning("the store was closed before all data was written: %s", error)
-        if self._kept.jobs:
-            log.error(
-                "lost %d bytes of finished work: the store was closed before they could be written", self._kept.size
-            )
+        self._write_what_is_left()
         self._abandoned.detach()
         self.listener.stop()
         self._pool.stop()
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
     def address(self) -> DatabaseAddress | None:
         return self._address if self._can_be_opened_elsewhere(PostgresStore) else None
 
 
-def _pool_of(store: PostgresStore, size: int) -> Pool:
+def _pool_of(store: PostgresStore, size: int) -> TransactionPool:
     """Threads that do not keep the store: one that nobody has any more ends, with all that is its."""
-    desk, run = weakref.proxy(store), weakref.WeakMethod(store._run)
+    hooks, run = weakref.proxy(store), weakref.WeakMethod(store._run)
 
-    def run_in(hand: Hand, job: PostgresJob) -> None:
+    def run_in(runner: TransactionRunner, job: PostgresJob) -> None:
         if (alive := run()) is not None:
-            alive(hand, job)
+            alive(runner, job)
 
-    return Pool(size, make_hand=lambda: Hand(desk), run=run_in)
+    return TransactionPool(size, make_runner=lambda: TransactionRunner(hooks), run=run_in)
 
 
-def _end(pool: Pool, listener: Listener) -> None:
+def _end(pool: TransactionPool, listener: Listener) -> None:
     listener.end()
     pool.end()

@@ -12,7 +12,7 @@ import msgspec
 from ...errors import InvalidInputError
 from ...types import Resource, Span
 from ..base import MAX_INT
-from ..tables import AttemptRow, RolloutRow, body_of, packed_config, unpacked_body, unpacked_config
+from ..tables import AttemptRow, RolloutRow, packed_config, unpacked_body, unpacked_config
 
 Row = tuple[Any, ...]
 Condition = tuple[str, list[Any]]
@@ -94,12 +94,8 @@ def retired_values(row: AttemptRow) -> tuple[Any, ...]:
     )
 
 
-def encode_body(span: Span) -> bytes:
-    """Return what a span holds beside its columns, as JSON."""
-    try:
-        return encode(body_of(span))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"span {span.span_id!r} ({span.name!r}) cannot be written as JSON: {error}") from None
+def refused(span: Span, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"span {span.span_id!r} ({span.name!r}) cannot be written as JSON: {error}")
 
 
 def restore_span(rollout_id: str, attempts: dict[int, str], columns: Row, data: str | bytes) -> Span:

@@ -16,15 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
-from ..base import LightningStoreCapabilities
-from ..jobs import Job, KeptWork, WorkerTimes
+from ..database import DatabaseStore
+from ..jobs import Job
 from ..lifecycle import Events
-from ..local import LocalStore, Waiter
 from ..opening import DatabaseAddress
 from ..sql.tables import SQLRules
 from .schema import ReadOnlyFile, check_file, connect, open_files, parse_path, prepare, read_store_id
@@ -57,7 +56,7 @@ class _Group(threading.local):
         self.inline_left = 0
 
 
-class SQLiteStore(LocalStore):
+class SQLiteStore(DatabaseStore):
     """A durable store in one SQLite file.
 
     When the file cannot be written, calls raise `StoreWriteError`; spans and completions are buffered in memory and
@@ -90,17 +89,20 @@ class SQLiteStore(LocalStore):
     ) -> None:
         if synchronous not in ("normal", "full"):
             raise InvalidInputError(f"synchronous is {synchronous!r}: use 'normal' or 'full'")
-        super().__init__(clock=clock)
-        self._expires_attempts = expires_attempts
         self.path = parse_path(database_url).absolute()  # the working directory may change later
+        super().__init__(
+            f"the store file {str(self.path)!r}",
+            clock=clock,
+            max_kept_bytes=max_kept_bytes,
+            read_only=read_only,
+            expires_attempts=expires_attempts,
+        )
         self._synchronous = synchronous
         self._is_quick = synchronous == "normal"
         self._busy_seconds = busy_seconds
         self._write_lock = threading.Lock()
         self._group = _Group()
         self._readers: deque[tuple[SQLiteTables, SQLRules]] = deque()
-        self._kept = KeptWork(max_kept_bytes)
-        self._worker_times = WorkerTimes()
         self._is_closed = False
         self._generation = 0
         self._open_file: tuple[int, int] | None = None
@@ -123,11 +125,6 @@ class SQLiteStore(LocalStore):
         if self._read_only is not None:
             return self._read_only.connect()
         return connect(self.path, synchronous=self._synchronous, busy_seconds=self._busy_seconds)
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the file was opened for reading only."""
-        return self._read_only is not None
 
     def _prepare(self) -> None:
         if self._read_only is not None:
@@ -221,13 +218,6 @@ class SQLiteStore(LocalStore):
         except _Busy:
             return await self._join_group(job)
         return job.answer()
-
-    def _check_writable(self, name: str) -> None:
-        if self._read_only is not None:
-            raise StoreWriteError(
-                f"{name} writes, but the store file {str(self.path)!r} was opened with read_only=True: "
-                "open it without that, or use the store server of the run"
-            )
 
     def _is_alone(self, group: _Group) -> bool:
         """Whether this task is the only one that writes in this tick, so that there is nothing to group."""
@@ -442,21 +432,15 @@ class SQLiteStore(LocalStore):
         self._break(error)
         raise error
 
-    def _look_until_sure(self) -> None:
+    def _is_surely_there(self) -> bool:
         while not self._is_file_there():
-            with suppress(StoreWriteError):
+            try:
                 self._look_at_file()
-            time.sleep(FILE_LOOK_SECONDS)
-
-    async def _woken(self, waiter: Waiter, seconds: float) -> bool:
-        self._watchdog.start()  # a store that is only read needs it only to notice what others wrote
-        return await super()._woken(waiter, seconds)
-
-    def _write_worker_times(self) -> None:
-        noted = self._worker_times.snapshot()
-        if noted:
-            self._write_now("write_worker_times", noted)
-            self._worker_times.written(noted)
+            except StoreFileError:
+                return False
+            except StoreWriteError:
+                time.sleep(FILE_LOOK_SECONDS)
+        return True
 
     def _roll_back(self) -> None:
         """End the transaction, unless SQLite has done so itself: on a full disk it does."""
@@ -468,35 +452,9 @@ class SQLiteStore(LocalStore):
         with self._write_lock:
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _next_deadline(self) -> float | None:
-        found: float | None = self._read_now("next_deadline")
-        return found
-
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of finished work buffered in memory because the file cannot be written."""
-        return self._kept.size
-
-    async def close(self) -> None:
-        if self._is_closed:
-            return
-        await super().close()
-        await asyncio.to_thread(self._close_connections)
-
     def _close_connections(self) -> None:
-        is_there = False
-        try:
-            if self._kept.jobs:
-                self._commit([], wait=True)
-            self._write_worker_times()
-            self._look_until_sure()
-            is_there = True
-        except StoreError as error:
-            log.warning("the store was closed before all data was written: %s", error)
-        if self._kept.jobs:
-            log.error(
-                "lost %d bytes of finished work: the store was closed before they could be written", self._kept.size
-            )
+        self._write_what_is_left()
+        is_there = self._is_surely_there()
         with self._write_lock:
             self._is_closed = True
             self._close_readers()
@@ -533,10 +491,6 @@ class SQLiteStore(LocalStore):
     def _close_readers(self) -> None:
         while self._readers:
             self._readers.pop()[0].connection.close()
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
     def address(self) -> DatabaseAddress | None:
         if not self._can_be_opened_elsewhere(SQLiteStore):

@@ -23,15 +23,16 @@ from ..sql.rows import (
     RolloutRecord,
     Row,
     body_values,
-    encode_body,
+    encode,
     joined,
     marks,
+    refused,
     restore_rollout,
     restore_span,
 )
 from ..sql.search import Source
 from ..sql.tables import SQLTables
-from ..tables import AttemptRow, Counts, RolloutRow
+from ..tables import AttemptRow, Counts, RolloutRow, body_of
 from ..task_json import decode_equal, encode_equal
 from ..transitions import FINISHED, PHASES
 from .schema import GROUP
@@ -328,7 +329,7 @@ class SQLiteTables(SQLTables):
                 span.name,
                 span.start_time,
                 span.end_time,
-                self._keep(encode_body(span)),
+                self._keep(_encoded_body(span)),
             )
             for span in spans
         ]
@@ -441,6 +442,13 @@ class SQLiteTables(SQLTables):
 def _indexed(row: SQLiteRollout) -> tuple[Any, ...]:
     latest = row.latest or NO_ATTEMPT
     return latest.deadline, latest.worker_id, latest.unwanted, latest.request_id, row.reward
+
+
+def _encoded_body(span: Span) -> bytes:
+    try:
+        return encode(body_of(span))
+    except (TypeError, ValueError) as error:
+        raise refused(span, error) from None
 
 
 def _total_of(status: str) -> str:
