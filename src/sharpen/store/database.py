@@ -31,10 +31,14 @@ class DatabaseStore(LocalStore):
     ) -> None:
         super().__init__(clock=clock)
         self._expires_attempts = expires_attempts
-        self.is_read_only = read_only
-        self._place = place
+        self._place, self._is_read_only = place, read_only
         self._kept = KeptWork(max_kept_bytes)
         self._worker_times = WorkerTimes()
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the database was opened for reading only."""
+        return self._is_read_only
 
     def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Like `_read`, from a thread without a loop."""
@@ -45,7 +49,7 @@ class DatabaseStore(LocalStore):
         raise NotImplementedError
 
     def _check_writable(self, name: str) -> None:
-        if self.is_read_only:
+        if self._is_read_only:
             raise StoreWriteError(
                 f"{name} writes, but {self._place} was opened with read_only=True: open it without that, or use the "
                 "store server of the run"

@@ -154,8 +154,8 @@ class SQLiteStore(DatabaseStore):
     def _read_now(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         for is_last in (False, False, True):
             try:
-                with _file_errors(self.path), self._reader() as ledger:
-                    answer = getattr(ledger, name)(*args, **kwargs)
+                with _file_errors(self.path), self._reader() as rules:
+                    answer = getattr(rules, name)(*args, **kwargs)
             except StoreError as error:
                 self._notice_damage(error, error.__cause__)
                 if is_last or not self._refresh():
@@ -171,21 +171,21 @@ class SQLiteStore(DatabaseStore):
         self._refresh()
         generation = self._generation
         try:
-            tables, ledger = self._readers.pop()
+            tables, rules = self._readers.pop()
         except IndexError:
             if not self._is_file_there():  # SQLite would make a new file in its place
                 raise StoreWriteError(f"the store file {str(self.path)!r} is missing") from None
             tables = SQLiteTables(self._connect(), self._worker_times)
-            ledger = self._make_rules(tables)
+            rules = self._make_rules(tables)
         # One consistent view for a method that asks several questions.
         tables.connection.execute("BEGIN")
         try:
-            yield ledger
+            yield rules
         finally:
             if tables.connection.in_transaction:  # an error may have ended it already
                 tables.connection.execute("COMMIT")
             tables.forget()
-            self._readers.append((tables, ledger))
+            self._readers.append((tables, rules))
             if self._is_closed or generation != self._generation:
                 self._close_readers()
 
