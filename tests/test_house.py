@@ -20,7 +20,7 @@ DOCS = PACKAGE.parent.parent / "docs"
 
 # From the ground up; a room may import rooms of lower floors only.
 FLOORS = [
-    {"errors", "semconv", "_version", "secrets", "backoff"},
+    {"errors", "semconv", "_version", "secrets", "backoff", "lazy"},
     {"checks", "files", "compat"},
     {"types", "logging", "http", "checkpoints"},
     {"process"},

@@ -1,14 +1,19 @@
 """Loggers, which record the metrics of a training loop in files, on the screen or in a service."""
 
+from typing import TYPE_CHECKING
+
 from ..components.registry import named
+from ..lazy import lazy_names
 from .base import FinishStatus, Logger, LogLevel, min_loglevel, wanting
-from .console import ConsoleLogger
-from .file_loggers import CsvLogger, JsonlLogger, PickleLogger
 from .metrics import Metrics
-from .mlflow import MlflowLogger
 from .plot import plot
-from .tensorboard import TensorBoardLogger
-from .wandb import WandbLogger
+
+if TYPE_CHECKING:
+    from .console import ConsoleLogger
+    from .file_loggers import CsvLogger, JsonlLogger, PickleLogger
+    from .mlflow import MlflowLogger
+    from .tensorboard import TensorBoardLogger
+    from .wandb import WandbLogger
 
 __all__ = [
     "ConsoleLogger",
@@ -27,3 +32,14 @@ __all__ = [
     "plot",
     "wanting",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".console": ["ConsoleLogger"],
+        ".file_loggers": ["CsvLogger", "JsonlLogger", "PickleLogger"],
+        ".mlflow": ["MlflowLogger"],
+        ".tensorboard": ["TensorBoardLogger"],
+        ".wandb": ["WandbLogger"],
+    },
+)

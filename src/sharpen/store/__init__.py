@@ -1,7 +1,8 @@
 """Where rollouts, attempts, spans, resources and workers are kept."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy_names
 from ..types import UNSET, UnsetType
 from .base import LightningStore, LightningStoreCapabilities, LightningStoreStatistics
 
@@ -36,25 +37,19 @@ __all__ = [
     "forward_methods",
 ]
 
-_MODULES = {
-    "InMemoryLightningStore": "memory",
-    "LightningStoreClient": "client",
-    "LightningStoreServer": "server",
-    "LightningStoreThreaded": "threading",
-    "LocalStore": "local",
-    "MemoryTables": "memory",
-    "PostgresStore": "postgres",
-    "RedisLightningStore": "redis",
-    "SQLiteStore": "sqlite",
-    "StoreRules": "rules",
-    "forward_methods": "methods",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Each store is loaded when it is asked for: a client needs no web server, a server no client."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+# A client needs no web server, a server no client.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".client": ["LightningStoreClient"],
+        ".local": ["LocalStore"],
+        ".memory": ["InMemoryLightningStore", "MemoryTables"],
+        ".methods": ["forward_methods"],
+        ".postgres": ["PostgresStore"],
+        ".redis": ["RedisLightningStore"],
+        ".rules": ["StoreRules"],
+        ".server": ["LightningStoreServer"],
+        ".sqlite": ["SQLiteStore"],
+        ".threading": ["LightningStoreThreaded"],
+    },
+)

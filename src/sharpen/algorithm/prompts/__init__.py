@@ -1,6 +1,13 @@
 """What the optimisers of prompts share."""
 
-from .optimiser import PromptOptimiser
-from .shared_options import SharedOptions
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .optimiser import PromptOptimiser
+    from .shared_options import SharedOptions
 
 __all__ = ["PromptOptimiser", "SharedOptions"]
+
+__getattr__ = lazy_names(__name__, {".optimiser": ["PromptOptimiser"], ".shared_options": ["SharedOptions"]})
