@@ -55,6 +55,17 @@ async def test_orders_by_reward_put_those_without_one_last(store):
     assert ids(await store.search_rollouts(reward_min=0.0)) == [high]
 
 
+async def test_no_status_at_all_finds_nothing(store):
+    await finish_new(store, reward=1.0)
+    await enqueue(store, 2)
+    for order in ("newest", "finished", "reward_high"):
+        page = await store.search_rollouts(status_in=[], order=order)
+        assert (page.items, page.next_cursor, page.total) == ([], None, 0)
+    for options in ({}, {"sort_by": "start_time"}, {"mode": "train", "filter_logic": "or"}, {"rollout_id_in": []}):
+        listed = await store.query_rollouts(status_in=[], **options)
+        assert (listed.items, listed.total) == ([], 0)
+
+
 async def test_a_reward_that_changes_moves_the_rollout(store):
     claimed = await finish_new(store, reward=1.0)
     other = await finish_new(store, reward=2.0)

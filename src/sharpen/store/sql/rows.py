@@ -144,7 +144,8 @@ def bounded(number: float) -> int:
 
 
 def marks(values: Iterable[Any]) -> str:
-    return ",".join("?" for _ in values)
+    """Return what stands between the parentheses of `IN (…)`; nothing is in an empty list."""
+    return ",".join("?" for _ in values) or "NULL"
 
 
 def joined(conditions: Iterable[Condition], logic: str = "and") -> Condition:
