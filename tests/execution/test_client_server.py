@@ -189,7 +189,7 @@ def test_the_token_is_on_no_command_line_and_in_no_log(store, tmp_path, caplog):
     seen = []
 
     async def algorithm(store, event) -> None:
-        seen.append(store._headers["authorization"].removeprefix("Bearer "))
+        seen.append(store.address().token)
         for pid in await asyncio.to_thread(wait_for_note, tmp_path, "start"):
             number = pid.rpartition("-")[2]
             seen.append(Path(f"/proc/{number}/cmdline").read_text() + Path(f"/proc/{number}/environ").read_text())

@@ -85,7 +85,7 @@ def _attribute(owner: object, name: str, origin: Origin, *, is_last: bool) -> ob
     found = getattr(owner, name, _NOTHING)
     if found is not _NOTHING:
         return found
-    known = [*dir(owner), *_submodules(owner)]
+    known = [*dir(owner), *getattr(owner, "__all__", ()), *_submodules(owner)]
     kind = "module" if isinstance(owner, ModuleType) else "class"
     owner_name = getattr(owner, "__name__", owner)
     error = ComponentAttributeError if is_last else ComponentImportError

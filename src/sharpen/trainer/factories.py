@@ -300,9 +300,10 @@ def _loaded(target: Target) -> Target:
 
 
 def _is_in_loaded_module(path: str) -> bool:
-    """A module that imports its names when they are asked for is not asked."""
-    module = sys.modules.get(path.rpartition(".")[0])
-    return module is not None and not hasattr(module, "__getattr__")
+    """Whether the module is loaded and tells what it has. One that loads names on first use lists them in `__all__`."""
+    module_name, _, name = path.rpartition(".")
+    module = sys.modules.get(module_name)
+    return module is not None and (not hasattr(module, "__getattr__") or name not in getattr(module, "__all__", [name]))
 
 
 def _is_a(found: Target, expected_type: type) -> bool:
