@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sharpen.store import backup, memory, openapi, search
     from sharpen.store.backup import backup_store
     from sharpen.store.checks import new_id
-    from sharpen.store.jobs import Job
+    from sharpen.store.database import Job
     from sharpen.store.lifecycle import StoreClock
     from sharpen.store.local import BroadcastWaiters, LocalStore
     from sharpen.store.methods import METHODS
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from sharpen.store.postgres import connection as postgres_connection, store as postgres_store
     from sharpen.store.postgres.connection import Session as PostgresSession
     from sharpen.store.postgres.schema import MIGRATIONS
-    from sharpen.store.redis import session as redis_session
+    from sharpen.store.redis import store as redis_store
     from sharpen.store.redis.listening import READY_SECONDS
     from sharpen.store.redis.scripts import COMMIT, SHA
-    from sharpen.store.redis.unit import HOLD_MILLISECONDS
+    from sharpen.store.redis.tables import HOLD_MILLISECONDS
     from sharpen.store.server import MAX_WAIT_SECONDS, StoreApp
     from sharpen.store.spool import Entry, Spool, default_folder
     from sharpen.store.sql import search as sql_search

@@ -176,7 +176,7 @@ def bound(patch: pytest.MonkeyPatch, place: str, *, few: int, effort: float) -> 
     """Small bounds in every module that has them, so that few rollouts are many."""
     modules = [memory, search, sql_search]
     if place == "redis":
-        modules.append(import_module("sharpen.store.redis.search"))
+        modules.append(import_module("sharpen.store.redis.tables"))
     bounds = {"FEW": few, "FEW_BY_NUMBER": few, "FIRST_SIZE": 3, "SEARCH_SECONDS": effort, "COUNT_SECONDS": effort}
     for module in modules:
         for name in bounds.keys() & vars(module).keys():

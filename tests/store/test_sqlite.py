@@ -539,7 +539,7 @@ async def test_kept_work_stays_within_its_bound(path, caplog):
             with pytest.raises(StoreWriteError):
                 await store.add_span(make_span(claimed, name=f"span-{number}", attributes={"text": "x" * 1500}))
         assert 0 < store.kept_bytes <= 5000
-        assert [(each.levelname, str(path) in each.getMessage()) for each in logged_by("jobs", caplog)] == [
+        assert [(each.levelname, str(path) in each.getMessage()) for each in logged_by("database", caplog)] == [
             ("ERROR", True)
         ] * 2
         release()
@@ -587,7 +587,7 @@ async def test_kept_work_that_is_refused_does_not_hold_up_the_rest(path, caplog)
         release()
         await eventually(lambda: store.kept_bytes == 0)
     assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "succeeded"
-    (refused,) = logged_by("jobs", caplog)
+    (refused,) = logged_by("database", caplog)
     assert refused.levelname == "WARNING"
     assert "'ro-nope'" in refused.getMessage()
     await store.close()

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from ..errors import InvalidInputError
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -320,6 +321,42 @@ class SpanBody(msgspec.Struct, omit_defaults=True):
 
 def body_of(span: Span) -> SpanBody:
     return SpanBody(span.status, span.attributes, span.events, span.links, span.context, span.parent, span.resource)
+
+
+def span_of(
+    rollout_id: str,
+    attempt_id: str,
+    sequence_id: int,
+    trace_id: str,
+    span_id: str,
+    parent_id: str | None,
+    name: str,
+    start_time: float | None,
+    end_time: float | None,
+    body: SpanBody,
+) -> Span:
+    return Span(
+        rollout_id,
+        attempt_id,
+        sequence_id,
+        trace_id,
+        span_id,
+        parent_id,
+        name,
+        body.status,
+        body.attributes,
+        body.events,
+        body.links,
+        start_time,
+        end_time,
+        body.context,
+        body.parent,
+        body.resource,
+    )
+
+
+def refused_span(span: Span, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"span {span.span_id!r} ({span.name!r}) cannot be written as JSON: {error}")
 
 
 unpacked_body = msgspec.json.Decoder(SpanBody).decode

@@ -25,7 +25,7 @@ from sharpen.errors import (
 from sharpen.store import LightningStoreClient, LightningStoreServer
 from sharpen.types import EnqueueRolloutRequest, RolloutConfig
 from tests.errors import raises
-from tests.store.internals import READY_SECONDS, Job, redis_session
+from tests.store.internals import READY_SECONDS, Job, redis_store
 
 from ..processes import eventually
 from ..scenes import PATIENCE_SECONDS, claim_new, finish_new, make_span, waiting, within_patience
@@ -383,7 +383,7 @@ async def test_where_nothing_can_be_heard_writes_are_fast_and_waits_end(caplog):
 
 
 async def test_what_was_written_is_answered_though_a_claim_beside_it_fails(monkeypatch):
-    monkeypatch.setattr(redis_session, "HELD_SECONDS", 5.0)  # enough for a second try on a busy machine
+    monkeypatch.setattr(redis_store, "HELD_SECONDS", 5.0)  # enough for a second try on a busy machine
     calls = 0
     with redis_server() as server:
 

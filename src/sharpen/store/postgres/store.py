@@ -8,7 +8,6 @@ never do. An answer is given only once its write is durable in the sense of the 
 import asyncio
 import logging
 import math
-import os
 import secrets
 import threading
 import time
@@ -38,7 +37,6 @@ LOOK_SECONDS = 1.0  # between two looks at what no message told
 LOOKED_AT = 200  # rollouts at the head of the queue
 LOOKS_BETWEEN_FINISHES = 5
 STARTING_PAUSE_SECONDS = 0.1
-CLAIMED_BY_OTHERS_SECONDS = 0.05  # a deadline that is over and still there is somebody else's: no hurry
 
 
 class PostgresRules(SQLRules):
@@ -92,7 +90,7 @@ class PostgresStore(DatabaseStore):
         options = {"n_connections": n_connections, "busy_seconds": busy_seconds, "max_kept_bytes": max_kept_bytes}
         self._address = DatabaseAddress(database_url, options)
         self.busy_seconds = busy_seconds
-        self._started, self._pid = clock(), os.getpid()
+        self._started = clock()
         self._kept_lock = threading.Lock()
         self._marks, self._mark_prefix = count(1), secrets.token_hex(5)
         self._expiring = threading.Lock()
@@ -158,8 +156,7 @@ class PostgresStore(DatabaseStore):
         return job.answer()
 
     def _hand_in(self, job: PostgresJob) -> None:
-        if os.getpid() != self._pid:
-            raise StoreError(f"{self!r} was opened in another process: open it again in process {os.getpid()}")
+        self._check_process()
         if not self._pool.submit(job):
             raise StoreError(f"the store in the database {self.database.label} is closed")
 
@@ -188,6 +185,9 @@ class PostgresStore(DatabaseStore):
                     self._kept.keep([job], error)
         finally:
             job.finish()
+
+    def _write_kept_work(self) -> None:
+        self._write_now("write_worker_times", {})
 
     def _write_kept(self, runner: TransactionRunner, before: PostgresJob) -> None:
         """Write what could not be written before; a part that is done already changes nothing."""
@@ -253,13 +253,11 @@ class PostgresStore(DatabaseStore):
         if self.is_read_only:
             return
         if self._kept.jobs:
-            self._write_now("write_worker_times", {})  # any write takes what was kept along
+            self._write_kept_work()
         self._write_worker_times()
         if len(self._workers_waiting):
             self._look_at_queue()
-        deadline = self._next_deadline()
-        if deadline is not None:
-            self._watchdog.look_at(deadline)
+        self._look_at_next_deadline()
 
     def _look_at_queue(self) -> None:
         """Rollouts that have waited since the last look although somebody waits for work: a wake-up was lost."""
@@ -271,10 +269,6 @@ class PostgresStore(DatabaseStore):
     def expire(self) -> int:
         with self._expiring:  # what the watchdog is about to apply is passed over, and has to be there on return
             return super().expire()
-
-    def _next_deadline(self) -> float | None:
-        found = super()._next_deadline()
-        return None if found is None else max(found, self._clock() + CLAIMED_BY_OTHERS_SECONDS)
 
     # -- the end -------------------------------------------------------------------------------------
 

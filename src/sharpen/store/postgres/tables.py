@@ -12,7 +12,7 @@ import msgspec
 from psycopg.errors import QueryCanceled
 
 from ...types import ResourcesUpdate, Rollout, Span
-from ..jobs import WorkerTimes
+from ..database import WorkerTimes
 from ..search import SEARCH_SECONDS
 from ..sql.rows import (
     COLUMNS,
@@ -26,12 +26,11 @@ from ..sql.rows import (
     encode,
     findable,
     joined,
-    refused,
     restore_span,
 )
 from ..sql.search import Source
 from ..sql.tables import SQLTables
-from ..tables import AttemptRow, Counts, RolloutRow, body_of
+from ..tables import AttemptRow, Counts, RolloutRow, body_of, refused_span
 from ..task_json import decode_equal, encode_equal
 from ..transitions import FINISHED, PHASES, phases_of
 from .connection import Lost, Query, Session, Statement, Value, numbered, prepared
@@ -517,7 +516,7 @@ def _span_values(number: int, attempt: int, span: Span) -> SpanValues:
             encode(body_of(span)),
         )
     except (TypeError, ValueError, OverflowError) as error:
-        raise refused(span, error) from None
+        raise refused_span(span, error) from None
 
 
 def _findable_bytes(text: Any) -> bytes:

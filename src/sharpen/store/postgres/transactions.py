@@ -23,7 +23,7 @@ from ...errors import (
     StoreUnavailableError,
     StoreWriteError,
 )
-from ..jobs import Job
+from ..database import Job, named_rollouts
 from ..lifecycle import Events
 from ..rules import StoreRules
 from .connection import Address, Lost, Query, Row, Session
@@ -290,37 +290,12 @@ def _ask_ahead(tables: PostgresTables, job: Job) -> None:
         limit, request_id = job.kwargs.get("limit", 1), job.kwargs.get("request_id")
         if isinstance(limit, int) and 0 < limit < 2**31 and (request_id is None or _is_plain(request_id)):
             tables.load_claim(limit, request_id)
-    elif job.name in _NAMING:
-        rollout_ids = [each for each in _named(job) if each is not None]
-        if rollout_ids and all(_is_plain(rollout_id) for rollout_id in rollout_ids):
-            tables.load(list(dict.fromkeys(rollout_ids)))
-
-
-def _named(job: Job) -> list[Any]:
-    """The rollouts that a call names; what is wrong with it, the rules say."""
-    place, name, pick = _NAMING[job.name]
-    given = job.args[place] if len(job.args) > place else job.kwargs.get(name)
-    if pick is None:
-        return [given]
-    return [pick(each) for each in given] if isinstance(given, list | tuple) else []
+    elif (rollout_ids := named_rollouts(job)) and all(_is_plain(rollout_id) for rollout_id in rollout_ids):
+        tables.load(rollout_ids)
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable()
-
-
-# Where a method's parameters name rollouts: its place and name and, where it is a list, how each of them does.
-_NAMING: dict[str, tuple[int, str, Callable[[Any], Any] | None]] = {
-    "start_rollout": (6, "rollout_id", None),
-    **dict.fromkeys(
-        ("start_attempt", "update_rollout", "update_attempt", "complete_attempt", "get_rollout_by_id"),
-        (0, "rollout_id", None),
-    ),
-    "enqueue_many_rollouts": (0, "requests", lambda request: getattr(request, "rollout_id", None)),
-    "cancel_rollouts": (0, "rollout_ids", lambda rollout_id: rollout_id),
-    "add_many_spans": (0, "spans", lambda span: getattr(span, "rollout_id", None)),
-    "get_many_span_sequence_ids": (0, "pairs", lambda pair: pair[0] if isinstance(pair, list | tuple) else None),
-}
 
 
 # -- threads -----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A connection to Redis that survives its loss: calls are made again until they are answered or the time is over.
 
-Every call here may be made twice without harm: a script that changes something knows what it has applied before.
+Every call here may be made twice without harm: a script that changes something knows what it has applied before. At
+the end, what a server must be able to do to carry a store, and what its crash would lose.
 """
 
 import logging
@@ -20,7 +21,7 @@ from ...errors import (
     StoreUnavailableError,
     StoreWriteError,
 )
-from .scripts import ALL, SHA
+from .scripts import ALL, SHA, TRIAL
 
 try:
     import redis
@@ -145,6 +146,8 @@ class Connection:
 
     def __init__(self, address: Address, prefix: str, *, busy_seconds: float) -> None:
         self.address = address
+        self.place = f"Redis at {address.text}"
+        """Where it is, in words that anybody may read."""
         self.root = f"{{{prefix}}}:"
         self.busy_seconds = busy_seconds
         self.is_closing = threading.Event()
@@ -213,13 +216,17 @@ class Connection:
         for script in ALL:
             self.client.script_load(script)
 
+    def words(self, error: Exception) -> str:
+        """What the server or the client says, without any password."""
+        return self.address.without_secrets(str(error))
+
     def translated(self, error: "redis.RedisError") -> StoreError:
         """The same in our words, without any password."""
-        where, words = f"Redis at {self.address.text}", self.address.without_secrets(str(error))
+        where, words = self.place, self.words(error)
         if isinstance(error, AuthenticationError | AuthorizationError):
             return StoreError(f"{where} rejected the user or the password in its URL: {words}")
         if isinstance(error, NoPermissionError):
-            return StoreError(f"the user in the URL lacks permissions that a store needs in {where}: {words}")
+            return _lacks_rights(where, words)
         if isinstance(error, RedisConnectionError | RedisTimeoutError):
             return StoreUnavailableError(f"{where} does not respond: {words}")
         if _FULL.search(words):
@@ -251,3 +258,103 @@ def _may_pass(error: "redis.RedisError") -> bool:
         return False
     passing = RedisConnectionError | RedisTimeoutError | MasterDownError
     return isinstance(error, passing) or str(error).startswith("BUSY")
+
+
+# -- whether a server can carry a store, and what its crash would lose ---------------------------------
+
+OLDEST_VERSION = (6, 2)
+NOT_LOGGED = (
+    "{where} has no append-only file (appendonly no). If it crashes or restarts, everything since its last snapshot is "
+    "lost (without snapshots, everything): rollouts, spans, rewards and work in progress. "
+    "Start it with --appendonly yes to keep them"
+)
+EVERY_SECOND = (
+    "{where} syncs its append-only file once a second (appendfsync everysec): a crash of redis-server loses no "
+    "acknowledged write, a loss of power up to one second of writes. Use appendfsync always to lose nothing"
+)
+ALWAYS = "{where} syncs its append-only file before it responds (appendfsync always): a crash loses nothing"
+NEVER = (
+    "{where} lets the operating system sync its append-only file (appendfsync no): a crash of redis-server loses no "
+    "acknowledged write, a loss of power about 30 seconds of writes. Use appendfsync always to lose nothing"
+)
+NOT_TOLD = (
+    "{where} does not allow this user to read its settings (CONFIG GET), so it is unknown what a crash would lose: "
+    "without --appendonly yes, everything since the last snapshot"
+)
+EVICTS = (
+    "{where} evicts keys when its memory is full (maxmemory-policy {policy}), which silently deletes rollouts. "
+    "Set maxmemory-policy noeviction"
+)
+
+
+def check_server(connection: Connection) -> None:
+    """Refuse a server that cannot carry a store."""
+    found = str(connection.again(lambda: connection.client.info("server")).get("redis_version", "0"))
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_VERSION:
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        raise StoreError(f"{connection.place} is version {found}: version {oldest} or newer is required")
+    connection.again(lambda: _load_scripts(connection))
+
+
+def _load_scripts(connection: Connection) -> None:
+    try:
+        connection.load_scripts()
+    except ResponseError as error:
+        raise StoreError(
+            f"{connection.place} does not allow this user to run scripts (SCRIPT, EVALSHA), which a store needs: "
+            f"{connection.words(error)}"
+        ) from None
+
+
+def check_rights(connection: Connection) -> None:
+    """Refuse a user who may not do everything that a store does, before it does any of it."""
+    missing = [_text(each) for each in connection.run(TRIAL)]
+    if missing := missing + connection.again(lambda: _unheard(connection)):
+        raise _lacks_rights(connection.place, "; ".join(missing))
+
+
+def _lacks_rights(where: str, words: str) -> StoreError:
+    return StoreError(f"the user in the URL lacks permissions that a store needs in {where}: {words}")
+
+
+def _unheard(connection: Connection) -> list[str]:
+    """Why this user may not listen where those who wait do. No script can try that."""
+    try:
+        with connection.client.pubsub() as channel:  # type: ignore[no-untyped-call]
+            channel.subscribe(connection.key("work:trial"), connection.key("finished"))
+            channel.get_message(timeout=SOCKET_SECONDS)
+    except NoPermissionError as error:
+        return [f"SUBSCRIBE: {connection.words(error)}"]
+    return []
+
+
+def durability(connection: Connection) -> tuple[str, bool]:
+    """What a crash of the server would lose, in words, and whether that is worth a warning."""
+    settings = connection.again(lambda: _settings(connection))
+    if settings is None:
+        return NOT_TOLD.format(where=connection.place), True
+    told = {_text(name): _text(value) for name, value in settings.items()}
+    if told.get("appendonly") != "yes":
+        words, is_bad = NOT_LOGGED, True
+    else:
+        words = {"always": ALWAYS, "no": NEVER}.get(told.get("appendfsync", ""), EVERY_SECOND)
+        is_bad = words is NEVER
+    policy = told.get("maxmemory-policy", "noeviction")
+    if told.get("maxmemory", "0") != "0" and policy != "noeviction":
+        words, is_bad = f"{words}. {EVICTS}", True
+    return words.format(where=connection.place, policy=policy), is_bad
+
+
+def _settings(connection: Connection) -> dict[Any, Any] | None:
+    """What a crash depends on; None where this user may not read it."""
+    try:
+        found: dict[Any, Any] = connection.client.config_get(
+            "appendonly", "appendfsync", "maxmemory", "maxmemory-policy"
+        )
+        return found
+    except ResponseError:
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -57,7 +57,7 @@ class Listener:
             try:
                 self._listen()
             except redis.RedisError as error:
-                self._why = self._connection.address.without_secrets(str(error))
+                self._why = self._connection.words(error)
                 if self._is_ready.is_set():
                     log.info("lost the connection for notifications from Redis; reconnecting: %s", self._why)
                 self._is_ready.clear()
@@ -97,7 +97,7 @@ class Listener:
         thread.join(LISTEN_SECONDS + 1)
 
 
-class SharedLine(FifoWaiters):
+class SharedWaiters(FifoWaiters):
     """Waiters for work, of whom others have more: a wake-up that nobody here can use goes to them."""
 
     def __init__(self, hand_on: Callable[[int], None]) -> None:
@@ -110,44 +110,44 @@ class SharedLine(FifoWaiters):
             self._hand_on(left)
 
     def wake_here(self, count: int) -> int:
-        """How many wake-ups are left over."""
+        """Wake up to so many, and return how many wake-ups are left over."""
         with self._lock:
             while count > 0 and self._waiting:
                 count -= self._waiting.popleft().wake()
         return count
 
 
-class News:
+class Notifications:
     """What those who wait in this process hear from Redis. It knows no store, and so keeps none alive."""
 
-    def __init__(self, connection: Connection, crowd: BroadcastWaiters, watchdog: Watchdog) -> None:
+    def __init__(self, connection: Connection, finish_waiting: BroadcastWaiters, watchdog: Watchdog) -> None:
         self.name = new_id("li")
-        self._connection, self._crowd, self._watchdog = connection, crowd, watchdog
-        self.line = SharedLine(self._hand_on)
+        self._connection, self._finish_waiting, self._watchdog = connection, finish_waiting, watchdog
+        self.workers = SharedWaiters(self._hand_on)
         self._lock, self._to_hand_on = threading.Lock(), 0
         self._finish_seen, self._has_heard = -1, False
         self._work = Listener(connection, f"work:{self.name}", self._hear_work, self._look_for_work)
-        self._finishes = Listener(connection, "finished", self._hear_finished, crowd.wake_all)
+        self._finishes = Listener(connection, "finished", self._hear_finished, finish_waiting.wake_all)
 
     def before_claiming(self) -> None:
         """Listen before the look where somebody waits, so that no wake-up falls between the two."""
-        if len(self.line):
+        if len(self.workers):
             self._work.ensure()
 
     def before_reading(self) -> None:
         """The same for those who wait for rollouts to finish."""
-        if len(self._crowd):
+        if len(self._finish_waiting):
             self._finishes.ensure()
 
     def _hear_work(self, message: bytes) -> None:
-        self.line.wake(int(message))
+        self.workers.wake(int(message))
 
     def _look_for_work(self) -> None:
-        self.line.wake_here(len(self.line))
+        self.workers.wake_here(len(self.workers))
 
     def _hear_finished(self, message: bytes) -> None:
         self._has_heard = True
-        self._crowd.finished(msgspec.json.decode(message, type=list[str]))
+        self._finish_waiting.finished(msgspec.json.decode(message, type=list[str]))
 
     def _hand_on(self, count: int) -> None:
         """Nobody here waits for these items any more: the watchdog wakes somebody elsewhere."""
@@ -163,10 +163,10 @@ class News:
 
     def catch_up(self, queued: int, finish: int) -> None:
         """What no message told: work that waits, and something that has finished."""
-        if queued and len(self.line):
-            self.line.wake_here(queued)
-        if finish != self._finish_seen and not self._has_heard and len(self._crowd):
-            self._crowd.wake_all()
+        if queued and len(self.workers):
+            self.workers.wake_here(queued)
+        if finish != self._finish_seen and not self._has_heard and len(self._finish_waiting):
+            self._finish_waiting.wake_all()
         self._finish_seen, self._has_heard = finish, False
 
     def stop(self) -> None:

@@ -1,19 +1,48 @@
-"""Rollouts and attempts as they stand in Redis: JSON arrays, whose order is known to the scripts as well."""
+"""What stands in Redis, as values: rollouts with their attempts, spans, and large tasks.
 
-from collections.abc import Sequence
+Rollouts and attempts are JSON arrays, whose order is known to the scripts as well. A large task is kept once for all
+rollouts that have it; it is named by its hash, so what was read once never gets old.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
-from ...types import AttemptStatus, RolloutMode, RolloutStatus
-from ..tables import AttemptRow, RolloutRow, packed_config, unpacked_config
+from ...types import AttemptStatus, RolloutMode, RolloutStatus, Span
+from ..tables import AttemptRow, RolloutRow, SpanBody, packed_config, refused_span, span_of, unpacked_config
 from ..transitions import OPEN, PHASES
+from .connection import Connection
 
+SHARED_BYTES = 1024  # a smaller task costs less than the sharing
+CACHED_BYTES = 16 * 2**20
 _encode = msgspec.json.Encoder().encode
 
 
-class _Try(msgspec.Struct, array_like=True):
-    """An attempt. `SWEEP` reads the fields 1, 6 and 11."""
+class ChangedMeanwhileError(Exception):
+    """What was read does not fit together, since somebody else changed it: read again."""
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text that Redis can be asked for: a lone half of a surrogate pair, for one, cannot be written."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# -- rollouts and attempts ---------------------------------------------------------------------------
+
+
+class _Attempt(msgspec.Struct, array_like=True):
+    """An attempt: the fields of `AttemptRow` without its rollout's. `SWEEP` reads the fields 1, 6 and 11."""
 
     attempt_id: str
     sequence_id: int
@@ -43,18 +72,12 @@ class _State(msgspec.Struct, array_like=True):
     attempts: int
     last_span: int
     spans: int
-    latest: _Try | None
+    latest: _Attempt | None
 
 
 _decode_state = msgspec.json.Decoder(_State).decode
-_decode_tries = msgspec.json.Decoder(list[_Try]).decode
-
-
-class AttemptRecord(AttemptRow):
-    """An attempt: the latest of its rollout, or one that has been replaced."""
-
-    def copy(self) -> "AttemptRecord":
-        return msgspec.structs.replace(self)
+_decode_attempts = msgspec.json.Decoder(list[_Attempt]).decode
+_PLAIN = [name for name in _State.__struct_fields__ if name not in ("config", "latest")]
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -79,8 +102,8 @@ NOWHERE = Index()
 class Record(RolloutRow):
     """A rollout with its attempts, its version and where it stood in the indexes when it was read."""
 
-    latest: AttemptRecord | None = None
-    old: list[AttemptRecord] = []
+    latest: AttemptRow | None = None
+    old: list[AttemptRow] = []
     spans: int = 0
     finish: int = 0
     version: str = ""
@@ -89,14 +112,8 @@ class Record(RolloutRow):
     has_new_body: bool = False
     has_new_old: bool = False
 
-    def copy(self) -> "Record":
-        """One that stays as it is when this one changes."""
-        latest = None if self.latest is None else self.latest.copy()
-        return msgspec.structs.replace(self, latest=latest, old=[attempt.copy() for attempt in self.old])
-
-    def become(self, other: "Record") -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(other, name))
+    def all_attempts(self) -> list[AttemptRow]:
+        return [*self.old] if self.latest is None else [*self.old, self.latest]
 
     def stands(self) -> Index:
         latest, phase = self.latest, PHASES[self.status]
@@ -104,72 +121,130 @@ class Record(RolloutRow):
         holder = None
         if latest is not None and is_open and latest.worker_id is not None:
             holder = latest.worker_id, latest.start_time
-        tries = self.old if latest is None else [*self.old, latest]
-        unwanted = frozenset((a.worker_id, a.attempt_id) for a in tries if a.unwanted and a.worker_id is not None)
+        told = (each for each in self.all_attempts() if each.unwanted)
+        unwanted = frozenset((each.worker_id, each.attempt_id) for each in told if each.worker_id is not None)
         deadline = None if latest is None else latest.deadline
         return Index(self.status, phase, self.reward, deadline, holder, is_open, unwanted, self.attempts, self.spans)
 
 
 def read_record(found: Sequence[Any]) -> Record:
-    """A rollout from what the scripts answer: version, number, finish, state, input, metadata, old attempts, id."""
-    version, number, finish, state_text, input, metadata, old, rollout_id = found
-    state, name = _decode_state(state_text), rollout_id.decode()
+    """Return a rollout from what the scripts answer of it, see `_ROW` there."""
+    version, number, finish, state_text, input, metadata, old, name = found
+    state, rollout_id = _decode_state(state_text), name.decode()
     row = Record(
-        name,
+        rollout_id,
         input.decode(),
-        state.start_time,
-        state.mode,
-        state.resources_id,
-        state.resources_version,
-        unpacked_config(state.config),
-        None if not metadata else metadata.decode(),
-        state.status,
-        state.end_time,
-        state.reward,
-        state.reward_span,
-        state.attempts,
-        state.last_span,
-        int(number),
-        None if state.latest is None else _attempt(name, state.latest),
-        [] if old is None else [_attempt(name, attempt) for attempt in _decode_tries(old)],
-        state.spans,
-        0 if finish is None else int(finish),
-        version.decode(),
+        config=unpacked_config(state.config),
+        metadata=metadata.decode() if metadata else None,
+        latest=None if state.latest is None else AttemptRow(rollout_id, *astuple(state.latest)),
+        old=[AttemptRow(rollout_id, *astuple(attempt)) for attempt in _decode_attempts(old or b"[]")],
+        number=int(number),
+        finish=int(finish or 0),
+        version=version.decode(),
+        **{name: getattr(state, name) for name in _PLAIN},
     )
     row.stood = row.stands()
     return row
 
 
 def state_of(row: Record) -> str:
-    return _encode(
-        _State(
-            row.status,
-            row.end_time,
-            row.start_time,
-            row.mode,
-            row.resources_id,
-            row.resources_version,
-            packed_config(row.config),
-            row.reward,
-            row.reward_span,
-            row.attempts,
-            row.last_span,
-            row.spans,
-            None if row.latest is None else _try(row.latest),
-        )
-    ).decode()
+    latest = None if row.latest is None else _kept_attempt(row.latest)
+    plain = {name: getattr(row, name) for name in _PLAIN}
+    return _encode(_State(config=packed_config(row.config), latest=latest, **plain)).decode()
 
 
 def old_attempts_of(row: Record) -> str:
-    return _encode([_try(attempt) for attempt in row.old]).decode()
+    return _encode([_kept_attempt(attempt) for attempt in row.old]).decode()
 
 
-def _attempt(rollout_id: str, kept: _Try) -> AttemptRecord:
-    return AttemptRecord(rollout_id, *(getattr(kept, name) for name in _FIELDS))
+def _kept_attempt(row: AttemptRow) -> _Attempt:
+    return _Attempt(*astuple(row)[1:-1])
 
 
-def _try(row: AttemptRecord) -> _Try:
-    return _Try(*(getattr(row, name) for name in _FIELDS))
+# -- spans -------------------------------------------------------------------------------------------
 
 
-_FIELDS = _Try.__struct_fields__
+class _KeptSpan(msgspec.Struct, array_like=True):
+    """A span without its ids of rollout, attempt and span, which stand beside it."""
+
+    place: int
+    """Its place in the order of arrival."""
+    sequence_id: int
+    trace_id: str
+    parent_id: str | None
+    name: str
+    start_time: float | None
+    end_time: float | None
+    attributes: dict[str, Any]
+    rest: SpanBody
+
+
+_decode_span = msgspec.json.Decoder(_KeptSpan).decode
+
+
+def kept_span(place: int, span: Span) -> bytes:
+    """Return the JSON of a span; `place` is its place in the order of arrival."""
+    rest = SpanBody(span.status, {}, span.events, span.links, span.context, span.parent, span.resource)
+    times = span.start_time, span.end_time
+    kept = _KeptSpan(place, span.sequence_id, span.trace_id, span.parent_id, span.name, *times, span.attributes, rest)
+    try:
+        return _encode(kept)
+    except (TypeError, ValueError) as error:
+        raise refused_span(span, error) from None
+
+
+def restore_span(rollout_id: str, attempt_id: str, span_id: str, data: bytes) -> tuple[int, Span]:
+    """Return a span with its place in the order of arrival."""
+    kept = _decode_span(data)
+    kept.rest.attributes = kept.attributes
+    ids = kept.trace_id, span_id, kept.parent_id
+    times = kept.start_time, kept.end_time
+    return kept.place, span_of(rollout_id, attempt_id, kept.sequence_id, *ids, kept.name, *times, kept.rest)
+
+
+# -- large tasks -------------------------------------------------------------------------------------
+
+
+class SharedTasks:
+    """The large tasks of a store, from any thread; those used last are cached."""
+
+    def __init__(self, connection: Connection, max_bytes: int = CACHED_BYTES) -> None:
+        self._connection = connection
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._size = 0
+
+    def name(self, task: bytes) -> str:
+        """Return the name under which it is kept; it is known here from now on."""
+        name = hashlib.sha256(task).hexdigest()[:40]
+        self._keep(name, task)
+        return name
+
+    def get(self, name: str) -> bytes:
+        with self._lock:
+            found = self._known.get(name)
+        return self.fetch([name])[name] if found is None else found
+
+    def fetch(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return those that were not known here yet, in one trip."""
+        with self._lock:
+            wanted = [name for name in dict.fromkeys(names) if name not in self._known]
+        if not wanted:
+            return {}
+        key = self._connection.key
+        answers = self._connection.at_once(*(("HGET", key(f"body:{name}"), "d") for name in wanted))
+        for name, task in zip(wanted, answers, strict=True):
+            if task is None:
+                raise ChangedMeanwhileError(f"the task {name} was deleted")
+            self._keep(name, task)
+        return dict(zip(wanted, answers, strict=True))
+
+    def _keep(self, name: str, task: bytes) -> None:
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = task
+                self._size += len(task)
+            self._known.move_to_end(name)
+            while self._size > self._max_bytes and len(self._known) > 1:
+                self._size -= len(self._known.popitem(last=False)[1])

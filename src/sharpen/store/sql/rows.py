@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...errors import InvalidInputError
 from ...types import Resource, Span
 from ..base import MAX_INT
-from ..tables import AttemptRow, RolloutRow, packed_config, unpacked_body, unpacked_config
+from ..tables import AttemptRow, RolloutRow, packed_config, span_of, unpacked_body, unpacked_config
 
 Row = tuple[Any, ...]
 Condition = tuple[str, list[Any]]
@@ -94,32 +93,12 @@ def retired_values(row: AttemptRow) -> tuple[Any, ...]:
     )
 
 
-def refused(span: Span, error: Exception) -> InvalidInputError:
-    return InvalidInputError(f"span {span.span_id!r} ({span.name!r}) cannot be written as JSON: {error}")
-
-
 def restore_span(rollout_id: str, attempts: dict[int, str], columns: Row, data: str | bytes) -> Span:
     """Return the span of a row: its attempt, number, ids, name and times; its body."""
     attempt, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time = columns
     body = unpacked_body(data)
-    return Span(
-        rollout_id,
-        attempts[attempt],
-        sequence_id,
-        trace_id,
-        span_id,
-        parent_id,
-        name,
-        body.status,
-        body.attributes,
-        body.events,
-        body.links,
-        start_time,
-        end_time,
-        body.context,
-        body.parent,
-        body.resource,
-    )
+    place = rollout_id, attempts[attempt], sequence_id
+    return span_of(*place, trace_id, span_id, parent_id, name, start_time, end_time, body)
 
 
 # -- values ------------------------------------------------------------------------------------------

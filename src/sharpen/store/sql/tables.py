@@ -21,7 +21,7 @@ from ...types import (
     WorkerStatus,
 )
 from ..base import FilterLogic
-from ..jobs import TIMES, WorkerTimes, worker_of
+from ..database import TIMES, WorkerTimes, worker_of
 from ..rules import StoreRules
 from ..search import RolloutSearch, find_page
 from ..tables import (

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import InvalidInputError, StoreError, StoreFileError, StoreFullError, StoreWriteError
-from ..database import DatabaseStore
-from ..jobs import Job
+from ..database import DatabaseStore, Job
 from ..lifecycle import Events
 from ..opening import DatabaseAddress
 from ..sql.tables import SQLRules
@@ -119,6 +118,7 @@ class SQLiteStore(DatabaseStore):
                 raise
         self._open_file = open_files.add(self.path)
         if self._read_only is None:
+            self._look_at_next_deadline()  # of processes that have died since
             self._watchdog.start()
 
     def _connect(self) -> sqlite3.Connection:
@@ -136,10 +136,6 @@ class SQLiteStore(DatabaseStore):
         self._tables = SQLiteTables(self._connection, self._worker_times)
         self._writer = self._make_rules(self._tables)
         self._seen_version = self._data_version()
-        # Attempts of processes that have died since run out of time here.
-        deadline = self._writer.next_deadline()
-        if deadline is not None:
-            self._watchdog.look_at(deadline)
 
     def _make_rules(self, tables: SQLiteTables) -> SQLRules:
         return SQLRules(tables, clock=self._clock, name="SQLiteStore", keeps_secrets=False)
@@ -288,6 +284,9 @@ class SQLiteStore(DatabaseStore):
         self._commit([job], wait=True)
         return job.answer()
 
+    def _write_kept_work(self) -> None:
+        self._commit([], wait=True)
+
     def _commit(self, jobs: list[Job], *, wait: bool) -> None:
         """Run all jobs in one transaction. A job that fails is undone alone; others keep their effect."""
         if not self._write_lock.acquire(blocking=wait):
@@ -395,18 +394,15 @@ class SQLiteStore(DatabaseStore):
             self._next_file_look = time.monotonic() + FILE_LOOK_SECONDS
             self._look_at_file()
         if self._kept.jobs:
-            self._commit([], wait=True)
+            self._write_kept_work()
         self._write_worker_times()
         version = self._data_version()
         if version != self._seen_version:
             self._seen_version = version
             self._workers_waiting.wake(self._read_now("queue_length"))
             self._finish_waiting.wake_all()
-            if self._read_only is not None:
-                return  # whoever writes applies leases and time-outs
-            deadline = self._next_deadline()
-            if deadline is not None:
-                self._watchdog.look_at(deadline)
+            if self._read_only is None:  # otherwise whoever writes applies leases and time-outs
+                self._look_at_next_deadline()
 
     def _is_file_there(self) -> bool:
         """Return whether the path leads to the open file; where that cannot be said, as on a network disk, raise."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...types import Rollout, RolloutStatus, Span
-from ..jobs import WorkerTimes
+from ..database import WorkerTimes
 from ..sql.rows import (
     NO_ATTEMPT,
     PHASE_AT,
@@ -26,13 +26,12 @@ from ..sql.rows import (
     encode,
     joined,
     marks,
-    refused,
     restore_rollout,
     restore_span,
 )
 from ..sql.search import Source
 from ..sql.tables import SQLTables
-from ..tables import AttemptRow, Counts, RolloutRow, body_of
+from ..tables import AttemptRow, Counts, RolloutRow, body_of, refused_span
 from ..task_json import decode_equal, encode_equal
 from ..transitions import FINISHED, PHASES
 from .schema import GROUP
@@ -448,7 +447,7 @@ def _encoded_body(span: Span) -> bytes:
     try:
         return encode(body_of(span))
     except (TypeError, ValueError) as error:
-        raise refused(span, error) from None
+        raise refused_span(span, error) from None
 
 
 def _total_of(status: str) -> str:
