@@ -10,7 +10,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from tests.errors import raises
-from tests.http.internals import HELD_BYTES, HttpClient, Unsent, connection
+from tests.http.internals import HELD_BYTES, HttpClient, Unsent, client_module
 from tests.web.internals import new_loop
 
 from .servers import OK, Cut, answering, client_tls, make_certificate, server_tls
@@ -409,7 +409,7 @@ async def test_a_connection_that_rested_too_long_is_not_used():
 
 
 async def test_an_end_that_a_busy_loop_has_not_seen_yet_is_seen_before_the_next_request(monkeypatch):
-    monkeypatch.setattr(connection, "SURE_SECONDS", 0.05)
+    monkeypatch.setattr(client_module, "SURE_SECONDS", 0.05)
     taken = []
 
     def answer_once_each(listening):

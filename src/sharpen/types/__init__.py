@@ -12,17 +12,6 @@ from .resources import (
     ResourceUnion,
     check_no_secrets,
 )
-from .results import (
-    Dataset,
-    FinishedRollouts,
-    PaginatedResult,
-    RolloutPage,
-    RolloutRawResult,
-    SizedDataset,
-    StoredSpans,
-    TaskT,
-    Triplet,
-)
 from .rollouts import (
     ATTEMPT_STATUSES,
     ROLLOUT_MODES,
@@ -30,12 +19,21 @@ from .rollouts import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    Dataset,
     EnqueueRolloutRequest,
+    FinishedRollouts,
+    PaginatedResult,
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutPage,
+    RolloutRawResult,
     RolloutStatus,
+    SizedDataset,
+    StoredSpans,
     TaskInput,
+    TaskT,
+    Triplet,
 )
 from .spans import (
     Attributes,

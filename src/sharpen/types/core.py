@@ -1,16 +1,19 @@
 """The module path of Agent-lightning; import the names from `sharpen.types`."""
 
-from .results import Dataset, PaginatedResult, RolloutRawResult, Triplet
 from .rollouts import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    Dataset,
     EnqueueRolloutRequest,
+    PaginatedResult,
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutRawResult,
     RolloutStatus,
     TaskInput,
+    Triplet,
 )
 from .workers import Hook, ParallelWorkerBase, Worker, WorkerStatus
 
