@@ -175,12 +175,15 @@ class LightningStoreClient(LightningStore):
 
     async def send_surely(self, request: Entry, seconds: float) -> bytes | None:
         """Send a request, with retries, and return the response; None means that the store found nothing."""
-        backoff = Backoff(0.05, maximum=5.0, jitter=0.5, deadline_seconds=seconds)
+        end, backoff = time.monotonic() + seconds, None
         while True:
             try:
                 answer = await self.send(request)
             except Unreachable as error:
                 self.is_away = True
+                if backoff is None:  # most calls need none
+                    left = end - time.monotonic()
+                    backoff = Backoff(0.05, maximum=5.0, jitter=0.5, deadline_seconds=left)
                 pause = next(backoff, None)
                 if pause is None or not self._is_waiting:
                     if error.kind == StoreFullError.__name__:
