@@ -5,11 +5,11 @@ Each row says how a method is served over HTTP and what kind of work it is; para
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,7 +24,10 @@ from ..types import (
     Span,
     StoredSpans,
 )
-from .base import LightningStore
+from .base import LightningStore, LightningStoreCapabilities
+
+if TYPE_CHECKING:
+    from .opening import StoreAddress
 
 Kind = Literal["read", "write", "wait", "derived"]
 Verb = Literal["GET", "POST", "PATCH"]
@@ -266,3 +269,36 @@ def forward_methods(make: Callable[[Method], Any], *, derived: bool = False) -> 
         return cls
 
     return decorate
+
+
+def _forward(method: Method) -> Callable[..., Awaitable[Any]]:
+    async def call(self: "StoreWrapper", *args: Any, **kwargs: Any) -> Any:
+        return await self._call(method, args, kwargs)
+
+    return call
+
+
+@forward_methods(_forward, derived=True)
+class StoreWrapper(LightningStore):
+    """A store that passes every method on to another one; a subclass changes `_call`, or single methods."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await call_method(self.store, method.name, args, kwargs)
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.store.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self.store.capabilities
+
+    def address(self) -> "StoreAddress | None":
+        return self.store.address()
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.store.otlp_traces_endpoint()

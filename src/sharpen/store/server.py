@@ -54,9 +54,9 @@ from .methods import (
     BatchRequest,
     Method,
     SpanReceipt,
+    StoreWrapper,
     call_method,
     change_rollouts,
-    forward_methods,
 )
 from .opening import ServerAddress, StoreAddress
 from .task_json import from_tagged, has_tag, to_tagged
@@ -70,16 +70,7 @@ _decode_batch = msgspec.json.Decoder(BatchRequest).decode
 T = TypeVar("T")
 
 
-def _forward(method: Method) -> Callable[..., Awaitable[Any]]:
-    async def call(self: "LightningStoreServer", *args: Any, **kwargs: Any) -> Any:
-        self._check_process(method.name)
-        return await call_method(self.store, method.name, args, kwargs)
-
-    return call
-
-
-@forward_methods(_forward, derived=True)
-class LightningStoreServer(LightningStore):
+class LightningStoreServer(StoreWrapper):
     """An HTTP server for a store, under `/v1`. Code in the same process can use the server as a store.
 
     Args:
@@ -119,7 +110,8 @@ class LightningStoreServer(LightningStore):
             raise ConfigError(f"port is {port}: use 1 to 65535, or None for a free one")
         if token is not None and (not token.isascii() or not token.isprintable() or " " in token or not token):
             raise ConfigError("the token is not printable ASCII without spaces: choose another one")
-        self.store, self.host, self.port = store, host, port
+        super().__init__(store)
+        self.host, self.port = host, port
         self._socket, self._token, self._pid = socket, token, os.getpid()
         origins = cors_allow_origins or ()
         self._options: dict[str, Any] = {
@@ -134,11 +126,15 @@ class LightningStoreServer(LightningStore):
         self._server: ServerThread | None = None
         self._app: StoreApp | None = None
 
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_process(method.name)
+        return await super()._call(method, args, kwargs)
+
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
         self._check_process("add_otel_span")
-        return await self.store.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
+        return await super().add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
 
     def _check_process(self, name: str) -> None:
         """A forked child has a copy of the store: what it wrote there would be acknowledged and lost."""

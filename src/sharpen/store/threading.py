@@ -3,32 +3,18 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..types import Span
 from .base import LightningStore, LightningStoreCapabilities
-from .methods import Method, call_method, forward_methods
-from .opening import StoreAddress
+from .methods import Method, StoreWrapper, call_method
 
 
-def _send_to_loop(method: Method) -> Callable[..., Awaitable[Any]]:
-    async def call(self: "LightningStoreThreaded", *args: Any, **kwargs: Any) -> Any:
-        # A call that waits for others must let them act meanwhile.
-        waits = method.name == "wait_for_rollouts" or (
-            "wait_seconds" in method.parameters and bool(method.bind(args, kwargs).get("wait_seconds"))
-        )
-        return await self._in_loop(self._run(method.name, args, kwargs, waits=waits))
-
-    return call
-
-
-@forward_methods(_send_to_loop, derived=True)
-class LightningStoreThreaded(LightningStore):
+class LightningStoreThreaded(StoreWrapper):
     """A thread-safe wrapper of any store: calls from many threads and event loops run one at a time."""
 
     def __init__(self, store: LightningStore) -> None:
-        self.store = store
+        super().__init__(store)
         self.store_id = getattr(store, "store_id", None)
         self._lock = threading.Lock()
         self._one_at_a_time = asyncio.Lock()
@@ -36,6 +22,13 @@ class LightningStoreThreaded(LightningStore):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sharpen-store-loop", daemon=True)
         self._thread.start()
+
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A call that waits for others must let them act meanwhile.
+        waits = method.name == "wait_for_rollouts" or (
+            "wait_seconds" in method.parameters and bool(method.bind(args, kwargs).get("wait_seconds"))
+        )
+        return await self._in_loop(self._run(method.name, args, kwargs, waits=waits))
 
     async def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
         """One call after another, also where a store is left in the middle of one by an `await`."""
@@ -87,9 +80,3 @@ class LightningStoreThreaded(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self.store.capabilities, "thread_safe": True}
-
-    def address(self) -> StoreAddress | None:
-        return self.store.address()
-
-    def otlp_traces_endpoint(self) -> str:
-        return self.store.otlp_traces_endpoint()
