@@ -1,5 +1,6 @@
 """The README and the docs say what is true: snippets and commands run, links lead somewhere, pictures are not old."""
 
+import ast
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from .llm.tiny_models import write_tiny_model
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -226,3 +228,29 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path)
             r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\" >]+)", text_of(page)
         )
         assert fetched == [], f"{page.name} fetches {fetched}"
+
+
+def places_in_code(page: Path) -> set[tuple[str, str]]:
+    """What a page names as `file.py` → `Name.of_function`: pairs of a file below src/sharpen and a name in it."""
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    named = re.findall(r"`([\w/]+\.py)`(?: → ((?:`[\w.]+`(?:, )?)+))?", text)
+    return {(file, name) for file, names in named for name in re.findall(r"[\w.]+", names) or [""]}
+
+
+def names_of(file: Path) -> set[str]:
+    """The functions, classes and methods that a module defines."""
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}.{each.name}" for each in ast.walk(node) if isinstance(each, FUNCTION)}
+    return found
+
+
+def test_a_page_that_leads_through_the_code_names_what_is_there() -> None:
+    places = places_in_code(DOCS / "ideas" / "how-a-run-works.md")
+    files = {file: ROOT / "src" / "sharpen" / file for file, _ in places}
+    missing = [file for file, path in files.items() if not path.is_file()]
+    missing += [f"{file}: {name}" for file, name in places if name and name not in names_of(files[file])]
+    assert len(places) > 40
+    assert not missing
