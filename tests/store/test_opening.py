@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from rich.pretty import pretty_repr as rich_repr
 
 from sharpen.errors import InvalidInputError, MissingExtraError
 from sharpen.store import SQLiteStore
 from tests.errors import raises
-from tests.store.internals import DatabaseAddress, open_url
+from tests.store.internals import DatabaseAddress, ServerAddress, open_url
 
 from .databases import in_server
 
@@ -35,6 +36,12 @@ def test_an_unknown_scheme_is_refused_without_showing_the_password(url, named):
     with raises(InvalidInputError, *named) as refused:
         open_url(url)
     assert "hush" not in str(refused.value)
+
+
+def test_an_address_is_shown_without_its_secrets():
+    for address in (DatabaseAddress("postgresql://me:hush@host/db"), ServerAddress("http://localhost:1", "hush")):
+        assert "hush" not in repr(address)
+        assert "hush" not in rich_repr(address)
 
 
 def test_an_option_of_files_is_refused_for_a_server():

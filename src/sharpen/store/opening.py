@@ -4,6 +4,7 @@ A URL may carry a password: no message shows more of it than its scheme.
 """
 
 import os
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -104,6 +105,9 @@ class ServerAddress(msgspec.Struct, frozen=True, tag="server"):
     def __repr__(self) -> str:
         return f"ServerAddress({self.url!r})"
 
+    def __rich_repr__(self) -> Iterator[str]:
+        yield self.url
+
 
 class DatabaseAddress(msgspec.Struct, frozen=True, tag="database"):
     """A database that several processes may open."""
@@ -123,6 +127,9 @@ class DatabaseAddress(msgspec.Struct, frozen=True, tag="database"):
 
     def __repr__(self) -> str:
         return f"DatabaseAddress({scheme_of(self.url)!r})"  # the URL may hold a password
+
+    def __rich_repr__(self) -> Iterator[str]:
+        yield scheme_of(self.url)
 
 
 StoreAddress = ServerAddress | DatabaseAddress
