@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sharpen.store.lifecycle import StoreClock
     from sharpen.store.local import BroadcastWaiters, LocalStore
     from sharpen.store.methods import METHODS
-    from sharpen.store.opening import DatabaseAddress, ServerAddress, open_url
+    from sharpen.store.opening import DatabaseAddress, ServerAddress, address_of, open_url
     from sharpen.store.postgres import connection as postgres_connection, store as postgres_store
     from sharpen.store.postgres.connection import Session as PostgresSession
     from sharpen.store.postgres.schema import MIGRATIONS

@@ -9,9 +9,9 @@ import pytest
 from rich.pretty import pretty_repr as rich_repr
 
 from sharpen.errors import InvalidInputError, MissingExtraError
-from sharpen.store import SQLiteStore
+from sharpen.store import InMemoryLightningStore, SQLiteStore
 from tests.errors import raises
-from tests.store.internals import DatabaseAddress, ServerAddress, open_url
+from tests.store.internals import DatabaseAddress, ServerAddress, address_of, open_url
 
 from .databases import in_server
 
@@ -42,6 +42,29 @@ def test_an_address_is_shown_without_its_secrets():
     for address in (DatabaseAddress("postgresql://me:hush@host/db"), ServerAddress("http://localhost:1", "hush")):
         assert "hush" not in repr(address)
         assert "hush" not in rich_repr(address)
+
+
+class Forwarding:
+    """A store of the user's own that passes everything on, and so counts what passes."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+class Named(InMemoryLightningStore):
+    """A store of the user's own with an attribute of that name."""
+
+    address = "tcp://elsewhere"
+
+
+def test_a_store_that_does_not_say_its_address_has_none(tmp_path):
+    store = SQLiteStore(tmp_path / "store.db")
+    assert address_of(store) == store.address()
+    assert address_of(Forwarding(store)) is None
+    assert address_of(Named()) is None
 
 
 def test_an_option_of_files_is_refused_for_a_server():

@@ -276,7 +276,10 @@ def is_instance(component: object, expected: type) -> bool:
 
 
 def has_methods_of(component: object, expected: type) -> bool:
-    """Whether the object has every public method of the class; a class without methods has no stand-ins."""
+    """Whether the object has every public method of the class; a class without methods has no stand-ins.
+
+    A method that is marked with `is_optional` may be missing.
+    """
     return bool(_methods(expected)) and not missing_methods(component, expected)
 
 
@@ -290,4 +293,5 @@ def _methods(expected: type) -> list[str]:
     for each in reversed(expected.__mro__[:-1]):
         declared.update(vars(each))
     kinds = (FunctionType, classmethod, staticmethod)
-    return [name for name, value in declared.items() if isinstance(value, kinds) and not name.startswith("_")]
+    methods = [name for name, value in declared.items() if isinstance(value, kinds) and not name.startswith("_")]
+    return [name for name in methods if not getattr(declared[name], "is_optional", False)]

@@ -21,7 +21,7 @@ import msgspec
 from ..errors import ConfigError, RunError
 from ..secrets import shown
 from ..store import LightningStore
-from ..store.opening import StoreAddress
+from ..store.opening import StoreAddress, address_of
 from ..types import LLM, ProxyLLM
 from ..web.serving import address
 from .budgets.budget import Limits, Totals
@@ -533,7 +533,7 @@ class LLMProxy:
         local = ("_lock", "_running", "_last", "_is_paused", "_instance", "_address", "_store", "_lost_store")
         state = {name: value for name, value in self.__dict__.items() if name not in local}
         store = self._store
-        found = store if store is None or isinstance(store, StoreAddress) else store.address()
+        found = store if store is None or isinstance(store, StoreAddress) else address_of(store)
         lost = self._lost_store if store is None else type(store).__name__ if found is None else None
         return {**state, "_store": found, "_lost_store": lost}
 

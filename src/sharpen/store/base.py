@@ -446,6 +446,8 @@ class LightningStore:
         """
         return None
 
+    address.is_optional = True  # type: ignore[attr-defined]  # a store that only looks like this one may lack it
+
     def otlp_traces_endpoint(self) -> str:
         """Return the URL to which an OpenTelemetry exporter sends traces for this store."""
         raise NotImplementedError(

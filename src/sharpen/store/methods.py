@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,9 +25,7 @@ from ..types import (
     StoredSpans,
 )
 from .base import LightningStore, LightningStoreCapabilities
-
-if TYPE_CHECKING:
-    from .opening import StoreAddress
+from .opening import StoreAddress, address_of
 
 Kind = Literal["read", "write", "wait", "derived"]
 Verb = Literal["GET", "POST", "PATCH"]
@@ -297,8 +295,8 @@ class StoreWrapper(LightningStore):
     def capabilities(self) -> LightningStoreCapabilities:
         return self.store.capabilities
 
-    def address(self) -> "StoreAddress | None":
-        return self.store.address()
+    def address(self) -> StoreAddress | None:
+        return address_of(self.store)
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()

@@ -4,7 +4,6 @@ A URL may carry a password: no message shows more of it than its scheme.
 """
 
 import os
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -105,8 +104,8 @@ class ServerAddress(msgspec.Struct, frozen=True, tag="server"):
     def __repr__(self) -> str:
         return f"ServerAddress({self.url!r})"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield self.url
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("url", self.url)]
 
 
 class DatabaseAddress(msgspec.Struct, frozen=True, tag="database"):
@@ -128,8 +127,18 @@ class DatabaseAddress(msgspec.Struct, frozen=True, tag="database"):
     def __repr__(self) -> str:
         return f"DatabaseAddress({scheme_of(self.url)!r})"  # the URL may hold a password
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield scheme_of(self.url)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("scheme", scheme_of(self.url))]
 
 
 StoreAddress = ServerAddress | DatabaseAddress
+
+
+def address_of(store: LightningStore) -> StoreAddress | None:
+    """Return how another process opens a store, also of a user's own, which may know nothing of addresses.
+
+    What a wrapper passes on to the store behind it does not count: others would go past the wrapper.
+    """
+    asked = getattr(store, "address", None) if hasattr(type(store), "address") else None
+    found = asked() if callable(asked) else None
+    return found if isinstance(found, StoreAddress) else None

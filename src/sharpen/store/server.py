@@ -58,7 +58,7 @@ from .methods import (
     call_method,
     change_rollouts,
 )
-from .opening import ServerAddress, StoreAddress
+from .opening import ServerAddress, StoreAddress, address_of
 from .task_json import from_tagged, has_tag, to_tagged
 
 MAX_WAIT_SECONDS = 30.0
@@ -214,7 +214,7 @@ class LightningStoreServer(StoreWrapper):
         return {**self.store.capabilities, "otlp_traces": True}
 
     def address(self) -> StoreAddress | None:
-        return ServerAddress(self.endpoint, self._token) if self.is_running else self.store.address()
+        return ServerAddress(self.endpoint, self._token) if self.is_running else address_of(self.store)
 
     def otlp_traces_endpoint(self) -> str:
         return f"{self.endpoint}/v1/traces"

@@ -9,6 +9,7 @@ import msgspec
 
 from ...errors import ConfigError
 from ...store import LightningStore
+from ...store.opening import address_of
 from ...web.serving import listen
 from ..recording.redaction import Redact
 from ..settings import GatewaySettings
@@ -50,7 +51,7 @@ def is_own_process(mode: LaunchMode | None, store: LightningStore | None, redact
     """A store in this memory, or a hook that only this process knows, is best used from here."""
     if mode is not None:
         return mode != "thread"
-    is_reachable = store is not None and store.address() is not None
+    is_reachable = store is not None and address_of(store) is not None
     return is_reachable and (redact is None or path_of(redact) is not None)
 
 
@@ -83,7 +84,7 @@ def _launch_process(settings: GatewaySettings, port: int | None, store: Lightnin
     from .wire import Job
 
     with listen(settings.host, port or 0) as bound:
-        address = None if store is None else store.address()
+        address = None if store is None else address_of(store)
         serving = StoreServing(store) if store is not None and address is None else None
         job = Job(settings, serving.address if serving is not None else address, bound.fileno())
         try:
