@@ -20,6 +20,7 @@ from sharpen import (
     LlmProxyTraceToTriplet,
     PromptTemplate,
     ProxyLLM,
+    SQLiteStore,
     algo,
     llm_rollout,
 )
@@ -427,6 +428,43 @@ def test_a_run_that_goes_on_has_its_gateway_where_it_was_and_counts_on(vllm: Scr
     assert rollouts_of(trainer.store)["ro-two"].reward == 1.0
     assert published(trainer)["main_llm"] == before
     assert trainer.result.metrics["llm/calls"] == 2
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_its_gateway_where_it_was(vllm: ScriptedUpstream) -> None:
+    folder, before = _broken_run(vllm)
+    address = before.endpoint.partition("/v1")[0]
+    (folder / "checkpoints" / "gateway.json").unlink()
+    store = SQLiteStore(folder / "store.db")  # which had the address, as a worker
+    asyncio.run(store.update_worker(f"gateway-of-{folder.name}", {"address": address}))
+    asyncio.run(store.close())
+    trainer = _resume(vllm, folder)
+    assert rollouts_of(trainer.store)["ro-two"].reward == 1.0
+    assert published(trainer)["main_llm"] == before
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_runners_find_no_work_before_the_gateway_answers(vllm: ScriptedUpstream, strategy: str, tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "store.db")
+    asyncio.run(store.enqueue_rollout("one", rollout_id="ro-one"))
+    proxy = LLMProxy(model_list=models(vllm))
+    start, claimed = proxy.start, []
+
+    async def start_late() -> None:
+        await asyncio.sleep(1)
+        claimed.extend(await store.query_rollouts(status_in=["preparing", "running"]))
+        await start()
+
+    proxy.start = start_late  # type: ignore[method-assign]
+
+    @algo
+    async def wait(store: Any) -> None:
+        await store.wait_for_rollouts(rollout_ids=["ro-one"])
+
+    Trainer(algorithm=wait, llm_proxy=proxy, strategy=strategy, store=store).fit(lambda task: 1.0)
+    assert not claimed
+    assert asyncio.run(store.get_rollout_by_id("ro-one")).reward == 1.0
+    assert not asyncio.run(store.query_workers(worker_id_contains="gateway-of")).items
+    asyncio.run(store.close())
 
 
 def test_a_run_that_goes_on_tells_what_waits_when_the_port_of_its_gateway_was_taken(vllm: ScriptedUpstream) -> None:

@@ -58,16 +58,17 @@ class RunEvent(ThreadingEvent):
     """The flag of a run, as its algorithm sees it.
 
     An algorithm that is done, but holds what agents still need, calls `end_runners` and lets go of it when
-    `have_runners_ended` returns True. Where runners are somebody else's, they count as ended.
+    `have_runners_ended` returns True. Where runners are somebody else's, they count as ended. One that `holds_runners`
+    calls `start_runners` when they may begin.
 
     Where agents run on other machines too, `reach` is how they find a gateway that the run starts.
     """
 
     reach: Reach | None = None
 
-    def __init__(self, end_runners: Callable[[], None]) -> None:
+    def __init__(self, end_runners: Callable[[], None], start_runners: Callable[[], None]) -> None:
         super().__init__()
-        self.end_runners = end_runners
+        self.end_runners, self.start_runners = end_runners, start_runners
         self._runners_ended = threading.Event()
 
     def have_runners_ended(self) -> bool:

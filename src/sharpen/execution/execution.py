@@ -9,6 +9,7 @@ they need until then.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import threading
@@ -55,7 +56,7 @@ class Execution:
     Args:
         served: The store.
         runners: The runners; None where they are somebody else's.
-        algorithm: The algorithm; None where it is somebody else's.
+        algorithm: The algorithm; None where it is somebody else's. One with `holds_runners` says when they may begin.
         stop_seconds: How long a stopped algorithm has to return by itself; none after a failure, nor where it has
             `cancelled_on_stop`.
         grace_seconds: How long a cancelled algorithm has to end.
@@ -78,7 +79,11 @@ class Execution:
     ) -> None:
         self._served, self._place, self._start_ahead = served, place, start_ahead
         self._stop_seconds, self._grace_seconds = stop_seconds, grace_seconds
-        self._event = RunEvent(lambda: self._post(self._algorithm_is_done))
+        self._runners_wanted = asyncio.Event()
+        if not getattr(algorithm, "holds_runners", False):
+            self._runners_wanted.set()
+        start_runners = functools.partial(self._post, self._runners_wanted.set)
+        self._event = RunEvent(lambda: self._post(self._algorithm_is_done), start_runners)
         self._event.reach = reach
         self._algorithm = None if algorithm is None else AlgorithmCall(algorithm, served, self._event)
         self._loop = asyncio.new_event_loop()
@@ -201,7 +206,7 @@ class Execution:
                 self._served.kill()
             await self._served.close()
 
-    async def _until_ending(self, opening: Coroutine[Any, Any, None]) -> None:
+    async def _until_ending(self, opening: Coroutine[Any, Any, object]) -> None:
         tasks = [asyncio.ensure_future(opening), asyncio.ensure_future(self._ending.wait())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -211,7 +216,8 @@ class Execution:
             raise outcome
 
     async def _keep_runners(self) -> None:
-        if self._supervisor is not None:
+        await self._until_ending(self._runners_wanted.wait())
+        if self._supervisor is not None and not self._ending.is_set():
             self._supervisor.start()
         await self._ending.wait()
         if self._ahead is not None:

@@ -8,8 +8,6 @@ import asyncio
 import copy
 import functools
 import pickle
-import re
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +17,6 @@ from ..types import Hook
 from .base import Runner
 from .claim_loop import StopEvent
 
-POLL_SECONDS = 0.05
-MAX_NAME = 100
-
 
 class RunnerBundle:
     """Runs the agent in one worker: a strategy calls `await bundle(store, worker_id, event)` for each of them.
@@ -29,15 +24,8 @@ class RunnerBundle:
     Every call works with a copy of the runner and of its tracer, since workers may be threads of one process.
     """
 
-    def __init__(
-        self,
-        agent: LitAgent[Any],
-        runner: Runner[Any],
-        hooks: Sequence[Hook],
-        gateway: "GatewayReadiness | None" = None,
-    ) -> None:
+    def __init__(self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook]) -> None:
         self.agent, self.runner, self.hooks = agent, runner, list(hooks)
-        self.gateway = gateway
 
     def parts(self) -> dict[str, object]:
         """Return what travels, under the names that users know."""
@@ -51,42 +39,11 @@ class RunnerBundle:
         try:
             runner.init_worker(worker_id, store)
             try:
-                if self.gateway is not None:
-                    await self.gateway.wait(store, event)
                 await runner.iter(event=event)
             finally:
                 await asyncio.to_thread(runner.teardown_worker, worker_id)
         finally:
             runner.teardown()
-
-
-class GatewayReadiness:
-    """How runners learn that the gateway of their run answers, and a resumed run learns where it was before.
-
-    It is the record of a worker in the store, which everybody can reach, wherever they run.
-    """
-
-    def __init__(self, run_name: str) -> None:
-        self.run_name = re.sub(r"[^\w.-]", "-", run_name)[:MAX_NAME]
-        self._worker_id = f"gateway-of-{self.run_name}"
-        self._start = secrets.token_hex(6)
-
-    async def announce(self, store: LightningStore, address: str | None) -> None:
-        await store.update_worker(self._worker_id, {"start": self._start, "address": address})
-
-    async def wait(self, store: LightningStore, event: StopEvent) -> None:
-        """Wait until this start of the gateway is announced, or the run is over."""
-        while (await self._announced(store)).get("start") != self._start:
-            if await asyncio.to_thread(event.wait, POLL_SECONDS):
-                return
-
-    async def last_address(self, store: LightningStore) -> str | None:
-        """Return where the gateway of this run was."""
-        return (await self._announced(store)).get("address")
-
-    async def _announced(self, store: LightningStore) -> dict[str, Any]:
-        worker = await store.get_worker_by_id(self._worker_id)
-        return {} if worker is None else worker.heartbeat_stats or {}
 
 
 def unpack(data: bytes | bytearray) -> Any:

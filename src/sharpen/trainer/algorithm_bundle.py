@@ -44,6 +44,7 @@ class AlgorithmBundle:
         self.plan = plan
         self.checkpoints = Checkpoints(plan.checkpoint_path)
         self.cancelled_on_stop = plan.algorithm is not None  # which does not see the event
+        self.holds_runners = plan.holds_runners
         self.on_begin: Callable[[], None] | None = None
         """Called in the process of the trainer when the strategy has begun."""
         self._trainer = None if trainer is None else weakref.ref(trainer)
@@ -83,7 +84,7 @@ class AlgorithmBundle:
         plan, algorithm = self.plan, self.plan.algorithm
         gateway = RunGateway(
             plan.llm_proxy,
-            readiness=plan.gateway_readiness,
+            plan.run_dir,
             has_travelled=self._trainer is None,
             holds_calls=algorithm is not None and algorithm.holds_calls,
         )

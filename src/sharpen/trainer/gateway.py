@@ -2,16 +2,19 @@
 and the runners have let go of their attempts.
 
 One that is running already is somebody else's: it is used as it is, and stays up afterwards. One that the run has
-started and that dies is started again; when it does not come back, the run ends.
+started and that dies is started again; when it does not come back, the run ends. Where it was is kept in the folder of
+the run, so that a resumed run starts it there. Runners that would find work at once wait until it answers.
 """
 
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,8 +22,8 @@ from ..algorithm.base import Gateway
 from ..algorithm.handed_on import moved
 from ..errors import ConfigError, PortTakenError, RunError, describe
 from ..execution.events import ExecutionEvent, RunEvent
+from ..files import read_json, write_json
 from ..http.proxies import is_loopback
-from ..runner.bundle import GatewayReadiness
 from ..secrets import ENV_PREFIX
 from ..store import LightningStore
 from ..store.transitions import FINISHED
@@ -32,6 +35,8 @@ MAIN_LLM = "main_llm"
 COUNTED = ("calls", "refused", "errors", "input_tokens", "output_tokens", "cost")
 UNPRICED = "unpriced"
 PREFIX = "llm/"
+PLACE = "checkpoints/gateway.json"
+"""In the folder of a run: the address of its gateway."""
 LOOK_SECONDS = 0.02
 START_PAUSES = (0.0, 0.5, 1.0, 2.0)
 """Seconds after each start that failed; the next failure ends the run."""
@@ -42,52 +47,51 @@ STEADY_SECONDS = 60.0
 
 
 class RunGateway:
-    """A gateway, if there is one, as a run sees it."""
+    """A gateway, if there is one, as a run sees it.
+
+    Args:
+        gateway: The gateway; a user's own may have no more than an algorithm needs.
+        run_dir: The folder of the run.
+        has_travelled: Whether it came from another process, so that its store stayed there.
+        holds_calls: Whether one that the run starts lets no call through before it is told to.
+    """
 
     def __init__(
         self,
         gateway: Gateway | None,
+        run_dir: Path | None = None,
         *,
-        readiness: GatewayReadiness | None = None,
         has_travelled: bool = False,
         holds_calls: bool = False,
     ) -> None:
-        """With `holds_calls` one that the run starts lets no call through before it is told to."""
-        self._gateway: Any = gateway  # a gateway of the user's own may have no more than an algorithm needs
-        self._readiness, self._has_travelled, self._holds_calls = readiness, has_travelled, holds_calls
+        self._gateway: Any = gateway
+        self._run_dir, self._has_travelled, self._holds_calls = run_dir, has_travelled, holds_calls
+        self._is_ours = hasattr(gateway, "set_store")
         self._before: dict[str, float] = {}
-        self._watch: _Watch | None = None
+        self._is_down = False
+        self._restarts = self._tries = 0
+        self._steady_at = 0.0
+        self._error: RunError | None = None
         self.own_address: str | None = None
         """Where it is, if the run has started it."""
 
-    # -- its life ------------------------------------------------------------------------------------
+    # -- from its start to its end -------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def at_work(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         """It runs as long as the block lasts, and then until the runners have ended, unless it ran before."""
-        if self._gateway is not None and not self._gateway.is_running():
-            async with self._started(store, event):
-                yield
-        else:
+        gateway = self._gateway
+        if gateway is None or gateway.is_running():
             self._before = await self._counts()
-            await self._announce(store, None)
+            _start_runners(event)
             yield
-
-    @contextlib.asynccontextmanager
-    async def _started(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
-        gateway, is_ours = self._gateway, hasattr(self._gateway, "set_store")
+            return
         with self._lent(store, event):
-            old = await self._readiness.last_address(store) if is_ours and self._readiness is not None else None
-            await self._start(old)
+            before = await self._last_address(store)
+            await self._start(before)
             try:
-                self.own_address = now = address(gateway.host, gateway.port) if is_ours else None
-                if not is_ours:
-                    self._before = await self._counts()  # others may have called it
-                if old is not None and now is not None and old != now:
-                    await move_endpoint(store, old, now)
-                if self._holds_calls and hasattr(gateway, "pause"):
-                    await gateway.pause()  # before any runner begins
-                await self._announce(store, now)
+                await self._settle(store, before)
+                _start_runners(event)
                 async with self._watched():
                     yield
             finally:
@@ -105,14 +109,14 @@ class RunGateway:
         counting when it is resumed.
         """
         gateway = self._gateway
-        if not hasattr(gateway, "set_store"):
+        if not self._is_ours:
             yield
             return
         before = {name: getattr(gateway, name) for name in ("port", "name", "reach", "run_token")}
         old_store = None if self._has_travelled else gateway.get_store()
         gateway.set_store(store)
-        if self._readiness is not None:
-            gateway.name = f"{gateway.name}-{self._readiness.run_name}"
+        if self._run_dir is not None:
+            gateway.name = f"{gateway.name}-{_run_name(self._run_dir)}"
         if is_loopback(gateway.host):
             self._bring_within_reach(event)
         try:
@@ -135,62 +139,122 @@ class RunGateway:
         else:
             self._gateway.reach = reach.host, self._gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
 
-    async def _start(self, old: str | None) -> None:
+    async def _start(self, before: str | None) -> None:
         """At the port where it was before, so that rollouts which wait still find it."""
         gateway = self._gateway
-        port = None if old is None else urlsplit(old).port
-        if port is None or gateway.port is not None:
-            return await self._start_again()
-        gateway.port = port
-        try:
-            return await self._start_again()
-        except PortTakenError:
-            log.warning("port %d, which the gateway of this run had before, is in use; using another one", port)
-            gateway.port = None
-            return await self._start_again()
+        port = None if before is None else urlsplit(before).port
+        if port is not None and gateway.port is None:
+            gateway.port = port
+            try:
+                await self._start_again()
+            except PortTakenError:
+                log.warning("port %d, which the gateway of this run had before, is in use; using another one", port)
+                gateway.port = None
+        if not gateway.is_running():
+            await self._start_again()
 
     async def _start_again(self) -> None:
         """Start it, several times if its process ends in its start, as those of the store and of runners."""
         for pause in START_PAUSES:
             try:
-                return await self._gateway.start()  # type: ignore[no-any-return]
+                await self._gateway.start()
             except RunError as error:
                 log.warning("the gateway did not start; retrying in %g s: %s", pause, error)
                 await asyncio.sleep(pause)
-        return await self._gateway.start()  # type: ignore[no-any-return]
+            else:
+                return
+        await self._gateway.start()
 
-    async def _announce(self, store: LightningStore, address: str | None) -> None:
-        if self._readiness is not None:
-            await self._readiness.announce(store, address)
+    async def _settle(self, store: LightningStore, before: str | None) -> None:
+        """What must be so before any runner begins: whoever waits has its address, and calls are held if they are to
+        be."""
+        if not self._is_ours:
+            self._before = await self._counts()  # others may have called it
+            return
+        self.own_address = address(self._gateway.host, self._gateway.port)
+        if before not in (None, self.own_address):
+            await move_endpoint(store, str(before), self.own_address)
+        if self._run_dir is not None:
+            write_json(self._run_dir / PLACE, {"address": self.own_address})
+        if self._holds_calls:
+            await self._gateway.pause()
+
+    async def _last_address(self, store: LightningStore) -> str | None:
+        """Return where the gateway of this run was."""
+        if not self._is_ours or self._run_dir is None:
+            return None
+        if (place := self._run_dir / PLACE).exists():
+            return str(read_json(place, kind=dict)["address"])
+        worker = await store.get_worker_by_id(f"gateway-of-{_run_name(self._run_dir)}")  # where version 0.1 kept it
+        return None if worker is None else (worker.heartbeat_stats or {}).get("address")
+
+    # -- when it dies --------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
-        """The block is cancelled, and the error raised in its place, when the gateway has died for good."""
-        if not hasattr(self._gateway, "revive_sync"):
-            yield
-            return
-        task, loop, is_over = asyncio.current_task(), asyncio.get_running_loop(), False
+        """It is restarted when it dies; when it has died for good, the block is cancelled, and the error raised.
+
+        A thread watches, since an algorithm may keep its event loop busy for long. A restart under way at the end goes
+        on: whoever stops the gateway next waits for it.
+        """
+        task, loop, is_over = asyncio.current_task(), asyncio.get_running_loop(), threading.Event()
         assert task is not None
 
-        def cancel() -> None:
-            if not is_over:
-                task.cancel()
+        def watch() -> None:
+            while not is_over.wait(LOOK_SECONDS * 5) and self._error is None:
+                if self._gateway.has_died():
+                    self._bring_back(is_over)
+            if self._error is not None:
+                loop.call_soon_threadsafe(lambda: is_over.is_set() or task.cancel())
 
-        self._watch = _Watch(self._gateway, give_up=lambda: loop.call_soon_threadsafe(cancel))
+        if self._is_ours:
+            threading.Thread(target=watch, name="sharpen-gateway-watch", daemon=True).start()
         try:
-            with self._watch:
-                yield
+            yield
         except asyncio.CancelledError:
-            if self._watch.error is None or task.uncancel():  # somebody else wants the end, too
+            if self._error is None or task.uncancel():  # somebody else wants the end, too
                 raise
-            raise self._watch.error from None
+            raise self._error from None
         finally:
-            is_over = True
+            is_over.set()
+
+    def _bring_back(self, is_over: threading.Event) -> None:
+        """Restart it at its address. One that was stopped stays so."""
+        self._is_down = True
+        died, reason = time.monotonic(), "it kept dying"
+        if died > self._steady_at:
+            self._tries = 0
+        for pause in RESTART_PAUSES[self._tries :]:
+            self._tries += 1
+            when = f", in {pause:g} s" if pause else ""
+            log.warning("the gateway of this run died: restart %d of %d%s", self._tries, len(RESTART_PAUSES), when)
+            if is_over.wait(pause):
+                return
+            try:
+                has_restarted = self._gateway.revive_sync()
+            except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
+                reason = describe(error)
+                log.warning("could not start the gateway of this run: %s", reason)
+                continue
+            self._is_down = False
+            if has_restarted:
+                self._restarts, now = self._restarts + 1, time.monotonic()
+                self._steady_at = now + STEADY_SECONDS
+                log.warning("the gateway of this run is responding again, %.1f s after it died", now - died)
+            return
+        self._error = RunError(
+            f"the gateway of this run died and did not come back after {self._tries} restarts ({reason}): see its "
+            "output on standard error; fit(..., resume='last') resumes the run"
+        )
+        log.error("%s", self._error)
 
     @property
     def notice(self) -> str:
         """What people who look at the run must know of it; mostly nothing."""
-        return "" if self._watch is None else self._watch.notice
+        if self._is_down:
+            return "the gateway is down"
+        times = "once" if self._restarts == 1 else f"{self._restarts} times"
+        return f"the gateway was restarted {times}" if self._restarts else ""
 
     # -- what agents are given -----------------------------------------------------------------------
 
@@ -204,25 +268,19 @@ class RunGateway:
             return resources
         if MAIN_LLM in given:
             raise ConfigError(f"initial_resources[{MAIN_LLM!r}] is not an LLM: use another name for it")
-        llm = self._resource()
-        if llm is not None:
-            return {**given, MAIN_LLM: llm}
+        names = getattr(self._gateway, "model_names", None)
+        if names is None:
+            return {**given, MAIN_LLM: self._gateway.as_resource()}
+        plain = [name for name in names if "*" not in name]
+        if plain:
+            if len(plain) > 1:
+                log.info("%s uses %r, the first model of the gateway", MAIN_LLM, plain[0])
+            return {**given, MAIN_LLM: self._gateway.as_resource(model=plain[0])}
         lack = f"the gateway has no named model, so no {MAIN_LLM} is published"
         if needs_llm:
             raise ConfigError(f"{lack}, but the agent takes llm: pass a model_list, or an LLM in initial_resources")
         log.warning("%s: agents have no LLM until one is published", lack)
         return resources
-
-    def _resource(self) -> LLM | None:
-        names = getattr(self._gateway, "model_names", None)
-        if names is None:
-            return self._gateway.as_resource()  # type: ignore[no-any-return]
-        plain = [name for name in names if "*" not in name]
-        if not plain:
-            return None
-        if len(plain) > 1:
-            log.info("%s uses %r, the first model of the gateway", MAIN_LLM, plain[0])
-        return self._gateway.as_resource(model=plain[0])  # type: ignore[no-any-return]
 
     # -- what it has done ----------------------------------------------------------------------------
 
@@ -254,17 +312,6 @@ class RunGateway:
             return default
 
 
-async def _runners_end(event: ExecutionEvent) -> None:
-    """Wait until agents make no more calls, where the strategy can tell. How long that takes is up to the strategy."""
-    if not isinstance(event, RunEvent):
-        return
-    event.end_runners()
-    while not event.have_runners_ended():
-        # The end has been asked for: asking again must not leave the agents without their gateway.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(LOOK_SECONDS)
-
-
 def summary(metrics: dict[str, float]) -> str:
     """Return one line for the end of a run."""
     calls, refused, errors, tokens_in, tokens_out, cost = (metrics.get(PREFIX + name, 0) for name in COUNTED)
@@ -276,79 +323,28 @@ def summary(metrics: dict[str, float]) -> str:
     return f"LLM calls: {calls:,.0f}{extras}; tokens: {tokens_in:,.0f} in, {tokens_out:,.0f} out{money}"
 
 
-# -- one that dies -----------------------------------------------------------------------------------
+def _run_name(run_dir: Path) -> str:
+    return re.sub(r"[^\w.-]", "-", run_dir.name)[:100]
 
 
-class _Watch:
-    """Restarts a gateway that has died, at its address, as long as the block lasts. One that was stopped stays so.
+# -- the runners beside it ---------------------------------------------------------------------------
 
-    It is a thread, since an algorithm may keep its event loop busy for long. `give_up` is called there when `error`
-    says why.
-    """
 
-    def __init__(self, gateway: Any, *, give_up: Callable[[], object]) -> None:
-        self._gateway, self._give_up = gateway, give_up
-        self._is_down = False
-        self._restarts = self._tries = 0
-        self._steady_at = 0.0
-        self._is_over = threading.Event()
-        self.error: RunError | None = None
+def _start_runners(event: ExecutionEvent) -> None:
+    """Let them begin, where the strategy has them wait."""
+    if isinstance(event, RunEvent):
+        event.start_runners()
 
-    def __enter__(self) -> None:
-        threading.Thread(target=self._watch, name="sharpen-gateway-watch", daemon=True).start()
 
-    def __exit__(self, *_: object) -> None:
-        """A start under way goes on: whoever stops the gateway next waits for it."""
-        self._is_over.set()
-
-    @property
-    def notice(self) -> str:
-        if self._is_down:
-            return "the gateway is down"
-        times = "once" if self._restarts == 1 else f"{self._restarts} times"
-        return f"the gateway was restarted {times}" if self._restarts else ""
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_SECONDS * 5) and self.error is None:
-            if self._gateway.has_died():
-                self._bring_back()
-
-    def _bring_back(self) -> None:
-        self._is_down = True
-        died, reason = time.monotonic(), "it kept dying"
-        if died > self._steady_at:
-            self._tries = 0
-        while self._may_try(reason):
-            try:
-                has_restarted = self._gateway.revive_sync()
-            except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
-                reason = describe(error)
-                log.warning("could not start the gateway of this run: %s", reason)
-                continue
-            self._is_down = False
-            if has_restarted:
-                self._restarts += 1
-                self._steady_at = time.monotonic() + STEADY_SECONDS
-                log.warning(
-                    "the gateway of this run is responding again, %.1f s after it died", time.monotonic() - died
-                )
-            return
-
-    def _may_try(self, reason: str) -> bool:
-        """After the pause that is due; False at the end of the run, and when it is given up."""
-        if self._tries == len(RESTART_PAUSES):
-            self.error = RunError(
-                f"the gateway of this run died and did not come back after {self._tries} restarts ({reason}): see "
-                "its output on standard error; fit(..., resume='last') resumes the run"
-            )
-            log.error("%s", self.error)
-            self._give_up()
-            return False
-        pause = RESTART_PAUSES[self._tries]
-        self._tries += 1
-        when = f", in {pause:g} s" if pause else ""
-        log.warning("the gateway of this run died: restart %d of %d%s", self._tries, len(RESTART_PAUSES), when)
-        return not self._is_over.wait(pause)
+async def _runners_end(event: ExecutionEvent) -> None:
+    """Wait until agents make no more calls, where the strategy can tell. How long that takes is up to the strategy."""
+    if not isinstance(event, RunEvent):
+        return
+    event.end_runners()
+    while not event.have_runners_ended():
+        # The end has been asked for: asking again must not leave the agents without their gateway.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 # -- one that has moved ------------------------------------------------------------------------------
@@ -356,24 +352,22 @@ class _Watch:
 
 async def move_endpoint(store: LightningStore, old: str, new: str) -> None:
     """Give every rollout that is not finished its own resources again, with the new address of the gateway in them."""
+    latest = await store.get_latest_resources()
+    if latest is None:
+        return
     waiting: dict[tuple[str, int], list[str]] = {}
     for rollout in await store.query_rollouts(status_in=[each for each in ROLLOUT_STATUSES if each not in FINISHED]):
         if rollout.resources_id is not None and rollout.resources_version is not None:
             waiting.setdefault((rollout.resources_id, rollout.resources_version), []).append(rollout.rollout_id)
-    latest = await store.get_latest_resources()
-    if latest is None:
-        return
     last = latest.resources_id, latest.version
     waiting[last] = waiting.pop(last, [])  # at the end, so that it is the latest again
-    resources_id = None
-    is_any_moved = False
+    published: list[str | None] = []
     for bound, rollout_ids in waiting.items():
         resources_id = await _publish_moved(store, bound, old, new)
-        if resources_id is not None:
-            is_any_moved = True
-            for rollout_id in rollout_ids:
-                await store.update_rollout(rollout_id, resources_id=resources_id)
-    if is_any_moved and resources_id is None:
+        published.append(resources_id)
+        for rollout_id in rollout_ids if resources_id is not None else ():
+            await store.update_rollout(rollout_id, resources_id=resources_id)
+    if any(published) and published[-1] is None:
         await store.update_resources(latest.resources_id, latest.resources)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
-from ..runner.bundle import GatewayReadiness
 from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 if TYPE_CHECKING:
@@ -23,11 +22,12 @@ class RunPlan:
     val_dataset: Dataset[Any] | None = None
     adapter: "TraceAdapter[Any] | None" = None
     llm_proxy: Gateway | None = None
-    gateway_readiness: GatewayReadiness | None = None
     initial_resources: NamedResources | None = None
     callbacks: Sequence[Any] = ()
     loggers: Sequence[Any] = ()
     rollout_config: RolloutConfig = field(default_factory=RolloutConfig)
+    holds_runners: bool = False
+    """Whether runners, which would find work at once, wait until the gateway answers."""
     retries: int = 0
     needs_llm: bool = False
     """Whether the agent asks for an LLM that no algorithm publishes."""

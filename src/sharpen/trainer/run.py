@@ -28,7 +28,7 @@ from ..execution import ExecutionStrategy
 from ..execution.serving import Mount
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
-from ..runner.bundle import GatewayReadiness, RunnerBundle
+from ..runner.bundle import RunnerBundle
 from ..runs import RunFolder
 from ..runs.folder import FullDisk, naming_full_disk
 from ..runs.history import EARLIER, moment
@@ -127,17 +127,14 @@ class Run:
             folder.write_config(config)
             if self._algorithm is not None:  # one that runs in another process is asked here where its model is
                 self._algorithm.run_dir = folder.path
-        has_gateway = folder is not None and trainer.llm_proxy is not None
-        readiness = GatewayReadiness(folder.path.name) if folder is not None and has_gateway else None
-        algorithm = AlgorithmBundle(self._plan(config, readiness), trainer)
+        algorithm = AlgorithmBundle(self._plan(config), trainer)
         algorithm.on_begin = self._begin
-        return algorithm, RunnerBundle(agent, trainer.runner, trainer.hooks, readiness)
+        return algorithm, RunnerBundle(agent, trainer.runner, trainer.hooks)
 
     def _hand_over(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> None:
         """Have the strategy run both halves to their end."""
         self._bundle = algorithm
         log.info("%s", self._summary())
-        self._warn_of_leftovers()
         self._warn_of_content()
         executing: Any = self._trainer.strategy.execute(algorithm, runner, self._trainer.store)
         if inspect.isawaitable(executing):
@@ -158,14 +155,15 @@ class Run:
         elif runner.concurrency == 1:
             log.info("the agent is not async, so each runner runs one rollout at a time; raise n_runners for more")
 
-    def _warn_of_leftovers(self) -> None:
-        """A store that was used before may hold work of others, which runners take as it comes."""
+    def _may_find_work(self) -> bool:
+        """Whether rollouts may wait in the store before the algorithm has begun, or others may enqueue them."""
         store = self._trainer.store
         if self._is_resumed or self._algorithm is None or not isinstance(store, LocalStore):
-            return
+            return True
         waiting = call_sync(store.statistics)["queue_length"]
         if waiting:
             log.warning("the store has %d queued rollouts from elsewhere; this run will work on them too", waiting)
+        return bool(waiting)
 
     def _warn_of_content(self) -> None:
         """What a gateway keeps out of the store, the tracer may write there all the same."""
@@ -203,7 +201,7 @@ class Run:
         where = "" if self._folder is None else f" in {self._folder.path}"
         return f"{'resuming' if self._is_resumed else 'starting'} the run{where}: {parts}"
 
-    def _plan(self, config: dict[str, Any], readiness: GatewayReadiness | None) -> RunPlan:
+    def _plan(self, config: dict[str, Any]) -> RunPlan:
         trainer, folder = self._trainer, self._folder
         train_dataset, val_dataset = self._datasets
         return RunPlan(
@@ -212,11 +210,11 @@ class Run:
             val_dataset=val_dataset,
             adapter=trainer.adapter,
             llm_proxy=trainer.llm_proxy,
-            gateway_readiness=readiness,
             initial_resources=trainer.initial_resources,
             callbacks=trainer.callbacks,
             loggers=trainer.loggers,
             rollout_config=trainer.rollout_config,
+            holds_runners=self._may_find_work() and trainer.llm_proxy is not None,
             retries=trainer.algorithm_retries,
             needs_llm=self._needs_llm(),
             agent_prompt=prompt_of_agent(self._agent),

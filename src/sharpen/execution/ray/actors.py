@@ -45,7 +45,7 @@ LONGEST_PAUSE_SECONDS = 0.25
 TIDY_SECONDS = 5.0  # for the last report of an actor that has ended its work in time
 LOOK_SECONDS = 0.05
 MAX_CHARACTERS = 300
-END_RUNNERS, CANCELLED = "end_runners", "cancelled"
+START_RUNNERS, END_RUNNERS, CANCELLED = "start_runners", "end_runners", "cancelled"
 Parcel = tuple[bytes, bytes]
 """A pickled bundle, and the modules that it needs."""
 
@@ -362,7 +362,7 @@ class AlgorithmActor(Actor):
     def __init__(self) -> None:
         self._reports: asyncio.Queue[Any] = asyncio.Queue()
         self._call: AlgorithmCall | None = None
-        self._event = RunEvent(lambda: self._report(END_RUNNERS))
+        self._event = RunEvent(lambda: self._report(END_RUNNERS), lambda: self._report(START_RUNNERS))
 
     async def prepare(
         self, context: ActorContext, marks: Sequence[str], program: tuple[str, Reach], parcel: Parcel
@@ -461,6 +461,7 @@ class RemoteAlgorithm:
         self._algorithm, self._options, self._resources = algorithm, options, resources
         self._parcel, self._reach = parcel, reach
         self.cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
+        self.holds_runners: bool = getattr(algorithm, "holds_runners", False)
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         import ray
@@ -516,7 +517,9 @@ async def _listen(actor: Any, event: ExecutionEvent) -> None:
     try:
         async for reference in actor.run.options(num_returns="streaming").remote():
             report = await reference
-            if report == END_RUNNERS and isinstance(event, RunEvent):
+            if report == START_RUNNERS and isinstance(event, RunEvent):
+                event.start_runners()
+            elif report == END_RUNNERS and isinstance(event, RunEvent):
                 event.end_runners()
             elif report == CANCELLED:
                 raise asyncio.CancelledError
