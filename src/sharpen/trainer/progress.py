@@ -6,7 +6,7 @@ variables of OpenTelemetry name a collector, the metrics go there as well.
 """
 
 import asyncio
-import contextlib
+import functools
 import logging
 import os
 import sys
@@ -25,13 +25,12 @@ from ..errors import StoreError
 from ..files import append_json, read_json, write_json
 from ..runs.folder import FullDisk
 from ..runs.screen import is_terminal, say, screen, show
-from ..store import LightningStore, LightningStoreStatistics
+from ..store import LightningStore
 from .gateway import RunGateway, summary
 from .plan import RunPlan
 from .status import open_rollouts
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
     from opentelemetry.sdk.metrics import MeterProvider
     from rich.live import Live
 
@@ -69,43 +68,19 @@ class Progress:
         self._store, self._gateway = store, gateway or RunGateway(None)
         self._place: Callable[[], str] = str
         self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
-        self._loop: asyncio.AbstractEventLoop
-        self._stop = asyncio.Event()
+        self._stop = threading.Event()
+        self._counted, self._numbers = _Counted(), dict.fromkeys(("queued", "running", "done", "failed"), 0)
         self._llm: dict[str, float] = {}
-        self._counted = _Counted()
         self._disk = FullDisk("progress")
-        self._began = self._last_finish = time.monotonic()
-        self._next_warning = plan.stall_seconds
-        self._next_metrics = 0.0
+        self._next_warning, self._next_metrics = plan.stall_seconds, 0.0
         self._counts: deque[tuple[float, int]] = deque()
-        self._statistics: LightningStoreStatistics | None = None
         self._collector = open_collector(plan.run_dir)
 
     def follow_loop(self, place: Callable[[], str]) -> None:
         """Say where the algorithm is: a few words, asked for whenever the line is written."""
         self._place = place
 
-    # -- its thread ----------------------------------------------------------------------------------
-
     async def __aenter__(self) -> "Progress":
-        await self._begin()
-        self._loop = asyncio.new_event_loop()
-        self._thread.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._stop.set)
-        await asyncio.shield(asyncio.to_thread(self._thread.join))
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._follow())
-            except Exception:  # whoever only watches must not end a run
-                log.exception("the progress display failed and is switched off")
-
-    async def _begin(self) -> None:
         """What earlier runs left in the store is not ours; a run that is resumed goes on from what it has counted."""
         if self.plan.is_resumed:
             counted = self._counted = self._read()
@@ -115,36 +90,57 @@ class Progress:
         else:
             await self._skip_finished()
         self._began = self._last_finish = time.monotonic()
-        self._counts.append((self._began, self._rewards.all.count))
+        self._counts.append((self._began, self._counted.rewards.all.count))
+        self._thread.start()
+        return self
 
-    async def _skip_finished(self) -> None:
-        while True:
-            page = await self._store.finished_rollouts(after=self._counted.after, limit=SKIP_PAGE)
-            self._counted.after = page.cursor
-            if len(page.items) < SKIP_PAGE:
-                break
-        self._keep()
+    async def __aexit__(self, *error: object) -> None:
+        self._stop.set()
+        await asyncio.shield(asyncio.to_thread(self._thread.join))
+
+    # -- what has finished ---------------------------------------------------------------------------
 
     def _read(self) -> _Counted:
         for name in (COUNTED, BEGINNING):
-            if self.plan.run_dir is not None and (path := Path(self.plan.run_dir, name)).exists():
+            if self.plan.run_dir is not None and (path := self.plan.run_dir / name).exists():
                 return msgspec.convert(read_json(path), _Counted)
         return _Counted()
 
     def _keep(self) -> None:
-        place = None if self.plan.run_dir is None else Path(self.plan.run_dir, COUNTED)
-        if place is not None and place.parent.is_dir():
-            write_json(place, self._counted)
+        if self.plan.run_dir is not None and (path := self.plan.run_dir / COUNTED).parent.is_dir():
+            write_json(path, self._counted)
 
-    @property
-    def _rewards(self) -> Rewards:
-        return self._counted.rewards
+    async def _skip_finished(self) -> None:
+        page = None
+        while page is None or len(page.items) == SKIP_PAGE:
+            page = await self._store.finished_rollouts(after=self._counted.after, limit=SKIP_PAGE)
+            self._counted.after = page.cursor
+        self._keep()
+
+    async def _take_finished(self) -> None:
+        page = None
+        while page is None or len(page.items) == PAGE:
+            page = await self._store.finished_rollouts(after=self._counted.after, limit=PAGE)
+            # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
+            for rollout in [await with_last_attempt(self._store, each) for each in page.items]:
+                self._counted.rewards.add(rollout)
+                self._counted.last = rollout.rollout_id
+                self._last_finish, self._next_warning = time.monotonic(), self.plan.stall_seconds
+            self._counted.after = page.cursor
+
+    # -- its thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._follow())
+        except Exception:  # whoever only watches must not end a run
+            log.exception("the progress display failed and is switched off")
 
     async def _follow(self) -> None:
-        pause = QUICK_SECONDS
+        pause, is_last = QUICK_SECONDS, False
         with _LiveLine() if is_terminal() else _Line() as line:
-            while True:
-                is_last, before = self._stop.is_set(), self._rewards.all.count
+            while not is_last:
+                is_last, before = self._stop.is_set(), self._counted.rewards.all.count
                 try:
                     await asyncio.wait_for(self._look(), LOOK_SECONDS)
                 except (StoreError, TimeoutError) as error:
@@ -153,50 +149,36 @@ class Progress:
                     line.show(self._text(), is_last=is_last)
                     self._write_metrics(is_last=is_last)
                     await self._warn_of_stall()
-                if is_last:
-                    break
-                is_quiet = self._rewards.all.count == before
+                is_quiet = self._counted.rewards.all.count == before
                 pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), pause)
+                if not is_last:
+                    await asyncio.to_thread(self._stop.wait, pause)
         self._conclude()
+
+    async def _look(self) -> None:
+        statistics = await self._store.statistics()
+        self._llm = await self._gateway.metrics() or self._llm
+        await self._take_finished()
+        by_status, total, now = statistics["rollouts_by_status"], self._counted.rewards.all, time.monotonic()
+        running = by_status.get("preparing", 0) + by_status.get("running", 0)
+        counted = {"done": total.succeeded, "failed": total.failed}
+        self._numbers = {"queued": statistics["queue_length"], "running": running, **counted}
+        self._counts.append((now, total.count))
+        while len(self._counts) > 2 and self._counts[1][0] < now - RATE_SECONDS:
+            self._counts.popleft()
 
     def _conclude(self) -> None:
         """The table at the end, and where the records are."""
         if self._collector is not None:
             self._collector.close()
-        if self.plan.shows_table and self._rewards.all.count:
-            show(self._rewards.table("rollouts"))
+        if self.plan.shows_table and self._counted.rewards.all.count:
+            show(self._counted.rewards.table("rollouts"))
         if self._llm:
             say("; ".join(filter(None, (summary(self._llm), self._gateway.notice))))
         if self.plan.run_dir is not None:
             say(f"records: {self.plan.run_dir}")
 
-    # -- looking -------------------------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        self._statistics = await self._store.statistics()
-        self._llm = await self._gateway.metrics() or self._llm
-        await self._take_finished()
-        now = time.monotonic()
-        self._counts.append((now, self._rewards.all.count))
-        while len(self._counts) > 2 and self._counts[1][0] < now - RATE_SECONDS:
-            self._counts.popleft()
-
-    async def _take_finished(self) -> None:
-        while True:
-            page = await self._store.finished_rollouts(after=self._counted.after, limit=PAGE)
-            # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
-            found = [await with_last_attempt(self._store, rollout) for rollout in page.items]
-            for rollout in found:
-                self._rewards.add(rollout)
-            self._counted.after = page.cursor
-            if page.items:
-                self._counted.last = page.items[-1].rollout_id
-                self._last_finish = time.monotonic()
-                self._next_warning = self.plan.stall_seconds
-            if len(page.items) < PAGE:
-                break
+    # -- what it says --------------------------------------------------------------------------------
 
     def _rate(self) -> float:
         """Rollouts a second over the last ten."""
@@ -204,71 +186,50 @@ class Progress:
         return (count_now - count) / max(now - then, 1e-3)
 
     def _text(self) -> str:
-        numbers = self._numbers()
-        counts = "  ".join(f"{name} {numbers[name]}" for name in ("queued", "running", "done", "failed"))
-        lost = f"  lost {self._rewards.all.lost}" if self._rewards.all.lost else ""
-        notice = f"  {self._gateway.notice}" if self._gateway.notice else ""
-        place = f"{self._place()}  ".lstrip()
-        return f"{place}{counts}{lost}  {self._reward_text()}  {self._rate():.1f} rollouts/s{notice}"
-
-    def _reward_text(self) -> str:
-        """The mean reward of the run so far: one number, or one of each mode."""
-        by_mode = self._rewards.by_mode if len(self._rewards.by_mode) > 1 else {"": self._rewards.all}
-        means = {mode: tally.mean for mode, tally in by_mode.items()}
-        return "  ".join(
-            f"{mode} reward {'-' if mean is None else f'{mean:.3f}'}".lstrip() for mode, mean in means.items()
-        )
-
-    def _numbers(self) -> dict[str, int]:
-        statistics, total = self._statistics, self._rewards.all
-        by_status = {} if statistics is None else statistics["rollouts_by_status"]
-        return {
-            "queued": 0 if statistics is None else statistics["queue_length"],
-            "running": by_status.get("preparing", 0) + by_status.get("running", 0),
-            "done": total.succeeded,
-            "failed": total.failed,
-        }
-
-    # -- saying --------------------------------------------------------------------------------------
+        """Where the algorithm is, the counts, the mean reward so far (one number, or one of each mode), the rate."""
+        rewards = self._counted.rewards
+        counts = {**self._numbers, **({"lost": rewards.all.lost} if rewards.all.lost else {})}
+        by_mode = rewards.by_mode if len(rewards.by_mode) > 1 else {"": rewards.all}
+        means = [f"{mode} reward {'-' if one.mean is None else f'{one.mean:.3f}'}" for mode, one in by_mode.items()]
+        said = [self._place(), *(f"{name} {number}" for name, number in counts.items()), *map(str.lstrip, means)]
+        return "  ".join(filter(None, [*said, f"{self._rate():.1f} rollouts/s", self._gateway.notice]))
 
     def _write_metrics(self, *, is_last: bool) -> None:
         now = time.monotonic()
         if now < self._next_metrics and not is_last:
             return
         self._next_metrics = now + METRICS_SECONDS
-        seconds = self.plan.earlier_seconds + now - self._began
-        rate = self._rewards.all.count / seconds if is_last else self._rate()
-        line: dict[str, Any] = {"time": time.time(), "seconds": seconds, "rollouts_per_second": rate}
-        line |= self._numbers() | self._rewards.metrics() | self._llm
+        seconds, rewards = self.plan.earlier_seconds + now - self._began, self._counted.rewards
+        rate = rewards.all.count / seconds if is_last else self._rate()
+        metrics = {"seconds": seconds, "rollouts_per_second": rate, **self._numbers, **rewards.metrics(), **self._llm}
         if self.plan.metrics_path is not None:
             with self._disk.tolerated(self.plan.metrics_path.parent):
-                append_json(self.plan.metrics_path, line, is_private=True)
+                append_json(self.plan.metrics_path, {"time": time.time(), **metrics}, is_private=True)
                 self._keep()
         if self._collector is not None:
-            self._collector.record({name: value for name, value in line.items() if name != "time"})
+            self._collector.record(metrics)
 
     async def _warn_of_stall(self) -> None:
         """Say it when nothing finishes although there is work; again with growing pauses."""
-        quiet, numbers = time.monotonic() - self._last_finish, self._numbers()
-        if not numbers["queued"] + numbers["running"]:
+        quiet = time.monotonic() - self._last_finish
+        if not self._numbers["queued"] + self._numbers["running"]:
             self._last_finish = time.monotonic()  # waiting for the algorithm is no stall
         elif quiet >= self._next_warning:
             self._next_warning *= 2
-            log.warning("nothing has finished for %.0f s: %s", quiet, await self._what_is_in_hand(numbers))
+            log.warning("nothing has finished for %.0f s: %s", quiet, "; ".join(await self._what_is_in_hand()))
 
-    async def _what_is_in_hand(self, numbers: dict[str, int]) -> str:
+    async def _what_is_in_hand(self) -> list[str]:
         in_flight, held = await self._gateway.open_calls()
-        counts = f"{numbers['queued']} rollouts queued, {numbers['running']} running"
-        counts += f"; {in_flight} calls are waiting for the model" if in_flight else ""
-        counts += f"; {held} calls are held until the model is ready" if held else ""
+        said = [f"{self._numbers['queued']} rollouts queued, {self._numbers['running']} running"]
+        said += [f"{in_flight} calls are waiting for the model"] if in_flight else []
+        said += [f"{held} calls are held until the model is ready"] if held else []
         in_hand = await open_rollouts(self._store, time.time(), limit=5)
         if in_hand:
-            return f"{counts}; {'; '.join(map(str, in_hand))}"
+            return said + [str(each) for each in in_hand]
         workers = [each for each in await self._store.query_workers() if not is_gateway(each)]
-        alive = [worker for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
-        if not alive:
-            return f"{counts}; no heartbeat from any runner in the last minute"
-        return f"{counts}; idle workers: {', '.join(worker.worker_id for worker in alive[:5])}"
+        alive = [worker.worker_id for worker in workers if (worker.last_heartbeat_time or 0) > time.time() - 60]
+        idle = f"idle workers: {', '.join(alive[:5])}"
+        return [*said, idle if alive else "no heartbeat from any runner in the last minute"]
 
 
 # -- the line ----------------------------------------------------------------------------------------
@@ -298,15 +259,17 @@ class _LiveLine(_Line):
     """One line of a terminal, kept up to date; what others print appears above it. A debugger ends it: the prompt
     of one must not be written over."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._live: Live | None = None
-        self._is_debugging = False
-        self._breakpointhook = sys.breakpointhook
+    _live: "Live | None" = None
+    _is_debugging = False
 
     def __enter__(self) -> "_LiveLine":
-        sys.breakpointhook = self._debug
+        self._breakpointhook, sys.breakpointhook = sys.breakpointhook, self._debug
         return self
+
+    def __exit__(self, *error: object) -> None:
+        if sys.breakpointhook == self._debug:
+            sys.breakpointhook = self._breakpointhook
+        self._end_live()
 
     def _debug(self, *args: Any, **kwargs: Any) -> Any:
         self._is_debugging = True
@@ -319,34 +282,25 @@ class _LiveLine(_Line):
             return None
         return self._breakpointhook(*args, **kwargs)
 
-    def _started(self) -> "Live":
-        if self._live is None:
-            from rich.live import Live
-
-            # Standard output may be a file: what goes there must not land on the screen.
-            is_shared = sys.stdout is not None and sys.stdout.isatty()
-            self._live = Live("", console=screen(), auto_refresh=False, transient=True, redirect_stdout=is_shared)
-            self._live.start()
-        return self._live
-
-    def __exit__(self, *error: object) -> None:
-        if sys.breakpointhook == self._debug:
-            sys.breakpointhook = self._breakpointhook
-        self._end_live()
-
     def _end_live(self) -> None:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
     def show(self, text: str, *, is_last: bool) -> None:
+        from rich.live import Live
         from rich.text import Text
 
         if is_last:
             self._end_live()
             show(Text(text))
         elif not self._is_debugging:
-            self._started().update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+            if self._live is None:
+                # Standard output may be a file: what goes there must not land on the screen.
+                is_shared = sys.stdout is not None and sys.stdout.isatty()
+                self._live = Live("", console=screen(), auto_refresh=False, transient=True, redirect_stdout=is_shared)
+                self._live.start()
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 # -- the collector -----------------------------------------------------------------------------------
@@ -374,17 +328,13 @@ class MetricsCollector:
 
     def __init__(self, provider: "MeterProvider", run_dir: Path | None) -> None:
         self._provider = provider
-        self._meter: Meter = provider.get_meter("sharpen")
-        self._gauges: dict[str, Any] = {}
+        self._gauge = functools.cache(provider.get_meter("sharpen").create_gauge)
         self._attributes = {} if run_dir is None else {"sharpen.run": str(run_dir)}
 
     def record(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
             if isinstance(value, int | float):
-                gauge = self._gauges.get(name) or self._gauges.setdefault(
-                    name, self._meter.create_gauge(f"sharpen.{name.replace('/', '.')}")
-                )
-                gauge.set(value, self._attributes)
+                self._gauge(f"sharpen.{name.replace('/', '.')}").set(value, self._attributes)
 
     def close(self) -> None:
         """Send the last values."""

@@ -75,9 +75,8 @@ class WorkerView(msgspec.Struct, frozen=True):
     heartbeat_stats: dict[str, Any]
 
     def __str__(self) -> str:
-        heard = (
-            "never heard of" if self.heartbeat_seconds is None else f"last heartbeat {self.heartbeat_seconds:.1f} s ago"
-        )
+        ago = self.heartbeat_seconds
+        heard = "never heard of" if ago is None else f"last heartbeat {ago:.1f} s ago"
         stats = "".join(f", {name} {value}" for name, value in self.heartbeat_stats.items())
         return f"{self.worker_id}: {self.status}, {heard}{stats}"
 
@@ -109,9 +108,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 async def snapshot(store: LightningStore, state: RunState, run_dir: str | None) -> RunStatus:
     """Ask the store what is going on."""
     statistics = await store.statistics()
-    by_status = statistics["rollouts_by_status"]
-    workers = await store.query_workers()
-    now = time.time()
+    by_status, now = statistics["rollouts_by_status"], time.time()
     return RunStatus(
         state=state,
         run_dir=run_dir,
@@ -121,7 +118,7 @@ async def snapshot(store: LightningStore, state: RunState, run_dir: str | None) 
         failed=by_status.get("failed", 0),
         cancelled=by_status.get("cancelled", 0),
         open_rollouts=await open_rollouts(store, now),
-        workers=[_view(worker, now) for worker in workers],
+        workers=[_view(worker, now) for worker in await store.query_workers()],
         statistics=statistics,
     )
 
@@ -135,24 +132,14 @@ async def open_rollouts(store: LightningStore, now: float, limit: int = MAX_OPEN
 
 
 def _open(rollout: Rollout, attempt: Attempt | None, now: float) -> OpenRollout:
-    since = rollout.start_time if attempt is None else attempt.start_time
-    return OpenRollout(
-        rollout_id=rollout.rollout_id,
-        status=rollout.status,
-        mode=rollout.mode,
-        attempt=0 if attempt is None else attempt.sequence_id,
-        attempt_id=None if attempt is None else attempt.attempt_id,
-        worker_id=None if attempt is None else attempt.worker_id,
-        seconds=max(now - since, 0.0),
-    )
+    known = (rollout.rollout_id, rollout.status, rollout.mode)
+    if attempt is None:
+        return OpenRollout(*known, 0, None, None, max(now - rollout.start_time, 0.0))
+    seconds = max(now - attempt.start_time, 0.0)
+    return OpenRollout(*known, attempt.sequence_id, attempt.attempt_id, attempt.worker_id, seconds)
 
 
 def _view(worker: Worker, now: float) -> WorkerView:
     heard = worker.last_heartbeat_time
-    return WorkerView(
-        worker.worker_id,
-        worker.status,
-        worker.current_rollout_id,
-        None if heard is None else max(now - heard, 0.0),
-        worker.heartbeat_stats or {},
-    )
+    ago = None if heard is None else max(now - heard, 0.0)
+    return WorkerView(worker.worker_id, worker.status, worker.current_rollout_id, ago, worker.heartbeat_stats or {})
