@@ -1,4 +1,4 @@
-"""`TrainingLoop`: the iterations of an algorithm, as callbacks and loggers see them.
+"""`TrainingLoop`: the iterations of an algorithm, as callbacks and loggers see them; its checkpoints.
 
 It lives in the process of the algorithm, and builds its parts there. An algorithm that reports an iteration has the
 hooks called in their one order, and the loggers told. What a callback or a logger raises ends the run, also where the
@@ -6,16 +6,29 @@ algorithm catches it.
 """
 
 import asyncio
+import hashlib
 import logging
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import Callback, Checkpoint, Hook, named, restore_rng, rng_state, run_hook
+import msgspec
+
+from ..callbacks import (
+    Callback,
+    Checkpoint,
+    Hook,
+    load_state,
+    named,
+    restore_rng,
+    rng_state,
+    run_hook,
+    save_state,
+)
 from ..callbacks.base import State
 from ..components import build_component
+from ..files import read_json, remove_leftovers, write_json
 from ..loggers import ConsoleLogger, FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
 from ..runs.folder import FullDisk
@@ -35,7 +48,7 @@ class TrainingLoop:
         self.loggers: list[Logger] = []
         self.error: BaseException | None = None
         """What a callback or a logger raised."""
-        self._trainer = None if trainer is None else weakref.ref(trainer)
+        self._told: Any = self if trainer is None else trainer
         self._records: JsonlLogger | None = None
         self._unwritten: list[tuple[Metrics, int]] = []
         self._disk = FullDisk("metrics")
@@ -65,7 +78,9 @@ class TrainingLoop:
         plan = self.plan
         self.callbacks = make_callbacks(plan.callbacks, plan.run_dir)
         self.loggers = make_loggers(plan.loggers, plan.run_dir)
-        self._records = self._make_records()
+        path = plan.metrics_path
+        if path is not None and not any(map(self._writes_records, self.loggers)):  # or they would be there twice
+            self._records = JsonlLogger(path.parent, path.name)
         if saved is not None:
             self._load(saved)
             restore_rng(saved["rng"])
@@ -73,13 +88,6 @@ class TrainingLoop:
             self._records.load_state_dict({"step": 0, "is_begun": True})  # nothing is rewritten while the run goes on
         for logger in self.loggers:
             logger.log_config(plan.config)
-
-    def _make_records(self) -> JsonlLogger | None:
-        """The metrics of the run's folder; not twice, where a logger writes there as well."""
-        path = self.plan.metrics_path
-        if path is None or any(map(self._writes_records, self.loggers)):
-            return None
-        return JsonlLogger(path.parent, path.name)
 
     def _writes_records(self, logger: Logger) -> bool:
         return isinstance(logger, JsonlLogger) and logger.path == self.plan.metrics_path
@@ -122,7 +130,10 @@ class TrainingLoop:
         self.metrics.update(train)
         self._call("on_train_end")
         if val is not None:
-            self._validate(val)
+            self.current_stage = "val"
+            self._call("on_validate_start")
+            self.metrics.update(val)
+            self._call("on_validate_end")
         self.current_iter += 1
         self._is_in_iteration = False
         self._log(self.metrics)
@@ -133,38 +144,28 @@ class TrainingLoop:
         """Between iterations: loggers are told, and nothing else happens."""
         self._log(_in_namespace("val", metrics))
 
-    def _validate(self, metrics: Metrics) -> None:
-        self.current_stage = "val"
-        self._call("on_validate_start")
-        self.metrics.update(metrics)
-        self._call("on_validate_end")
-
     def _log(self, metrics: Metrics) -> None:
         with self._noting_errors():
-            self._unwritten.append((metrics, self.current_iter))
+            if self._records is not None:
+                self._unwritten.append((metrics, self.current_iter))
             self._write_records()
-            for logger in filter(self._hears, self.loggers):
-                logger.log_metrics(metrics, self.current_iter)
+            for logger in self.loggers:
+                # Metrics of iterations are periodic. The records of the run are kept whatever level somebody asked for.
+                if logger.wants(LogLevel.PERIODIC) or self._writes_records(logger):
+                    logger.log_metrics(metrics, self.current_iter)
 
     def _write_records(self) -> None:
         """Write the metrics into the run's folder; those that find the disk full are written later."""
-        if self._records is None or self.plan.metrics_path is None:
-            self._unwritten.clear()
-        else:
-            with self._disk.tolerated(self.plan.metrics_path.parent):
+        if self._records is not None:
+            with self._disk.tolerated(self._records.path.parent):
                 while self._unwritten:
                     self._records.log_metrics(*self._unwritten[0])
                     del self._unwritten[0]
 
-    def _hears(self, logger: Logger) -> bool:
-        """Metrics of iterations are periodic. The records of the run are kept whatever level somebody asked for."""
-        return logger.wants(LogLevel.PERIODIC) or self._writes_records(logger)
-
     def _call(self, hook: Hook) -> None:
-        loop: Any = self._trainer() if self._trainer is not None else None
         algorithm: Any = self.algorithm
         with self._noting_errors():
-            run_hook(self.callbacks, hook, self if loop is None else loop, algorithm)
+            run_hook(self.callbacks, hook, self._told, algorithm)
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:
@@ -239,26 +240,67 @@ def _load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
             thing.load_state_dict(states[name])
 
 
+# -- its checkpoints ---------------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """The checkpoint of a run: the state of the algorithm as JSON, and that of its loop beside it.
+
+    `algorithm.json` is what counts. The state of the loop is in a file whose name is made from the state of the
+    algorithm that it belongs to, and is written first; so the two that are read are always of one moment, also when
+    the process is killed between them. Without a path nothing is kept.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._disk = FullDisk("checkpoints")
+
+    def save(self, state: State, loop: TrainingLoop) -> None:
+        """Keep the state. While the disk is full, the last one that could be written stays."""
+        assert self.path is not None
+        with self._disk.tolerated(self.path.parent):
+            kept = _loop_path(self.path, state) if loop.is_in_use else None
+            if kept is not None:
+                save_state(kept, loop.own_state())
+            write_json(self.path, state)
+            for old in self.path.parent.glob("loop-*.state"):
+                if old != kept:
+                    old.unlink(missing_ok=True)
+
+    def load(self) -> State | None:
+        """Return the state of the algorithm."""
+        return None if self.path is None or not self.path.exists() else read_json(self.path, kind=dict)
+
+    def load_loop(self) -> State | None:
+        """Return the state of the loop at that moment."""
+        state = self.load()
+        if state is None or self.path is None:
+            return None
+        remove_leftovers(self.path.parent)
+        path = _loop_path(self.path, state)
+        return load_state(path) if path.exists() else None
+
+
+def _loop_path(path: Path, state: Any) -> Path:
+    # Read and written once more: what JSON lacks, such as a tuple, is then what it will be when it is loaded.
+    plain = msgspec.json.decode(msgspec.json.encode(state))
+    digest = hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
+    return path.with_name(f"loop-{digest[:16]}.state")
+
+
 # -- its parts ---------------------------------------------------------------------------------------
 
 
 def make_callbacks(specs: Sequence[Any], run_dir: Path | None) -> list[Callback]:
-    return [_make_callback(spec, run_dir) for spec in specs]
-
-
-def _make_callback(spec: Any, run_dir: Path | None) -> Callback:
-    asked: list[Path] = []
-
-    def folder() -> Path:
-        assert run_dir is not None
-        asked.append(run_dir)
-        return run_dir
-
-    offered = {} if run_dir is None else {"dirpath": folder}
-    callback = build_component(spec, expected_type=Callback, spec_name="callbacks", optional_defaults=offered)
-    if asked and isinstance(callback, Checkpoint):
-        callback.dirpath = asked[0] / "checkpoints"
-    return callback
+    """What takes a folder and has none gets that of the run; files of a `Checkpoint` lie in its `checkpoints`."""
+    offered = {} if run_dir is None else {"dirpath": run_dir}
+    callbacks: list[Callback] = []
+    for spec in specs:
+        callback = build_component(spec, expected_type=Callback, spec_name="callbacks", optional_defaults=offered)
+        if isinstance(callback, Checkpoint) and callback is not spec and callback.dirpath == run_dir:
+            callback.dirpath /= "checkpoints"
+        callbacks.append(callback)
+    return callbacks
 
 
 def make_loggers(specs: Sequence[Any], run_dir: Path | None) -> list[Logger]:

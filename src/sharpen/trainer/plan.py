@@ -1,16 +1,34 @@
-"""`RunPlan`: what a run consists of, in a form that travels to the process of the algorithm."""
+"""What a run consists of: `RunPlan` for the process of the algorithm, and `config.json` for people, so that the run can
+be understood and repeated. Secrets are never in that."""
 
+import inspect
+import os
+import platform
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._version import __version__
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
+from ..algorithm.datasets import size_of
+from ..algorithm.sequence import AlgorithmSequence, path_of
+from ..components.paths import class_path
+from ..runs.history import MOMENT
+from ..secrets import HIDDEN, hidden_password, looks_secret, shown, without_secrets
 from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 if TYPE_CHECKING:
     from ..adapter import TraceAdapter
+    from .trainer import Trainer
+
+_PARTS = ("store", "runner", "strategy", "tracer", "adapter", "llm_proxy")
+MAX_TEXT = 2000
+_PACKAGES = ("msgspec", "cloudpickle", "opentelemetry-sdk", "aiohttp", "uvicorn", "rich")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +61,138 @@ class RunPlan:
     """How long the run worked before it was resumed."""
     shows_table: bool = True
     stall_seconds: float = 60.0
+
+
+# -- config.json -------------------------------------------------------------------------------------
+
+
+def resolved_config(
+    trainer: "Trainer",
+    agent: Any,
+    algorithm: Algorithm[Any] | None,
+    train_dataset: Dataset[Any] | None,
+    val_dataset: Dataset[Any] | None,
+) -> dict[str, Any]:
+    """Every component with its class and the spec it came from, and all settings."""
+    return {
+        "started": time.strftime(MOMENT),
+        "name": trainer.name,
+        "agent": {"class": class_path(agent), "name": getattr(agent, "__name__", type(agent).__name__)},
+        "components": {"algorithm": describe(algorithm, trainer.spec_of("algorithm"))}
+        | {name: _component(getattr(trainer, name), trainer.spec_of(name)) for name in _PARTS},
+        "hooks": [class_path(hook) for hook in trainer.hooks],
+        "callbacks": [_named(spec) for spec in trainer.callbacks],
+        "loggers": [_named(spec) for spec in trainer.loggers],
+        "settings": {name: getattr(trainer, name) for name in trainer.SETTINGS},
+        "rollout_config": trainer.rollout_config,
+        "initial_resources": sorted(trainer.initial_resources or {}),
+        "datasets": {"train": _dataset(train_dataset), "val": _dataset(val_dataset)},
+        "environment": _environment(),
+        "versions": _versions(),
+    }
+
+
+def describe(algorithm: Algorithm[Any] | None, spec: object = None) -> dict[str, Any] | None:
+    """What an algorithm is, by which a run that goes on is known to be the same; a sequence with its stages."""
+    if not isinstance(algorithm, AlgorithmSequence):
+        return _component(algorithm, spec)
+    specs = spec if isinstance(spec, list | tuple) else algorithm.stages
+    described = zip(algorithm.stages, map(_component, algorithm.stages, specs), strict=True)
+    return {
+        "class": class_path(algorithm),
+        "stages": [{**(each or {}), "class": path_of(of)} for of, each in described],
+    }
+
+
+def made_by(described: Mapping[str, Any] | None) -> str | None:
+    """The same in words."""
+    if not described:
+        return None
+    stages = ", then ".join(stage["class"] for stage in described.get("stages", ()))
+    return f"a sequence of {stages}" if stages else described.get("class")
+
+
+def _component(component: object, spec: object) -> dict[str, Any] | None:
+    if component is None:
+        return None
+    described: dict[str, Any] = {"class": class_path(component)}
+    if options := options_of(component):
+        described["options"] = options
+    if isinstance(spec, str):
+        spec = hidden_password(spec)  # it may be the address of a store
+    return described if spec is component or spec is None else {**described, "spec": shown(spec)}
+
+
+def _named(spec: object) -> str:
+    """A callback or a logger, which is built only in the process of the algorithm."""
+    return shown(spec) if isinstance(spec, str | Mapping) or callable(spec) else class_path(spec)
+
+
+def _dataset(dataset: Dataset[Any] | None) -> dict[str, Any] | None:
+    return None if dataset is None else {"class": class_path(dataset), "size": size_of(dataset)}
+
+
+def _environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name.startswith("SHARPEN_")}
+    shown = {name: value for name, value in sorted(ours.items()) if not looks_secret(name)}
+    return {name: without_secrets(hidden_password(value)) for name, value in shown.items()}
+
+
+@cache
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {"sharpen": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# -- options of components ---------------------------------------------------------------------------
+
+_NOT_PLAIN = object()
+
+
+def options_of(component: object) -> dict[str, Any]:
+    """Return the options of a component by name, as far as it keeps them under the names of its constructor.
+
+    They are for people who compare runs: plain values alone, and nothing whose name or content looks like a secret.
+    """
+    try:
+        names = inspect.signature(type(component)).parameters
+    except (TypeError, ValueError):  # some classes have no signature
+        return {}
+    # Some turn what they are given into one configuration.
+    found = {name: _plain(_value(component, name)) for name in dict.fromkeys([*names, "config"])}
+    return {
+        name: HIDDEN if looks_secret(name, value) else value for name, value in found.items() if value is not _NOT_PLAIN
+    }
+
+
+def _value(component: object, name: str) -> Any:
+    """What it holds under the name: its own attribute, or a property of its class."""
+    if name in getattr(component, "__dict__", {}):
+        return component.__dict__[name]
+    is_property = isinstance(inspect.getattr_static(type(component), name, None), property)
+    return getattr(component, name) if is_property else _NOT_PLAIN
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)  # JSON knows no classes of numbers, such as a default that can be told apart
+    if isinstance(value, str):
+        text = without_secrets(value)  # before it is cut, or half a secret could stay
+        return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return _NOT_PLAIN if any(item is _NOT_PLAIN for item in items) else items
+    if isinstance(value, dict):
+        pairs = {str(key): HIDDEN if looks_secret(str(key), item) else _plain(item) for key, item in value.items()}
+        return {key: item for key, item in pairs.items() if item is not _NOT_PLAIN}
+    return _NOT_PLAIN

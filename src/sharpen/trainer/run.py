@@ -1,4 +1,4 @@
-"""`Run`: one run of a trainer, from the folder it is kept in to the result it leaves behind.
+"""`Run`: one call of `fit`, from the folder it is kept in to the result it leaves behind.
 
 It goes through four steps: build the parts, hand them to the strategy, wait until the strategy has brought algorithm
 and runners to their end, and report. Whatever ends a run, how it ended is written down.
@@ -12,18 +12,19 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..algorithm import Algorithm, Baseline
+from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
 from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
 from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
-from ..errors import ConfigError, MissingExtraError, SharpenError
+from ..compat.trainer import TrainerLegacy
+from ..errors import ComponentTypeError, ConfigError, MissingExtraError, SharpenError
 from ..execution import ExecutionStrategy
 from ..execution.serving import Mount
 from ..litagent import FunctionalLitAgent, LitAgent
@@ -35,13 +36,12 @@ from ..runs.history import EARLIER, moment
 from ..secrets import hiding
 from ..store import LightningStore
 from ..store.local import LocalStore
-from ..types import Dataset, NamedResources, ProxyLLM, ResourcesUpdate
+from ..store.task_json import check_task
+from ..types import Dataset, ProxyLLM, ResourcesUpdate, SizedDataset
 from .algorithm_bundle import AlgorithmBundle
-from .config import resolved_config
-from .factories import is_runner_only
-from .plan import RunPlan
+from .plan import RunPlan, resolved_config
+from .specs import is_runner_only
 from .status import RunEnd, RunResult
-from .waiting import call_sync
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -53,39 +53,88 @@ DASHBOARD_PREFIX = "/dashboard"
 DASHBOARD = "sharpen.dashboard.mounted:dashboard_app"
 
 
+# -- before anything is written ----------------------------------------------------------------------
+
+
+def algorithm_for(trainer: "Trainer", *, is_dev: bool) -> Algorithm[Any] | None:
+    """Return the algorithm of the next run, or refuse it."""
+    algorithm: Algorithm[Any] | None = trainer.algorithm or (Baseline() if is_dev else None)
+    if algorithm is None:
+        # Iterations are what an algorithm reports: without one, these would never hear of anything.
+        for name, given in (("callbacks", trainer.callbacks), ("loggers", trainer.loggers)):
+            if given:
+                raise ConfigError(
+                    f"{name} are given, but there is no algorithm whose iterations would call them: use "
+                    f"Trainer(algorithm=...) or dev(...), or omit {name}"
+                )
+    for stage in stages_of(algorithm):
+        if is_dev and not isinstance(stage, FastAlgorithm):
+            raise ComponentTypeError(
+                "dev mode is for trying out an agent and takes a FastAlgorithm such as Baseline, but the algorithm is "
+                f"{type(stage).__name__}: use fit instead"
+            )
+        if trainer.algorithm_retries and isinstance(stage, FunctionalAlgorithm):
+            raise ConfigError(
+                f"algorithm_retries is {trainer.algorithm_retries}, but {title_of(stage)} is an @algo function, which "
+                "saves no checkpoint to restart from: write an Algorithm with state_dict, load_state_dict and "
+                "checkpoint(), or omit algorithm_retries"
+            )
+    return algorithm
+
+
+def check_datasets(algorithm: Algorithm[Any] | None, *, is_json: bool, **datasets: Dataset[Any] | None) -> None:
+    """Refuse what is no data set, and tasks that a store of JSON cannot keep: all of a list, the first of other data
+    sets with an index, which may be large or slow to read. An iterable may be readable only once."""
+    for name, dataset in datasets.items():
+        TrainerLegacy._refuse_address(name, dataset)
+        is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
+        if dataset is not None and not is_dataset:
+            raise ComponentTypeError(
+                f"{name} is a {type(dataset).__name__}: pass a list of tasks, anything with __len__ and __getitem__, "
+                "or an iterable"
+            )
+    if algorithm is None and any(dataset is not None for dataset in datasets.values()):
+        log.warning("tasks were given, but no algorithm to enqueue them: use dev(...) or Trainer(algorithm=...)")
+    if not is_json or not any(stage.enqueues_tasks for stage in stages_of(algorithm)):
+        return
+    for name, dataset in datasets.items():
+        if isinstance(dataset, SizedDataset):
+            count = len(dataset) if isinstance(dataset, list | tuple) else min(len(dataset), 1)
+            for index in range(count):
+                check_task(dataset[index], f"{name}[{index}]")
+
+
+@dataclass(eq=False)
 class Run:
     """One call of `fit`: `execute` builds the parts, hands them to the strategy, and reports how it ended."""
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        folder: RunFolder | None,
-        agent: LitAgent[Any],
-        algorithm: Algorithm[Any] | None,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-        *,
-        is_resumed: bool,
-    ) -> None:
-        self._trainer, self._folder, self._is_resumed = trainer, folder, is_resumed
-        self._agent, self._algorithm, self._stages = agent, algorithm, stages_of(algorithm)
-        self._datasets = (train_dataset, val_dataset)
-        self._began, self._earlier_seconds = time.monotonic(), 0.0
-        self._started = ""
-        self._is_stopped = False
-        self._bundle: AlgorithmBundle | None = None
-        self.result: RunResult | None = None
+    trainer: "Trainer"
+    folder: RunFolder | None
+    agent: LitAgent[Any]
+    algorithm: Algorithm[Any] | None
+    train_dataset: Dataset[Any] | None
+    val_dataset: Dataset[Any] | None
+    is_resumed: bool
+    result: RunResult | None = field(default=None, init=False)
+    _bundle: AlgorithmBundle | None = field(default=None, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _started: str = field(default="", init=False)
+    _earlier_seconds: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._stages, self._began = stages_of(self.algorithm), time.monotonic()
+        self._run_dir = None if self.folder is None else self.folder.path
 
     def execute(self) -> RunResult:
         """Run to the end. An error passes to the caller, after it was recorded."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(hiding(self._trainer.secrets))
+            stack.enter_context(hiding(self.trainer.secrets))
             if not is_set_up():
                 setup_logging()
-            if self._folder is not None:
-                stack.enter_context(also_to_file(self._folder.log_path))
+            if self.folder is not None:
+                stack.enter_context(also_to_file(self.folder.log_path))
             try:
-                with naming_full_disk(None if self._folder is None else self._folder.path):
+                with naming_full_disk(self._run_dir):
                     self._hand_over(*self._build())
             except BaseException as error:
                 self.result = self._conclude(error)
@@ -98,22 +147,17 @@ class Run:
     def stop(self) -> None:
         """Ask the run to end in order, from any thread."""
         self._is_stopped = True
-        strategy = self._trainer.strategy
+        strategy = self.trainer.strategy
         if getattr(type(strategy), "stop", ExecutionStrategy.stop) is not ExecutionStrategy.stop:
             strategy.stop()
         elif self._bundle is not None:
             self._bundle.cancel()
 
-    def _begin(self) -> None:
-        """A strategy that was asked to stop before it began has not heard of it."""
-        if self._is_stopped:
-            self.stop()
-
     # -- the parts -----------------------------------------------------------------------------------
 
     def _build(self) -> tuple[AlgorithmBundle, RunnerBundle]:
         """Lay out the two halves of the run, and write down what it consists of."""
-        trainer, folder, agent = self._trainer, self._folder, self._agent
+        trainer, agent, algorithm = self.trainer, self.agent, self.algorithm
         if trainer.seed is not None:
             _seed_everything(trainer.seed)
         agent.set_trainer(trainer)
@@ -122,62 +166,74 @@ class Run:
             adapter.agent_match = agent.trained_agents
         self._raise_concurrency()
         self._mount_dashboard()
-        config = self._config()
-        if folder is not None:
-            folder.write_config(config)
-            if self._algorithm is not None:  # one that runs in another process is asked here where its model is
-                self._algorithm.run_dir = folder.path
-        algorithm = AlgorithmBundle(self._plan(config), trainer)
-        algorithm.on_begin = self._begin
-        return algorithm, RunnerBundle(agent, trainer.runner, trainer.hooks)
+        config: dict[str, Any] = trainer.hide(
+            resolved_config(trainer, agent, algorithm, self.train_dataset, self.val_dataset)
+        )
+        if self.folder is not None:
+            if self.is_resumed:
+                config = self.folder.resumed_config(config)
+                self._earlier_seconds = config[EARLIER]
+            self.folder.write_config(config)
+            if algorithm is not None:  # one that runs in another process is asked here where its model is
+                algorithm.run_dir = self.folder.path
+        self._started = config["started"]
+        bundle = AlgorithmBundle(self._plan(config), trainer)
+        bundle.on_begin = self._begin
+        return bundle, RunnerBundle(agent, trainer.runner, trainer.hooks)
 
-    def _hand_over(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> None:
-        """Have the strategy run both halves to their end."""
-        self._bundle = algorithm
-        log.info("%s", self._summary())
-        self._warn_of_content()
-        executing: Any = self._trainer.strategy.execute(algorithm, runner, self._trainer.store)
-        if inspect.isawaitable(executing):
-
-            async def finish() -> None:
-                await executing
-
-            asyncio.run(finish())
+    def _plan(self, config: dict[str, Any]) -> RunPlan:
+        trainer, folder, agent, stages = self.trainer, self.folder, self.agent, self._stages
+        is_asking = isinstance(agent, FunctionalLitAgent) and agent.asks_for("llm")
+        return RunPlan(
+            algorithm=self.algorithm,
+            train_dataset=self.train_dataset,
+            val_dataset=self.val_dataset,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            initial_resources=trainer.initial_resources,
+            callbacks=trainer.callbacks,
+            loggers=trainer.loggers,
+            rollout_config=trainer.rollout_config,
+            holds_runners=self._may_find_work() and trainer.llm_proxy is not None,
+            retries=trainer.algorithm_retries,
+            needs_llm=is_asking and bool(stages) and isinstance(stages[0], Baseline) and not self.is_resumed,
+            agent_prompt=prompt_of_agent(agent),
+            agent_takes_prompt=takes_prompt(agent),
+            config=msgspec.to_builtins(config, enc_hook=str),
+            run_dir=self._run_dir,
+            metrics_path=None if folder is None else folder.metrics_path,
+            checkpoint_path=None if folder is None else folder.checkpoint_path,
+            is_resumed=self.is_resumed,
+            earlier_seconds=self._earlier_seconds,
+            # A Baseline shows its own.
+            shows_table=not stages or any(not isinstance(each, Baseline) for each in stages),
+            stall_seconds=trainer.stall_seconds,
+        )
 
     def _raise_concurrency(self) -> None:
         """Where the algorithm asks for many rollouts at once, async agents run side by side unless a runner was
         given."""
-        algorithm, runner = self._algorithm, self._trainer.runner
-        if algorithm is None or not algorithm.runs_side_by_side or self._trainer.spec_of("runner") is not None:
+        algorithm, runner = self.algorithm, self.trainer.runner
+        if algorithm is None or not algorithm.runs_side_by_side or self.trainer.spec_of("runner") is not None:
             return
-        if self._agent.is_async():
+        if self.agent.is_async():
             runner.concurrency = max(runner.concurrency, ASYNC_AGENTS)
         elif runner.concurrency == 1:
             log.info("the agent is not async, so each runner runs one rollout at a time; raise n_runners for more")
 
     def _may_find_work(self) -> bool:
         """Whether rollouts may wait in the store before the algorithm has begun, or others may enqueue them."""
-        store = self._trainer.store
-        if self._is_resumed or self._algorithm is None or not isinstance(store, LocalStore):
+        store = self.trainer.store
+        if self.is_resumed or self.algorithm is None or not isinstance(store, LocalStore):
             return True
-        waiting = call_sync(store.statistics)["queue_length"]
+        waiting = asyncio.run(store.statistics())["queue_length"]
         if waiting:
             log.warning("the store has %d queued rollouts from elsewhere; this run will work on them too", waiting)
         return bool(waiting)
 
-    def _warn_of_content(self) -> None:
-        """What a gateway keeps out of the store, the tracer may write there all the same."""
-        trainer = self._trainer
-        tracer = getattr(trainer.runner, "tracer", None) or trainer.tracer
-        if getattr(trainer.llm_proxy, "hides_content", False) and _captures_calls(tracer):
-            log.warning(
-                "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
-                "pass tracer=OtelTracer(capture_content=False) to the Trainer"
-            )
-
     def _mount_dashboard(self) -> None:
         """Have the strategy serve the dashboard beside the store, where it serves one and jinja2 is installed."""
-        strategy, wanted, folder = self._trainer.strategy, self._trainer.dashboard, self._folder
+        strategy, wanted = self.trainer.strategy, self.trainer.dashboard
         if not hasattr(strategy, "mounts"):
             if wanted:
                 raise ConfigError(
@@ -190,62 +246,43 @@ class Run:
             raise MissingExtraError.of("jinja2", extra="dashboard", feature="the dashboard")
         strategy.mounts = [mount for mount in strategy.mounts if mount.prefix != DASHBOARD_PREFIX]
         if wanted is not False and not is_missing:
-            options = {"name": "store"} if folder is None else {"name": folder.path.name, "run_path": str(folder.path)}
+            run = self._run_dir
+            options = {"name": "store"} if run is None else {"name": run.name, "run_path": str(run)}
             strategy.mounts.append(Mount(DASHBOARD_PREFIX, DASHBOARD, "dashboard", options))
 
+    # -- in the hands of the strategy ----------------------------------------------------------------
+
+    def _hand_over(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> None:
+        """Have the strategy run both halves to their end."""
+        self._bundle = algorithm
+        log.info("%s", self._summary())
+        tracer = getattr(self.trainer.runner, "tracer", None) or self.trainer.tracer
+        # What a gateway keeps out of the store, the tracer may write there all the same.
+        if getattr(self.trainer.llm_proxy, "hides_content", False) and _captures_calls(tracer):
+            log.warning(
+                "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
+                "pass tracer=OtelTracer(capture_content=False) to the Trainer"
+            )
+        executing: Any = self.trainer.strategy.execute(algorithm, runner, self.trainer.store)
+        if inspect.isawaitable(executing):
+
+            async def finish() -> None:
+                await executing
+
+            asyncio.run(finish())
+
+    def _begin(self) -> None:
+        """A strategy that was asked to stop before it began has not heard of it."""
+        if self._is_stopped:
+            self.stop()
+
     def _summary(self) -> str:
-        if is_runner_only(self._trainer.strategy):
+        if is_runner_only(self.trainer.strategy):
             return "starting runners for a store that is served elsewhere"
-        algorithm = "no algorithm" if self._algorithm is None else title_of(self._algorithm)
-        parts = f"{algorithm}, {type(self._trainer.strategy).__name__}, {type(self._trainer.store).__name__}"
-        where = "" if self._folder is None else f" in {self._folder.path}"
-        return f"{'resuming' if self._is_resumed else 'starting'} the run{where}: {parts}"
-
-    def _plan(self, config: dict[str, Any]) -> RunPlan:
-        trainer, folder = self._trainer, self._folder
-        train_dataset, val_dataset = self._datasets
-        return RunPlan(
-            algorithm=self._algorithm,
-            train_dataset=train_dataset,
-            val_dataset=val_dataset,
-            adapter=trainer.adapter,
-            llm_proxy=trainer.llm_proxy,
-            initial_resources=trainer.initial_resources,
-            callbacks=trainer.callbacks,
-            loggers=trainer.loggers,
-            rollout_config=trainer.rollout_config,
-            holds_runners=self._may_find_work() and trainer.llm_proxy is not None,
-            retries=trainer.algorithm_retries,
-            needs_llm=self._needs_llm(),
-            agent_prompt=prompt_of_agent(self._agent),
-            agent_takes_prompt=takes_prompt(self._agent),
-            config=msgspec.to_builtins(config, enc_hook=str),
-            run_dir=None if folder is None else folder.path,
-            metrics_path=None if folder is None else folder.metrics_path,
-            checkpoint_path=None if folder is None else folder.checkpoint_path,
-            is_resumed=self._is_resumed,
-            earlier_seconds=self._earlier_seconds,
-            # A Baseline shows its own.
-            shows_table=not self._stages or any(not isinstance(each, Baseline) for each in self._stages),
-            stall_seconds=trainer.stall_seconds,
-        )
-
-    def _needs_llm(self) -> bool:
-        """Whether the agent asks for an LLM that no algorithm will publish."""
-        agent = self._agent
-        is_asking = isinstance(agent, FunctionalLitAgent) and agent.asks_for("llm")
-        is_first = bool(self._stages) and isinstance(self._stages[0], Baseline)
-        return is_asking and is_first and not self._is_resumed
-
-    def _config(self) -> dict[str, Any]:
-        config: dict[str, Any] = self._trainer.hide(
-            resolved_config(self._trainer, self._agent, self._algorithm, *self._datasets)
-        )
-        if self._is_resumed and self._folder is not None:
-            config = self._folder.resumed_config(config)
-            self._earlier_seconds = config[EARLIER]
-        self._started = config["started"]
-        return config
+        algorithm = "no algorithm" if self.algorithm is None else title_of(self.algorithm)
+        parts = f"{algorithm}, {type(self.trainer.strategy).__name__}, {type(self.trainer.store).__name__}"
+        where = "" if self._run_dir is None else f" in {self._run_dir}"
+        return f"{'resuming' if self.is_resumed else 'starting'} the run{where}: {parts}"
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -255,62 +292,55 @@ class Run:
         warnings = self._rollout_warnings(metrics) + ([] if status == "failed" else self._decline_warnings(latest))
         for warning in warnings:
             log.warning("%s", warning)
-        if status != "failed":
-            logged_by_stages = [warning for stage in self._stages for warning in stage.final_warnings]
-            warnings = logged_by_stages + warnings
+        if status != "failed":  # those of the algorithm are logged already
+            warnings = [warning for stage in self._stages for warning in stage.final_warnings] + warnings
+        resources = None if latest is None else latest.resources
+        if resources is not None and any(stage.needs_gateway for stage in self._stages):  # nobody serves it any more
+            resources = {name: each for name, each in resources.items() if not isinstance(each, ProxyLLM)}
+        models = [found for stage in self._stages if (found := stage.model_folder()) is not None]
         result = RunResult(
             status=status,
             metrics=metrics,
-            best_resources=None if latest is None else self._lasting(latest.resources),
-            run_dir=None if self._folder is None else self._folder.path,
+            best_resources=resources,
+            run_dir=self._run_dir,
             seconds=self._earlier_seconds + time.monotonic() - self._began,
             resources_id=None if latest is None else latest.resources_id,
             resources_version=None if latest is None else latest.version,
-            error=None if error is None else self._trainer.hide("".join(traceback.format_exception(error)).strip()),
+            error=None if error is None else self.trainer.hide("".join(traceback.format_exception(error)).strip()),
             warnings=warnings,
-            model_dir=self._model_dir(),
+            model_dir=models[-1] if models else None,
         )
-        if self._folder is not None:
-            with FullDisk("result.json").tolerated(self._folder.path):
-                self._folder.write_result(result.record())
-            if result.status == "interrupted" and self._algorithm is not None:
-                log.info("the run was interrupted; fit(..., resume=%r) resumes it", str(self._folder.path))
+        if self.folder is not None:
+            with FullDisk("result.json").tolerated(self.folder.path):
+                self.folder.write_result(result.record())
+            if status == "interrupted" and self.algorithm is not None:
+                log.info("the run was interrupted; fit(..., resume=%r) resumes it", str(self.folder.path))
         return result
 
-    def _lasting(self, resources: NamedResources) -> NamedResources:
-        """Without the model that an algorithm served: nobody answers at its address any more."""
-        is_served = any(stage.needs_gateway for stage in self._stages)
-        return {name: each for name, each in resources.items() if not is_served or not isinstance(each, ProxyLLM)}
-
-    def _model_dir(self) -> Path | None:
-        folders = [found for stage in self._stages if (found := stage.model_folder()) is not None]
-        return folders[-1] if folders else None
-
-    def _metrics(self) -> dict[str, Any]:
-        """Those of the whole run, of the last iteration and of the last validation, less what passes with the run."""
-        if self._folder is None:
-            return {}
-        of_the_run = self._folder.last_metrics(lambda line: "step" not in line)
-        iteration = self._folder.last_metrics(lambda line: _is_iteration(line) and not _is_validation(line))
-        validation = self._folder.last_metrics(lambda line: _is_iteration(line) and bool(_validated(line)))
-        passing = ("step", "time", "queued", "running", "done")
-        found = with_old_names(of_the_run | iteration | _validated(validation))
-        return {name: value for name, value in found.items() if name not in passing}
-
     def _end(self, error: BaseException | None) -> RunEnd:
-        if self._is_stopped and self._algorithm is not None:
+        if self._is_stopped and self.algorithm is not None:
             return "interrupted"
         if error is None:
             return "succeeded"
         is_interrupt = isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError)
         return "interrupted" if is_interrupt else "failed"
 
+    def _metrics(self) -> dict[str, Any]:
+        """Those of the whole run, of the last iteration and of the last validation, less what passes with the run."""
+        if self.folder is None:
+            return {}
+        of_the_run = self.folder.last_metrics(lambda line: "step" not in line)
+        iteration = self.folder.last_metrics(lambda line: _of_step(line).keys() != _validated(line).keys())
+        validation = self.folder.last_metrics(lambda line: bool(_validated(line)))
+        found = with_old_names(of_the_run | _of_step(iteration) | _validated(validation))
+        return {name: value for name, value in found.items() if name not in ("time", "queued", "running", "done")}
+
     def _rollout_warnings(self, metrics: dict[str, Any]) -> list[str]:
         """That every rollout failed, or that none had a reward."""
         count, succeeded = metrics.get("rollouts", 0), metrics.get("succeeded", 0)
         if count and metrics.get("failed") == count:
             reason = self._ask(_last_failure) or "no reason was recorded"
-            return [f"all {count} rollouts failed; the last: {self._trainer.hide(reason)}"]
+            return [f"all {count} rollouts failed; the last: {self.trainer.hide(reason)}"]
         if succeeded and metrics.get("run/reward_mean", 0) is None:
             return [
                 f"none of the {succeeded} rollouts that succeeded had a reward: return a number from the agent or "
@@ -320,7 +350,7 @@ class Run:
 
     def _decline_warnings(self, latest: ResourcesUpdate | None) -> list[str]:
         """That what was published last is worse than what the run began with."""
-        if self._algorithm is None or latest is None:
+        if self.algorithm is None or latest is None:
             return []
         from ..archive.comparison import validation_decline
 
@@ -331,7 +361,7 @@ class Run:
 
     def _ask(self, question: Callable[[LightningStore], Coroutine[Any, Any, T]]) -> T | None:
         """An answer of the store, after the run; None where it does not answer any more."""
-        store = self._trainer.made_store
+        store = self.trainer.made_store
         if store is None:
             return None
         try:
@@ -348,18 +378,15 @@ async def _last_failure(store: LightningStore) -> str | None:
     return reasons[0] if reasons else None
 
 
-def _is_iteration(line: dict[str, Any]) -> bool:
-    """Whether a line holds metrics of a step, and no settings, text or end."""
-    return "step" in line and not line.keys() & {"config", "text", "status"}
+def _of_step(line: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a line of one step; none of one with settings, text, the end, or the whole run."""
+    if "step" not in line or line.keys() & {"config", "text", "status"}:
+        return {}
+    return {name: value for name, value in line.items() if name not in ("step", "time")}
 
 
 def _validated(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name.startswith("val/")}
-
-
-def _is_validation(line: dict[str, Any]) -> bool:
-    """Whether a line holds a validation between two iterations, and nothing else."""
-    return _validated(line).keys() == line.keys() - {"step", "time"}
+    return {name: value for name, value in _of_step(line).items() if name.startswith("val/")}
 
 
 def _captures_calls(tracer: Any) -> bool:

@@ -1,48 +1,56 @@
-"""`Trainer`: builds the parts of a run and hands them to a strategy."""
+"""`Trainer`: builds the parts of a run and hands them to a strategy.
+
+Override a `_make_*` method to build a part your own way. Callbacks and loggers are built later, in the process of the
+algorithm; their specs are checked here. One call of `fit` is a `Run` (`run.py`).
+"""
 
 import asyncio
+import contextvars
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
-from ..algorithm.sequence import file_name, stages_of, title_of
+from ..algorithm import Algorithm
+from ..algorithm.base import Gateway
+from ..algorithm.sequence import AlgorithmSequence, build_stages, file_name
 from ..callbacks import Callback
 from ..callbacks.base import State
 from ..checks import check_choice, check_int, check_ints, check_number
-from ..compat.trainer import check_daemon, renamed
-from ..components import ComponentSpec
-from ..errors import ComponentTypeError, ConfigError
+from ..compat.trainer import TrainerLegacy, check_daemon, renamed
+from ..components import ComponentSpec, build_component
+from ..components.paths import is_address
+from ..errors import ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..litagent import as_agent
 from ..loggers import Logger
-from ..runner import Runner
+from ..runner import LitAgentRunner, Runner
 from ..runs import RunFolder
 from ..store import LightningStore
-from ..store.task_json import check_task
-from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig, SizedDataset
-from .config import describe, made_by
-from .factories import Factories, has_no_place, is_runner_only, log, taken_by
+from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
 from .loop import TrainingLoop
-from .plan import RunPlan
-from .run import Run
+from .plan import RunPlan, describe, made_by
+from .run import Run, algorithm_for, check_datasets
+from .specs import gateway_spec, has_no_place, is_runner_only, listener_specs, store_at, taken_by
 from .status import RunResult, RunStatus, snapshot
-from .waiting import call_sync, has_running_loop, start_thread, wait_for_thread
 
 if TYPE_CHECKING:
     from ..adapter import TraceAdapter
     from ..tracer import Tracer
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 Resume = str | os.PathLike[str] | None
 DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
 
 
-class Trainer(Factories):
+class Trainer(TrainerLegacy):
     """Connects an algorithm, a store and runners, and runs them.
 
     A component (algorithm, store, strategy, tracer, adapter, runner, gateway, callback, logger) is passed as an
@@ -125,29 +133,33 @@ class Trainer(Factories):
         check_daemon(daemon)
         check_ints(n_runners=n_runners, max_rollouts=max_rollouts)
         check_ints(at_least=0, algorithm_retries=algorithm_retries)
-        seed = check_int("seed", seed, optional=True)
         check_number("stall_seconds", stall_seconds, above=0, unit="seconds")
         check_choice("dev", dev, (True, False))
         check_choice("dashboard", dashboard, (True, False), optional=True)
-        self.is_dev = dev
+        self.is_dev, self.dashboard = dev, dashboard
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
         self.initial_resources = _checked_resources(initial_resources)
         self.rollout_config = _rollout_config(rollout_config)
-        self.run_dir, self.name, self.seed = run_dir, name, seed
+        self.run_dir, self.name, self.seed = run_dir, name, check_int("seed", seed, optional=True)
         self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
-        self.dashboard = dashboard
         if isinstance(algorithm, list):
             algorithm = tuple(algorithm)  # the list may change, the run does not
-        self._specs = {"store": store, "llm_proxy": llm_proxy, "algorithm": algorithm, "strategy": strategy}
+        self._specs: dict[str, Any] = {
+            "store": store,
+            "llm_proxy": llm_proxy,
+            "algorithm": algorithm,
+            "strategy": strategy,
+        }
         self._specs |= {"runner": runner, "tracer": tracer, "adapter": adapter}
+        self._store: LightningStore | None = None
+        self._llm_proxy: Gateway | None = None
         self._fitting = threading.Lock()
         self._folder: RunFolder | None = None
-        self._is_folder_new = False
-        self._is_store_in_folder = False
+        self._is_folder_new = self._is_store_in_folder = False
         self._run: Run | None = None
-        self._reset_loop()
+        self._loop = TrainingLoop(RunPlan())
         self.hooks = self._normalize_hooks(hooks)
-        self.callbacks = self._normalize_callbacks(callbacks)
+        self.callbacks = listener_specs(callbacks, Callback, "callbacks")
         self.tracer = self._make_tracer(tracer)
         self.adapter = self._make_adapter(adapter)
         named = taken_by(self._make_strategy, n_runners=self.n_runners or 1, port=self.port)
@@ -155,12 +167,12 @@ class Trainer(Factories):
         self._check_strategy()
         self.n_runners = getattr(self.strategy, "n_runners", self.n_runners)
         self.runner = self._make_runner(runner)
-        self._check_runner(self.runner)
+        self._check_runner()
         self.algorithm = self._make_algorithm(algorithm)
         if self.algorithm is not None and self.algorithm.needs_gateway and llm_proxy is None:
             self._specs["llm_proxy"] = "LLMProxy"
         own_loggers = () if self.algorithm is None else self.algorithm.default_loggers
-        self.loggers = self._normalize_loggers(own_loggers if loggers is None else loggers)
+        self.loggers = listener_specs(own_loggers if loggers is None else loggers, Logger, "loggers")
 
     def spec_of(self, name: str) -> Any:
         """What was given for a component."""
@@ -191,7 +203,7 @@ class Trainer(Factories):
             val_dataset: Tasks to measure with.
             resume: Resume an earlier run: `"last"`, or its folder.
         """
-        return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=self.is_dev)
+        return self._fit_here(agent, train_dataset, val_dataset, resume, is_dev=self.is_dev)
 
     def dev(
         self,
@@ -202,7 +214,7 @@ class Trainer(Factories):
         resume: Resume = None,
     ) -> RunResult:
         """Try out the agent: like `fit`, with a `FastAlgorithm` (`Baseline` by default)."""
-        return self._wait_for(agent, train_dataset, val_dataset, resume, is_dev=True)
+        return self._fit_here(agent, train_dataset, val_dataset, resume, is_dev=True)
 
     async def fit_async(
         self,
@@ -215,8 +227,9 @@ class Trainer(Factories):
         """`fit` for async code. Cancelling it ends the run in order."""
         asked = threading.Event()
         arguments = (agent, train_dataset, val_dataset, resume)
-        work = partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set)
-        running = asyncio.wrap_future(start_thread(work, "sharpen-fit"))
+        running = asyncio.wrap_future(
+            _in_thread(partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set))
+        )
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -239,18 +252,15 @@ class Trainer(Factories):
             return RunStatus(state="not started")
         state = "running" if run.result is None else run.result.status
         run_dir = None if self._folder is None else str(self._folder.path)
-        return call_sync(lambda: snapshot(store, state, run_dir))
+        return _without_loop(lambda: asyncio.run(snapshot(store, state, run_dir)))
 
     @property
     def result(self) -> RunResult | None:
         """The result of the last run, also if it failed."""
         return None if self._run is None else self._run.result
 
-    def _wait_for(self, *arguments: Any, is_dev: bool) -> RunResult:
-        work = partial(self._fit, *arguments, is_dev=is_dev)
-        if not has_running_loop():
-            return work()
-        return wait_for_thread(work, "sharpen-fit", on_interrupt=self.stop)
+    def _fit_here(self, *arguments: Any, is_dev: bool) -> RunResult:
+        return _without_loop(partial(self._fit, *arguments, is_dev=is_dev), on_interrupt=self.stop)
 
     def _fit(
         self,
@@ -262,26 +272,15 @@ class Trainer(Factories):
         is_dev: bool,
         is_unwanted: Callable[[], bool] = lambda: False,
     ) -> RunResult:
-        for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
-            self._check_dataset(name, dataset)
-        algorithm, lit_agent = self._algorithm_for(is_dev=is_dev), as_agent(agent)
-        if algorithm is None:
-            self._refuse_listeners()
-        self._check_tasks(algorithm, train_dataset=train_dataset, val_dataset=val_dataset)
-        functions = [stage for stage in stages_of(algorithm) if isinstance(stage, FunctionalAlgorithm)]
-        if self.algorithm_retries and functions:
-            raise ConfigError(
-                f"algorithm_retries is {self.algorithm_retries}, but {title_of(functions[0])} is an @algo function, "
-                "which saves no checkpoint to restart from: write an Algorithm with state_dict, load_state_dict and "
-                "checkpoint(), or omit algorithm_retries"
-            )
-        if algorithm is None and (train_dataset is not None or val_dataset is not None):
-            log.warning("tasks were given, but no algorithm to enqueue them: use dev(...) or Trainer(algorithm=...)")
+        algorithm, lit_agent = algorithm_for(self, is_dev=is_dev), as_agent(agent)
+        is_default_store = has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
+        is_json = is_default_store or isinstance(self.strategy, ClientServerExecutionStrategy)
+        check_datasets(algorithm, is_json=is_json, train_dataset=train_dataset, val_dataset=val_dataset)
         if not self._fitting.acquire(blocking=False):
             raise ConfigError("this Trainer is already running: wait for it to finish, or create another Trainer")
         try:
             self._open_folder(resume, algorithm)
-            self._reset_loop()
+            self._loop = TrainingLoop(RunPlan())
             datasets = (train_dataset, val_dataset)
             self._run = Run(self, self._folder, lit_agent, algorithm, *datasets, is_resumed=resume is not None)
             if is_unwanted():
@@ -292,56 +291,9 @@ class Trainer(Factories):
                 self._folder.release()
             self._fitting.release()
 
-    def _algorithm_for(self, *, is_dev: bool) -> Algorithm[Any] | None:
-        if not is_dev:
-            return self.algorithm
-        if self.algorithm is None:
-            return Baseline()
-        slow = [type(stage).__name__ for stage in stages_of(self.algorithm) if not isinstance(stage, FastAlgorithm)]
-        if slow:
-            raise ComponentTypeError(
-                f"dev mode is for trying out an agent and takes a FastAlgorithm such as Baseline, "
-                f"but the algorithm is {slow[0]}: use fit instead"
-            )
-        return self.algorithm
-
-    def _refuse_listeners(self) -> None:
-        """Iterations are what an algorithm reports: without one, callbacks and loggers would never hear of anything."""
-        for name, given in (("callbacks", self.callbacks), ("loggers", self.loggers)):
-            if given:
-                raise ConfigError(
-                    f"{name} are given, but there is no algorithm whose iterations would call them: use "
-                    f"Trainer(algorithm=...) or dev(...), or omit {name}"
-                )
-
-    def _check_dataset(self, name: str, dataset: Any) -> None:
-        self._refuse_address(name, dataset)
-        is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
-        if dataset is not None and not is_dataset:
-            raise ComponentTypeError(
-                f"{name} is a {type(dataset).__name__}: pass a list of tasks, anything with __len__ and __getitem__, "
-                "or an iterable"
-            )
-
-    def _check_tasks(self, algorithm: Algorithm[Any] | None, **datasets: Dataset[Any] | None) -> None:
-        """Refuse tasks that the store cannot keep before anything is written: all of a list, the first of other data
-        sets with an index, which may be large or slow to read. An iterable may be readable only once."""
-        is_default_store = has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
-        is_json = is_default_store or isinstance(self.strategy, ClientServerExecutionStrategy)
-        if not is_json or not any(stage.enqueues_tasks for stage in stages_of(algorithm)):
-            return
-        for name, dataset in datasets.items():
-            if isinstance(dataset, SizedDataset):
-                count = len(dataset) if isinstance(dataset, list | tuple) else min(len(dataset), 1)
-                for index in range(count):
-                    check_task(dataset[index], f"{name}[{index}]")
-
     # -- as the loop of callbacks --------------------------------------------------------------------
     # What callbacks read and set is of the loop under way, or of the last one. Where the algorithm runs in another
     # process, its loop is there too, and this one stays at its beginning.
-
-    def _reset_loop(self) -> None:
-        self._loop = TrainingLoop(RunPlan())
 
     def follow_loop(self, loop: TrainingLoop) -> None:
         self._loop = loop
@@ -391,42 +343,27 @@ class Trainer(Factories):
     # -- the folder and its store --------------------------------------------------------------------
 
     def _open_folder(self, resume: Resume, algorithm: Algorithm[Any] | None) -> None:
-        """The folder for a run that begins; the store in it is made anew when it is asked for."""
+        """The folder for a run that begins or is resumed; the store in it is made anew when it is asked for."""
         if is_runner_only(self.strategy):
             return
         if self._is_folder_new and resume is None:
             self._is_folder_new = False  # the store was asked for before the run
             return
-        self._leave_folder()
+        if self._folder is not None:
+            self._folder.release()
+        if self._is_store_in_folder and self._store is not None:
+            asyncio.run(self._store.close())
+            self._store = self._llm_proxy = None
+        self._is_store_in_folder = self._is_folder_new = False
         if resume is None:
             self._folder = self._new_folder(algorithm)
         else:
             self._folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
-            self._check_same_run(self._folder, algorithm)
-
-    def _check_same_run(self, folder: RunFolder, algorithm: Algorithm[Any] | None) -> None:
-        """A run goes on with the algorithm that it began with."""
-        before = made_by(folder.read_config().get("components", {}).get("algorithm"))
-        now = made_by(describe(algorithm)) or "no algorithm"
-        if before is not None and before != now:
-            folder.release()
-            raise ConfigError(
-                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's "
-                "algorithm, or resume another folder"
-            )
+            _check_same_run(self._folder, algorithm)
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
-        return RunFolder.create(
-            self.name or ("run" if algorithm is None else file_name(algorithm)), run_dir=self.run_dir
-        )
-
-    def _leave_folder(self) -> None:
-        if self._folder is not None:
-            self._folder.release()
-        if self._is_store_in_folder and self._store is not None:
-            call_sync(self._store.close)
-            self._store = self._llm_proxy = None
-        self._is_store_in_folder = self._is_folder_new = False
+        name = self.name or ("run" if algorithm is None else file_name(algorithm))
+        return RunFolder.create(name, run_dir=self.run_dir)
 
     def _place_of_store(self) -> Path:
         if self._folder is None:
@@ -434,6 +371,136 @@ class Trainer(Factories):
             self._is_folder_new = True
         self._is_store_in_folder = True
         return self._folder.store_path
+
+    @property
+    def store(self) -> LightningStore:
+        """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
+        if self._store is None:
+            offered = taken_by(self._make_store, strategy=self.strategy)
+            self._store = self._make_store(self._specs["store"], **offered)
+        return self._store
+
+    @property
+    def made_store(self) -> LightningStore | None:
+        """The store, if it has been made already."""
+        return self._store
+
+    @property
+    def llm_proxy(self) -> Gateway | None:
+        """The gateway, made when it is first asked for."""
+        if self._llm_proxy is None and self._specs["llm_proxy"] is not None:
+            self._llm_proxy = self._make_llm_proxy(self._specs["llm_proxy"], store=self.store)
+        return self._llm_proxy
+
+    # -- from specs to parts: what a part's own constructor takes of its siblings, it is given --------
+
+    def _make_tracer(self, tracer: "ComponentSpec[Tracer]") -> "Tracer":
+        from ..tracer import OtelTracer, Tracer
+
+        return build_component(tracer, expected_type=Tracer, spec_name="tracer", default_factory=OtelTracer)
+
+    def _make_adapter(self, adapter: "ComponentSpec[TraceAdapter[Any]]") -> "TraceAdapter[Any]":
+        from ..adapter import TraceAdapter, TracerTraceToTriplet
+
+        return build_component(
+            adapter,
+            expected_type=TraceAdapter,  # type: ignore[type-abstract]
+            spec_name="adapter",
+            default_factory=TracerTraceToTriplet,
+            dict_requires_type=False,
+            dict_default_cls=TracerTraceToTriplet,
+        )
+
+    def _make_algorithm(
+        self, algorithm: ComponentSpec[Algorithm[Any]] | Sequence[ComponentSpec[Algorithm[Any]]]
+    ) -> Algorithm[Any] | None:
+        # The store is made when the run begins, the gateway with it: asking for either is what makes it now.
+        names = ("store", "llm_proxy", "tracer", "adapter", "initial_resources")
+        offered = {name: partial(getattr, self, name) for name in names}
+        if isinstance(algorithm, list | tuple):
+            return AlgorithmSequence(build_stages(algorithm, offered=offered))
+        return build_component(
+            algorithm, expected_type=Algorithm, spec_name="algorithm", allow_none=True, optional_defaults=offered
+        )
+
+    def _make_strategy(
+        self, strategy: ComponentSpec[ExecutionStrategy], *, n_runners: int | None = None, port: int | None = None
+    ) -> ExecutionStrategy:
+        # An override may pass neither number on. Where nobody gave n_runners, the strategy has its own default.
+        n_runners = self.n_runners if n_runners is None else n_runners
+        is_given = self.n_runners is not None or n_runners != 1
+        wanted = {"n_runners": n_runners if is_given else None, "server_port": self.port if port is None else port}
+        return build_component(
+            ClientServerExecutionStrategy if strategy is None else strategy,
+            expected_type=ExecutionStrategy,
+            spec_name="strategy",
+            optional_defaults={name: value for name, value in wanted.items() if value is not None},
+            dict_requires_type=False,
+            dict_default_cls=ClientServerExecutionStrategy,
+        )
+
+    def _make_runner(self, runner: ComponentSpec[Runner[Any]]) -> Runner[Any]:
+        offered = {"tracer": lambda: self.tracer, "max_rollouts": self.max_rollouts, "hooks": lambda: self.hooks}
+        return build_component(
+            LitAgentRunner if runner is None else runner,
+            expected_type=Runner,
+            spec_name="runner",
+            optional_defaults=offered,
+            dict_requires_type=False,
+            dict_default_cls=LitAgentRunner,
+        )
+
+    def _make_store(
+        self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy | None = None
+    ) -> LightningStore:
+        if store is None and is_runner_only(self.strategy if strategy is None else strategy):
+            store = "memory"  # never used: the store of this run is served elsewhere
+        if is_address(store):
+            return store_at(store)
+        if has_no_place(store):
+            given = store if isinstance(store, Mapping) else {}
+            store = {**given, "type": "SQLiteStore", "database_url": self._place_of_store()}
+        return build_component(
+            store, expected_type=LightningStore, spec_name="store", optional_defaults={"thread_safe": True}
+        )
+
+    def _make_llm_proxy(self, llm_proxy: ComponentSpec[Any], *, store: LightningStore) -> Gateway | None:
+        return build_component(
+            gateway_spec(llm_proxy),
+            expected_type=Gateway,  # type: ignore[type-abstract]
+            spec_name="llm_proxy",
+            allow_none=True,
+            optional_defaults={"store": lambda: store},
+        )
+
+    def _normalize_hooks(self, hooks: Hook | Sequence[Any] | None) -> list[Hook]:
+        if hooks is None:
+            return []
+        several = hooks if isinstance(hooks, Sequence) and not isinstance(hooks, str) else [hooks]
+        return [build_component(each, expected_type=Hook, spec_name="hooks") for each in several]
+
+    def _check_strategy(self) -> None:
+        """What was given to the trainer must be what the strategy has: nothing is dropped in silence."""
+        name = type(self.strategy).__name__
+        for setting, wanted, attribute in (
+            ("port", self.port, "server_port"),
+            ("n_runners", self.n_runners, "n_runners"),
+        ):
+            found = getattr(self.strategy, attribute, None)
+            if wanted is not None and found is None and setting == "n_runners":
+                log.warning("n_runners is %d, but %s does not have that setting", wanted, name)
+            elif wanted is not None and found != wanted:
+                raise ConfigError(
+                    f"{setting} is {wanted}, but {name} has {attribute}={found}: change it there, or pass only the "
+                    f"strategy's name ('cs', 'shm') and {setting} here, or omit {setting}"
+                )
+
+    def _check_runner(self) -> None:
+        name, limit = type(self.runner).__name__, getattr(self.runner, "max_rollouts", None)
+        if self.max_rollouts is not None and limit != self.max_rollouts:
+            raise ConfigError(f"max_rollouts is {self.max_rollouts}, but the given {name} has max_rollouts={limit}")
+        if getattr(self.runner, "tracer", None) is None:
+            self.runner.tracer = self.tracer
 
 
 def _checked_resources(resources: NamedResources | None) -> NamedResources | None:
@@ -449,11 +516,56 @@ def _checked_resources(resources: NamedResources | None) -> NamedResources | Non
 
 
 def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutConfig:
-    if given is None:
-        return DEFAULT_ROLLOUT_CONFIG
-    if isinstance(given, RolloutConfig):
-        return given
+    if given is None or isinstance(given, RolloutConfig):
+        return given or DEFAULT_ROLLOUT_CONFIG
     try:
         return msgspec.convert(dict(given), RolloutConfig)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise ConfigError(f"rollout_config is {given!r}: {error}") from error
+
+
+def _check_same_run(folder: RunFolder, algorithm: Algorithm[Any] | None) -> None:
+    """A run goes on with the algorithm that it began with."""
+    before = made_by(folder.read_config().get("components", {}).get("algorithm"))
+    now = made_by(describe(algorithm)) or "no algorithm"
+    if before is not None and before != now:
+        folder.release()
+        raise ConfigError(
+            f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's algorithm, or resume "
+            "another folder"
+        )
+
+
+# -- calls from a thread with an event loop, such as a notebook's ------------------------------------
+
+
+def _without_loop(work: Callable[[], T], on_interrupt: Callable[[], None] = lambda: None) -> T:
+    """Do the work here or, if an event loop runs here, in another thread. Ctrl-C asks that one to stop, and is raised
+    once it has."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    future = _in_thread(work)
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        if not future.done():
+            on_interrupt()
+            future.exception()
+        raise
+
+
+def _in_thread(work: Callable[[], T]) -> "Future[T]":
+    """Begin in a thread; whatever it raises is in the future."""
+    future: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="sharpen-fit", daemon=True).start()
+    return future
