@@ -6,9 +6,10 @@ of a run is `runner.bundle.RunnerBundle`.
 """
 
 import asyncio
+import functools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from ..execution.events import ExecutionEvent
 from ..execution.lost_attempts import lose_those_of_the_dead
 from ..files import is_disk_full
 from ..store import LightningStore, LightningStoreCapabilities
-from ..store.methods import METHODS, Method, forward_methods
+from ..store.methods import Method, forward_methods
 from ..store.opening import StoreAddress
-from ..types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig
+from ..types import NamedResources, RolloutConfig
 from .gateway import RunGateway
 from .loop import Checkpoints, TrainingLoop
 from .plan import RunPlan
@@ -169,12 +170,9 @@ class AlgorithmBundle:
 
 
 def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
-    takes_config = "config" in method.parameters and method.name != "update_rollout"
-
     async def call(self: "AlgorithmStore", *args: Any, **kwargs: Any) -> Any:
-        if takes_config:
-            kwargs, args = method.bind(args, kwargs), ()
-            kwargs["config"] = kwargs.get("config") or self.rollout_config
+        if method.name in ("enqueue_rollout", "enqueue_many_rollouts", "start_rollout"):
+            args, kwargs = (), self._with_config(method.bind(args, kwargs))
         loop = asyncio.get_running_loop()
         self._waiting[loop] += 1
         try:
@@ -200,18 +198,11 @@ class AlgorithmStore(LightningStore):
         self.rollout_config = rollout_config
         self._waiting: Counter[asyncio.AbstractEventLoop] = Counter()
 
-    async def enqueue_many_rollouts(
-        self,
-        requests: Sequence[EnqueueRolloutRequest] = (),
-        *,
-        rollouts: Sequence[EnqueueRolloutRequest] = (),
-    ) -> list[Rollout]:
-        filled = [
-            request if request.config is not None else msgspec.structs.replace(request, config=self.rollout_config)
-            for request in (*requests, *rollouts)
-        ]
-        found: list[Rollout] = await _enqueue_many(self, filled)
-        return found
+    def _with_config(self, given: dict[str, Any]) -> dict[str, Any]:
+        if "requests" not in given:
+            return {**given, "config": given.get("config") or self.rollout_config}
+        fill = functools.partial(msgspec.structs.replace, config=self.rollout_config)
+        return {"requests": [each if each.config is not None else fill(each) for each in given["requests"]]}
 
     def wake_waiting(self) -> None:
         """Let every loop that waits here turn once: an exception that another thread raised in it takes effect."""
@@ -233,6 +224,3 @@ class AlgorithmStore(LightningStore):
         if name == "store":  # a half-made copy has none yet
             raise AttributeError(name)
         return getattr(self.store, name)
-
-
-_enqueue_many = _pass_on(METHODS["enqueue_many_rollouts"])

@@ -68,10 +68,11 @@ class RunGateway:
         self._run_dir, self._has_travelled, self._holds_calls = run_dir, has_travelled, holds_calls
         self._is_ours = hasattr(gateway, "set_store")
         self._before: dict[str, float] = {}
-        self._is_down = False
         self._restarts = self._tries = 0
         self._steady_at = 0.0
         self._error: RunError | None = None
+        self.notice = ""
+        """What people who look at the run must know of it; mostly nothing."""
         self.own_address: str | None = None
         """Where it is, if the run has started it."""
 
@@ -88,7 +89,7 @@ class RunGateway:
             return
         with self._lent(store, event):
             before = await self._last_address(store)
-            await self._start(before)
+            await self._start_near(before)
             try:
                 await self._settle(store, before)
                 _start_runners(event)
@@ -106,7 +107,9 @@ class RunGateway:
         may use it again.
 
         Totals and limits go by the name: a run counts for itself, also in a store that others use, and goes on
-        counting when it is resumed.
+        counting when it is resumed. A gateway that only this machine can reach asks for a token of the run, except
+        under the URL of an attempt. Where agents run on other machines too, it listens at an address that all of them
+        know, and asks everybody for a token.
         """
         gateway = self._gateway
         if not self._is_ours:
@@ -117,8 +120,11 @@ class RunGateway:
         gateway.set_store(store)
         if self._run_dir is not None:
             gateway.name = f"{gateway.name}-{_run_name(self._run_dir)}"
-        if is_loopback(gateway.host):
-            self._bring_within_reach(event)
+        reach = event.reach if isinstance(event, RunEvent) else None
+        if is_loopback(gateway.host) and reach is None:
+            gateway.run_token = secrets.token_urlsafe(32)
+        elif is_loopback(gateway.host) and reach is not None:
+            gateway.reach = reach.host, gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
         try:
             yield
         finally:
@@ -127,33 +133,21 @@ class RunGateway:
                 for name, value in before.items():
                     setattr(gateway, name, value)
 
-    def _bring_within_reach(self, event: ExecutionEvent) -> None:
-        """One that only this machine can reach asks for a token of the run, except under the URL of an attempt.
-
-        Where agents run on other machines too, it listens at an address that all of them know, and asks everybody for a
-        token.
-        """
-        reach = event.reach if isinstance(event, RunEvent) else None
-        if reach is None:
-            self._gateway.run_token = secrets.token_urlsafe(32)
-        else:
-            self._gateway.reach = reach.host, self._gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
-
-    async def _start(self, before: str | None) -> None:
+    async def _start_near(self, before: str | None) -> None:
         """At the port where it was before, so that rollouts which wait still find it."""
         gateway = self._gateway
         port = None if before is None else urlsplit(before).port
         if port is not None and gateway.port is None:
             gateway.port = port
             try:
-                await self._start_again()
+                await self._start()
             except PortTakenError:
                 log.warning("port %d, which the gateway of this run had before, is in use; using another one", port)
                 gateway.port = None
         if not gateway.is_running():
-            await self._start_again()
+            await self._start()
 
-    async def _start_again(self) -> None:
+    async def _start(self) -> None:
         """Start it, several times if its process ends in its start, as those of the store and of runners."""
         for pause in START_PAUSES:
             try:
@@ -172,8 +166,8 @@ class RunGateway:
             self._before = await self._counts()  # others may have called it
             return
         self.own_address = address(self._gateway.host, self._gateway.port)
-        if before not in (None, self.own_address):
-            await move_endpoint(store, str(before), self.own_address)
+        if before is not None and before != self.own_address:
+            await move_endpoint(store, before, self.own_address)
         if self._run_dir is not None:
             write_json(self._run_dir / PLACE, {"address": self.own_address})
         if self._holds_calls:
@@ -204,7 +198,7 @@ class RunGateway:
             while not is_over.wait(LOOK_SECONDS * 5) and self._error is None:
                 if self._gateway.has_died():
                     self._bring_back(is_over)
-            if self._error is not None:
+            if self._error is not None and not is_over.is_set():
                 loop.call_soon_threadsafe(lambda: is_over.is_set() or task.cancel())
 
         if self._is_ours:
@@ -220,7 +214,7 @@ class RunGateway:
 
     def _bring_back(self, is_over: threading.Event) -> None:
         """Restart it at its address. One that was stopped stays so."""
-        self._is_down = True
+        before, self.notice = self.notice, "the gateway is down"
         died, reason = time.monotonic(), "it kept dying"
         if died > self._steady_at:
             self._tries = 0
@@ -236,25 +230,19 @@ class RunGateway:
                 reason = describe(error)
                 log.warning("could not start the gateway of this run: %s", reason)
                 continue
-            self._is_down = False
-            if has_restarted:
-                self._restarts, now = self._restarts + 1, time.monotonic()
-                self._steady_at = now + STEADY_SECONDS
-                log.warning("the gateway of this run is responding again, %.1f s after it died", now - died)
+            if not has_restarted:
+                self.notice = before
+                return
+            self._restarts, now = self._restarts + 1, time.monotonic()
+            self._steady_at = now + STEADY_SECONDS
+            self.notice = f"the gateway was restarted {'once' if self._restarts == 1 else f'{self._restarts} times'}"
+            log.warning("the gateway of this run is responding again, %.1f s after it died", now - died)
             return
         self._error = RunError(
             f"the gateway of this run died and did not come back after {self._tries} restarts ({reason}): see its "
             "output on standard error; fit(..., resume='last') resumes the run"
         )
         log.error("%s", self._error)
-
-    @property
-    def notice(self) -> str:
-        """What people who look at the run must know of it; mostly nothing."""
-        if self._is_down:
-            return "the gateway is down"
-        times = "once" if self._restarts == 1 else f"{self._restarts} times"
-        return f"the gateway was restarted {times}" if self._restarts else ""
 
     # -- what agents are given -----------------------------------------------------------------------
 
@@ -295,21 +283,21 @@ class RunGateway:
 
     async def open_calls(self) -> tuple[int, int]:
         """Return how many calls of agents a model works on, and how many are held until it is ready."""
-        found: tuple[int, int] = await self._ask("open_calls", (0, 0))
-        return found
+        found: tuple[int, int] | None = await self._ask("open_calls")
+        return found or (0, 0)
 
     async def _counts(self) -> dict[str, float]:
-        totals = await self._ask("totals", None)
+        totals = await self._ask("totals")
         return {} if totals is None else {name: getattr(totals, name) for name in (*COUNTED, UNPRICED)}
 
-    async def _ask(self, question: str, default: Any) -> Any:
-        if not hasattr(self._gateway, question):
-            return default
-        try:
-            return await getattr(self._gateway, question)()
-        except RunError as error:
-            log.debug("could not read the %s of the gateway: %s", question, error)
-            return default
+    async def _ask(self, question: str) -> Any:
+        """None where the gateway knows no such question, or cannot be asked now."""
+        if hasattr(self._gateway, question):
+            try:
+                return await getattr(self._gateway, question)()
+            except RunError as error:
+                log.debug("could not read the %s of the gateway: %s", question, error)
+        return None
 
 
 def summary(metrics: dict[str, float]) -> str:

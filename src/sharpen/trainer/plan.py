@@ -1,6 +1,7 @@
 """What a run consists of: `RunPlan` for the process of the algorithm, and `config.json` for people, so that the run can
 be understood and repeated. Secrets are never in that."""
 
+import contextlib
 import inspect
 import os
 import platform
@@ -144,10 +145,8 @@ def _versions() -> dict[str, str]:
 
     found = {"sharpen": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

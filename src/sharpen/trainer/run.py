@@ -23,8 +23,9 @@ from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
 from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
 from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
+from ..checks import check_installed
 from ..compat.trainer import TrainerLegacy
-from ..errors import ComponentTypeError, ConfigError, MissingExtraError, SharpenError
+from ..errors import ComponentTypeError, ConfigError, SharpenError
 from ..execution import ExecutionStrategy
 from ..execution.serving import Mount
 from ..litagent import FunctionalLitAgent, LitAgent
@@ -241,11 +242,10 @@ class Run:
                     "strategy='cs'"
                 )
             return
-        is_missing = find_spec("jinja2") is None
-        if wanted and is_missing:
-            raise MissingExtraError.of("jinja2", extra="dashboard", feature="the dashboard")
+        if wanted:
+            check_installed("jinja2", extra="dashboard", feature="the dashboard")
         strategy.mounts = [mount for mount in strategy.mounts if mount.prefix != DASHBOARD_PREFIX]
-        if wanted is not False and not is_missing:
+        if wanted is not False and find_spec("jinja2") is not None:
             run = self._run_dir
             options = {"name": "store"} if run is None else {"name": run.name, "run_path": str(run)}
             strategy.mounts.append(Mount(DASHBOARD_PREFIX, DASHBOARD, "dashboard", options))
@@ -256,13 +256,7 @@ class Run:
         """Have the strategy run both halves to their end."""
         self._bundle = algorithm
         log.info("%s", self._summary())
-        tracer = getattr(self.trainer.runner, "tracer", None) or self.trainer.tracer
-        # What a gateway keeps out of the store, the tracer may write there all the same.
-        if getattr(self.trainer.llm_proxy, "hides_content", False) and _captures_calls(tracer):
-            log.warning(
-                "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
-                "pass tracer=OtelTracer(capture_content=False) to the Trainer"
-            )
+        self._warn_of_content()
         executing: Any = self.trainer.strategy.execute(algorithm, runner, self.trainer.store)
         if inspect.isawaitable(executing):
 
@@ -270,6 +264,18 @@ class Run:
                 await executing
 
             asyncio.run(finish())
+
+    def _warn_of_content(self) -> None:
+        """What a gateway keeps out of the store, the tracer may write there all the same."""
+        from ..tracer import OtelTracer
+
+        tracer = getattr(self.trainer.runner, "tracer", None) or self.trainer.tracer
+        is_captured = isinstance(tracer, OtelTracer) and tracer.capture_content
+        if is_captured and getattr(self.trainer.llm_proxy, "hides_content", False):
+            log.warning(
+                "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
+                "pass tracer=OtelTracer(capture_content=False) to the Trainer"
+            )
 
     def _begin(self) -> None:
         """A strategy that was asked to stop before it began has not heard of it."""
@@ -387,12 +393,6 @@ def _of_step(line: dict[str, Any]) -> dict[str, Any]:
 
 def _validated(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in _of_step(line).items() if name.startswith("val/")}
-
-
-def _captures_calls(tracer: Any) -> bool:
-    from ..tracer import OtelTracer
-
-    return isinstance(tracer, OtelTracer) and tracer.capture_content
 
 
 def _seed_everything(seed: int) -> None:

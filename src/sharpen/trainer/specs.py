@@ -1,6 +1,7 @@
 """What the specs of parts mean to a trainer, beyond what `components` makes of any spec."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,13 +15,7 @@ from ..errors import ComponentError, ComponentTypeError, ConfigError
 from ..secrets import hidden_password
 from ..store import LightningStore
 
-_SQLITE = (
-    "SQLiteStore",
-    "sqlite",
-    "sharpen.SQLiteStore",
-    "sharpen.store.SQLiteStore",
-    "sharpen.store.sqlite.SQLiteStore",
-)
+_SQLITE = re.compile(r"sqlite|(sharpen\.(store\.(sqlite\.)?)?)?SQLiteStore")
 
 
 def taken_by(method: Callable[..., Any], **offered: Any) -> dict[str, Any]:
@@ -41,10 +36,13 @@ def is_runner_only(strategy: object) -> bool:
 def has_no_place(store: ComponentSpec[LightningStore]) -> bool:
     """Whether a spec asks for a durable store without saying where: then it lies in the folder of the run."""
     if isinstance(store, Mapping):
-        return store.get("type") in _SQLITE and "database_url" not in store
-    module = sys.modules.get("sharpen.store.sqlite")  # whoever has the class has loaded it
-    is_class = module is not None and store is module.SQLiteStore
-    return store is None or is_class or (isinstance(store, str) and store in _SQLITE)
+        return _is_sqlite(store.get("type")) and "database_url" not in store
+    loaded = getattr(sys.modules.get("sharpen.store.sqlite"), "SQLiteStore", None)  # by whoever has the class
+    return store is None or store is loaded or _is_sqlite(store)
+
+
+def _is_sqlite(name: object) -> bool:
+    return isinstance(name, str) and _SQLITE.fullmatch(name) is not None
 
 
 def store_at(url: str) -> LightningStore:

@@ -227,9 +227,8 @@ class Trainer(TrainerLegacy):
         """`fit` for async code. Cancelling it ends the run in order."""
         asked = threading.Event()
         arguments = (agent, train_dataset, val_dataset, resume)
-        running = asyncio.wrap_future(
-            _in_thread(partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set))
-        )
+        work = partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set)
+        running = asyncio.wrap_future(_in_thread(work))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -241,9 +240,8 @@ class Trainer(TrainerLegacy):
 
     def stop(self) -> None:
         """Ask the run under way to end in order, from any thread."""
-        run = self._run
-        if run is not None and run.result is None:
-            run.stop()
+        if self._run is not None and self._run.result is None:
+            self._run.stop()
 
     def status(self) -> RunStatus:
         """Return what every rollout and worker is doing now; of the last run, if none is running."""
@@ -402,14 +400,7 @@ class Trainer(TrainerLegacy):
     def _make_adapter(self, adapter: "ComponentSpec[TraceAdapter[Any]]") -> "TraceAdapter[Any]":
         from ..adapter import TraceAdapter, TracerTraceToTriplet
 
-        return build_component(
-            adapter,
-            expected_type=TraceAdapter,  # type: ignore[type-abstract]
-            spec_name="adapter",
-            default_factory=TracerTraceToTriplet,
-            dict_requires_type=False,
-            dict_default_cls=TracerTraceToTriplet,
-        )
+        return _built("adapter", adapter, TraceAdapter, TracerTraceToTriplet)  # type: ignore[type-abstract]
 
     def _make_algorithm(
         self, algorithm: ComponentSpec[Algorithm[Any]] | Sequence[ComponentSpec[Algorithm[Any]]]
@@ -430,25 +421,12 @@ class Trainer(TrainerLegacy):
         n_runners = self.n_runners if n_runners is None else n_runners
         is_given = self.n_runners is not None or n_runners != 1
         wanted = {"n_runners": n_runners if is_given else None, "server_port": self.port if port is None else port}
-        return build_component(
-            ClientServerExecutionStrategy if strategy is None else strategy,
-            expected_type=ExecutionStrategy,
-            spec_name="strategy",
-            optional_defaults={name: value for name, value in wanted.items() if value is not None},
-            dict_requires_type=False,
-            dict_default_cls=ClientServerExecutionStrategy,
-        )
+        offered = {name: value for name, value in wanted.items() if value is not None}
+        return _built("strategy", strategy, ExecutionStrategy, ClientServerExecutionStrategy, offered)
 
     def _make_runner(self, runner: ComponentSpec[Runner[Any]]) -> Runner[Any]:
         offered = {"tracer": lambda: self.tracer, "max_rollouts": self.max_rollouts, "hooks": lambda: self.hooks}
-        return build_component(
-            LitAgentRunner if runner is None else runner,
-            expected_type=Runner,
-            spec_name="runner",
-            optional_defaults=offered,
-            dict_requires_type=False,
-            dict_default_cls=LitAgentRunner,
-        )
+        return _built("runner", runner, Runner, LitAgentRunner, offered)
 
     def _make_store(
         self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy | None = None
@@ -501,6 +479,21 @@ class Trainer(TrainerLegacy):
             raise ConfigError(f"max_rollouts is {self.max_rollouts}, but the given {name} has max_rollouts={limit}")
         if getattr(self.runner, "tracer", None) is None:
             self.runner.tracer = self.tracer
+
+
+def _built(
+    name: str, spec: ComponentSpec[Any], kind: type[T], default: type[T], offered: Mapping[str, Any] | None = None
+) -> T:
+    """Build a part of which there is always one: no spec, and a dict without a type, are for the default."""
+    return build_component(
+        spec,
+        expected_type=kind,
+        spec_name=name,
+        default_factory=default,
+        optional_defaults=offered,
+        dict_requires_type=False,
+        dict_default_cls=default,
+    )
 
 
 def _checked_resources(resources: NamedResources | None) -> NamedResources | None:
