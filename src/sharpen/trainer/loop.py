@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,7 +33,9 @@ from ..loggers import ConsoleLogger, FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
 from ..runs.folder import FullDisk
 from ..runs.screen import screen
-from .plan import RunPlan
+
+if TYPE_CHECKING:
+    from .algorithm_bundle import RunPlan
 
 log = logging.getLogger(__name__)
 Metrics = Mapping[str, float]
@@ -42,7 +44,7 @@ Metrics = Mapping[str, float]
 class TrainingLoop:
     """A `Loop`. Hooks get the trainer in its place, where that is in the same process."""
 
-    def __init__(self, plan: RunPlan, trainer: Any = None) -> None:
+    def __init__(self, plan: "RunPlan", trainer: Any = None) -> None:
         self.plan, self.algorithm = plan, plan.algorithm
         self.callbacks: list[Callback] = []
         self.loggers: list[Logger] = []

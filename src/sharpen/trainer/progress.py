@@ -27,12 +27,13 @@ from ..runs.folder import FullDisk
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore
 from .gateway import RunGateway, summary
-from .plan import RunPlan
 from .status import open_rollouts
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
     from rich.live import Live
+
+    from .algorithm_bundle import RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class _Counted(msgspec.Struct):
 class Progress:
     """Asks the store, counts, and says what it sees, from `async with` to its end."""
 
-    def __init__(self, store: LightningStore, plan: RunPlan, gateway: RunGateway | None = None) -> None:
+    def __init__(self, store: LightningStore, plan: "RunPlan", gateway: RunGateway | None = None) -> None:
         self.plan = plan
         self._store, self._gateway = store, gateway or RunGateway(None)
         self._place: Callable[[], str] = str

@@ -39,8 +39,8 @@ from ..store import LightningStore
 from ..store.local import LocalStore
 from ..store.task_json import check_task
 from ..types import Dataset, ProxyLLM, ResourcesUpdate, SizedDataset
-from .algorithm_bundle import AlgorithmBundle
-from .plan import RunPlan, resolved_config
+from .algorithm_bundle import AlgorithmBundle, RunPlan
+from .config import resolved_config
 from .specs import is_runner_only
 from .status import RunEnd, RunResult
 
@@ -167,9 +167,7 @@ class Run:
             adapter.agent_match = agent.trained_agents
         self._raise_concurrency()
         self._mount_dashboard()
-        config: dict[str, Any] = trainer.hide(
-            resolved_config(trainer, agent, algorithm, self.train_dataset, self.val_dataset)
-        )
+        config: dict[str, Any] = trainer.hide(resolved_config(self))
         if self.folder is not None:
             if self.is_resumed:
                 config = self.folder.resumed_config(config)

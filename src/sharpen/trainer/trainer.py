@@ -34,8 +34,9 @@ from ..runner import LitAgentRunner, Runner
 from ..runs import RunFolder
 from ..store import LightningStore
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
+from .algorithm_bundle import RunPlan
+from .config import describe, made_by
 from .loop import TrainingLoop
-from .plan import RunPlan, describe, made_by
 from .run import Run, algorithm_for, check_datasets
 from .specs import gateway_spec, has_no_place, is_runner_only, listener_specs, store_at, taken_by
 from .status import RunResult, RunStatus, snapshot

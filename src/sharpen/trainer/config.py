@@ -1,5 +1,4 @@
-"""What a run consists of: `RunPlan` for the process of the algorithm, and `config.json` for people, so that the run can
-be understood and repeated. Secrets are never in that."""
+"""`config.json`: what a run was made of, so that it can be understood and repeated. Secrets are never in it."""
 
 import contextlib
 import inspect
@@ -7,74 +6,30 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..algorithm import Algorithm
-from ..algorithm.base import Gateway
 from ..algorithm.datasets import size_of
 from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.paths import class_path
 from ..runs.history import MOMENT
 from ..secrets import HIDDEN, hidden_password, looks_secret, shown, without_secrets
-from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
+from ..types import Dataset
 
 if TYPE_CHECKING:
-    from ..adapter import TraceAdapter
-    from .trainer import Trainer
+    from .run import Run
 
 _PARTS = ("store", "runner", "strategy", "tracer", "adapter", "llm_proxy")
 MAX_TEXT = 2000
 _PACKAGES = ("msgspec", "cloudpickle", "opentelemetry-sdk", "aiohttp", "uvicorn", "rich")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """The parts of a run and its settings. Callbacks and loggers are specs, built where the algorithm runs."""
-
-    algorithm: Algorithm[Any] | None = None
-    train_dataset: Dataset[Any] | None = None
-    val_dataset: Dataset[Any] | None = None
-    adapter: "TraceAdapter[Any] | None" = None
-    llm_proxy: Gateway | None = None
-    initial_resources: NamedResources | None = None
-    callbacks: Sequence[Any] = ()
-    loggers: Sequence[Any] = ()
-    rollout_config: RolloutConfig = field(default_factory=RolloutConfig)
-    holds_runners: bool = False
-    """Whether runners, which would find work at once, wait until the gateway answers."""
-    retries: int = 0
-    needs_llm: bool = False
-    """Whether the agent asks for an LLM that no algorithm publishes."""
-    agent_prompt: PromptTemplate | None = None
-    agent_takes_prompt: bool = True
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """What loggers are told of the settings."""
-    run_dir: Path | None = None
-    metrics_path: Path | None = None
-    checkpoint_path: Path | None = None
-    is_resumed: bool = False
-    earlier_seconds: float = 0.0
-    """How long the run worked before it was resumed."""
-    shows_table: bool = True
-    stall_seconds: float = 60.0
-
-
-# -- config.json -------------------------------------------------------------------------------------
-
-
-def resolved_config(
-    trainer: "Trainer",
-    agent: Any,
-    algorithm: Algorithm[Any] | None,
-    train_dataset: Dataset[Any] | None,
-    val_dataset: Dataset[Any] | None,
-) -> dict[str, Any]:
+def resolved_config(run: "Run") -> dict[str, Any]:
     """Every component with its class and the spec it came from, and all settings."""
+    trainer, agent, algorithm = run.trainer, run.agent, run.algorithm
     return {
         "started": time.strftime(MOMENT),
         "name": trainer.name,
@@ -87,7 +42,7 @@ def resolved_config(
         "settings": {name: getattr(trainer, name) for name in trainer.SETTINGS},
         "rollout_config": trainer.rollout_config,
         "initial_resources": sorted(trainer.initial_resources or {}),
-        "datasets": {"train": _dataset(train_dataset), "val": _dataset(val_dataset)},
+        "datasets": {"train": _dataset(run.train_dataset), "val": _dataset(run.val_dataset)},
         "environment": _environment(),
         "versions": _versions(),
     }
