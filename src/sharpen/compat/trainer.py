@@ -19,14 +19,6 @@ class TrainerLegacy:
     max_rollouts: int | None
     adapter: "TraceAdapter[Any]"
 
-    @staticmethod
-    def _refuse_address(name: str, dataset: Any) -> None:
-        if isinstance(dataset, str):
-            raise ConfigError(
-                f"{name} is the str {dataset!r}: passing the address of a server as a data set is no longer supported. "
-                "Pass the tasks: Trainer(...).fit(agent, train_dataset=[...], val_dataset=[...])"
-            )
-
     @property
     def n_workers(self) -> int | None:
         """The old name of `n_runners`."""
@@ -55,6 +47,15 @@ def renamed(old: str, old_value: Any, new_value: Any) -> Any:
         raise ConfigError(f"{new} is {new_value!r}, but {old}, its old name, is {old_value!r}: pass only {new}")
     warnings.warn(f"Trainer({old}=...) is deprecated: use {new}", DeprecationWarning, stacklevel=3)
     return old_value
+
+
+def refuse_address(name: str, dataset: Any) -> None:
+    """Refuse the address of a server as a data set."""
+    if isinstance(dataset, str):
+        raise ConfigError(
+            f"{name} is the str {dataset!r}: passing the address of a server as a data set is no longer supported. "
+            "Pass the tasks: Trainer(...).fit(agent, train_dataset=[...], val_dataset=[...])"
+        )
 
 
 def check_daemon(daemon: bool | None) -> None:

@@ -50,7 +50,7 @@ class TrainingLoop:
         self.loggers: list[Logger] = []
         self.error: BaseException | None = None
         """What a callback or a logger raised."""
-        self._told: Any = self if trainer is None else trainer
+        self._loop_for_hooks: Any = self if trainer is None else trainer
         self._records: JsonlLogger | None = None
         self._unwritten: list[tuple[Metrics, int]] = []
         self._disk = FullDisk("metrics")
@@ -167,7 +167,7 @@ class TrainingLoop:
     def _call(self, hook: Hook) -> None:
         algorithm: Any = self.algorithm
         with self._noting_errors():
-            run_hook(self.callbacks, hook, self._told, algorithm)
+            run_hook(self.callbacks, hook, self._loop_for_hooks, algorithm)
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:

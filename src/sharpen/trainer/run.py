@@ -24,7 +24,7 @@ from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
 from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
 from ..checks import check_installed
-from ..compat.trainer import TrainerLegacy
+from ..compat.trainer import refuse_address
 from ..errors import ComponentTypeError, ConfigError, SharpenError
 from ..execution import ExecutionStrategy
 from ..execution.serving import Mount
@@ -87,7 +87,7 @@ def check_datasets(algorithm: Algorithm[Any] | None, *, is_json: bool, **dataset
     """Refuse what is no data set, and tasks that a store of JSON cannot keep: all of a list, the first of other data
     sets with an index, which may be large or slow to read. An iterable may be readable only once."""
     for name, dataset in datasets.items():
-        TrainerLegacy._refuse_address(name, dataset)
+        refuse_address(name, dataset)
         is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
         if dataset is not None and not is_dataset:
             raise ComponentTypeError(

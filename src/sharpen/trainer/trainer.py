@@ -145,13 +145,8 @@ class Trainer(TrainerLegacy):
         self.algorithm_retries, self.stall_seconds = algorithm_retries, stall_seconds
         if isinstance(algorithm, list):
             algorithm = tuple(algorithm)  # the list may change, the run does not
-        self._specs: dict[str, Any] = {
-            "store": store,
-            "llm_proxy": llm_proxy,
-            "algorithm": algorithm,
-            "strategy": strategy,
-        }
-        self._specs |= {"runner": runner, "tracer": tracer, "adapter": adapter}
+        parts = {"store": store, "llm_proxy": llm_proxy, "algorithm": algorithm, "strategy": strategy}
+        self._specs: dict[str, Any] = {**parts, "runner": runner, "tracer": tracer, "adapter": adapter}
         self._store: LightningStore | None = None
         self._llm_proxy: Gateway | None = None
         self._fitting = threading.Lock()
@@ -460,19 +455,18 @@ class Trainer(TrainerLegacy):
 
     def _check_strategy(self) -> None:
         """What was given to the trainer must be what the strategy has: nothing is dropped in silence."""
-        name = type(self.strategy).__name__
-        for setting, wanted, attribute in (
-            ("port", self.port, "server_port"),
-            ("n_runners", self.n_runners, "n_runners"),
-        ):
-            found = getattr(self.strategy, attribute, None)
-            if wanted is not None and found is None and setting == "n_runners":
-                log.warning("n_runners is %d, but %s does not have that setting", wanted, name)
-            elif wanted is not None and found != wanted:
-                raise ConfigError(
-                    f"{setting} is {wanted}, but {name} has {attribute}={found}: change it there, or pass only the "
-                    f"strategy's name ('cs', 'shm') and {setting} here, or omit {setting}"
-                )
+        name, strategy = type(self.strategy).__name__, self.strategy
+        port, count = getattr(strategy, "server_port", None), getattr(strategy, "n_runners", None)
+        if self.port is not None and port != self.port:
+            has = f"server_port={port}" if hasattr(strategy, "server_port") else "no store server"
+            raise ConfigError(f"port is {self.port}, but the given {name} has {has}: omit port, or change it there")
+        if self.n_runners is not None and count is None:
+            log.warning("n_runners is %d, but %s does not have that setting", self.n_runners, name)
+        elif self.n_runners is not None and count != self.n_runners:
+            raise ConfigError(
+                f"n_runners is {self.n_runners}, but the given {name} has n_runners={count}: change it there, or pass "
+                "only the strategy's name ('shm', 'cs') and n_runners here"
+            )
 
     def _check_runner(self) -> None:
         name, limit = type(self.runner).__name__, getattr(self.runner, "max_rollouts", None)
