@@ -6,6 +6,7 @@ variables of OpenTelemetry name a collector, the metrics go there as well.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -69,7 +70,8 @@ class Progress:
         self._store, self._gateway = store, gateway or RunGateway(None)
         self._place: Callable[[], str] = str
         self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
-        self._stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop = asyncio.Event()
         self._counted, self._numbers = _Counted(), dict.fromkeys(("queued", "running", "done", "failed"), 0)
         self._llm: dict[str, float] = {}
         self._disk = FullDisk("progress")
@@ -92,11 +94,13 @@ class Progress:
             await self._skip_finished()
         self._began = self._last_finish = time.monotonic()
         self._counts.append((self._began, self._counted.rewards.all.count))
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._stop.set()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.shield(asyncio.to_thread(self._thread.join))
 
     # -- what has finished ---------------------------------------------------------------------------
@@ -132,10 +136,11 @@ class Progress:
     # -- its thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            asyncio.run(self._follow())
-        except Exception:  # whoever only watches must not end a run
-            log.exception("the progress display failed and is switched off")
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._follow())
+            except Exception:  # whoever only watches must not end a run
+                log.exception("the progress display failed and is switched off")
 
     async def _follow(self) -> None:
         pause, is_last = QUICK_SECONDS, False
@@ -153,7 +158,8 @@ class Progress:
                 is_quiet = self._counted.rewards.all.count == before
                 pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
                 if not is_last:
-                    await asyncio.to_thread(self._stop.wait, pause)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stop.wait(), pause)
         self._conclude()
 
     async def _look(self) -> None:
