@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sharpen.checks import (
+    check_bool,
     check_choice,
     check_installed,
     check_int,
@@ -173,3 +174,11 @@ def test_other_errors_of_an_import_pass() -> None:
 
     with raises(ValueError, 3):
         load()
+
+
+@pytest.mark.parametrize("value", [1, 0, "True", None])
+def test_a_switch_is_neither_a_number_nor_a_text(value: Any) -> None:
+    with raises(ConfigError, "fast", value):
+        check_bool("fast", value)
+    check_bool("fast", value=False)
+    check_bool("fast", None, optional=True)

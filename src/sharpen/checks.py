@@ -91,6 +91,14 @@ def check_choice(
     raise about(name, error(f"{name} is {value!r:.200}: use {one_of}.{hint}"))
 
 
+def check_bool(
+    name: str, value: bool | None, *, optional: bool = False, error: type[SharpenError] = ConfigError
+) -> None:
+    """Refuse what is not True or False, also the 1 and 0 that equal them; None where that is allowed."""
+    if not isinstance(value, bool) and not (value is None and optional):
+        raise about(name, error(f"{name} is {value!r:.80}: use True or False{' or None' if optional else ''}"))
+
+
 # -- numbers -----------------------------------------------------------------------------------------
 
 

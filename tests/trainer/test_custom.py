@@ -1,6 +1,7 @@
 """A trainer made of parts of one's own, as the documents show them."""
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 
 from sharpen.algorithm import Algorithm, Baseline
-from sharpen.errors import ComponentTypeError
+from sharpen.errors import ComponentTypeError, ConfigError
 from sharpen.execution import ExecutionStrategy, SharedMemoryExecutionStrategy, ThreadingEvent
 from sharpen.runner import LitAgentRunner, Runner
-from sharpen.store import InMemoryLightningStore
+from sharpen.store import InMemoryLightningStore, LightningStore
 from sharpen.tracer import DummyTracer, OtelTracer
 from sharpen.trainer import Trainer
-from sharpen.types import Hook
+from sharpen.types import LLM, Hook
 from tests.errors import raises
 
 from .scenes import double, small_trainer
@@ -275,6 +276,84 @@ def test_overrides_that_pass_only_the_spec_on_work() -> None:
     assert made == ["strategy", "strategy", "store"]
 
 
+def test_an_override_may_name_the_strategy_as_it_likes() -> None:
+    class MyTrainer(Trainer):
+        def _make_store(self, spec: Any, chosen: Any) -> Any:  # type: ignore[override]
+            assert chosen is self.strategy
+            return InMemoryLightningStore()
+
+    assert MyTrainer(strategy="shm", algorithm="Baseline").fit(double, [1, 2]).metrics["rollouts"] == 2
+
+
+class Lookalike:
+    """A store of the user's own that only looks like one, with the methods that stores of 0.1 have."""
+
+    def __init__(self) -> None:
+        self._store = InMemoryLightningStore()
+
+    @property
+    def capabilities(self) -> Any:
+        return self._store.capabilities
+
+
+def _passed_on(name: str) -> Any:
+    return lambda self, *args, **kwargs: getattr(self._store, name)(*args, **kwargs)
+
+
+for _name in dir(LightningStore):
+    if not _name.startswith("_") and _name not in ("address", "capabilities"):
+        setattr(Lookalike, _name, _passed_on(_name))
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_store_that_knows_nothing_of_addresses_serves_a_run(strategy: str) -> None:
+    result = Trainer(strategy=strategy, algorithm="Baseline", store=Lookalike()).fit(double, [1, 2])
+    assert result.metrics["rollouts"] == 2
+
+
+class PlainGateway:
+    """A gateway of the user's own that takes the store of a run, and knows nothing of tokens and other machines."""
+
+    host, port, name = "127.0.0.1", None, "mine"
+    is_on = False
+
+    async def start(self) -> None:
+        self.is_on, self.port = True, 9  # type: ignore[assignment]
+
+    async def stop(self) -> None:
+        self.is_on = False
+
+    def is_running(self) -> bool:
+        return self.is_on
+
+    def as_resource(self, **options: Any) -> LLM:
+        return LLM(endpoint="http://127.0.0.1:9/v1", model="m")
+
+    def set_store(self, store: Any) -> None:
+        self.store = store
+
+    def get_store(self) -> Any:
+        return None
+
+
+def test_a_gateway_that_knows_nothing_of_tokens_serves_a_run() -> None:
+    gateway = PlainGateway()
+    result = Trainer(strategy="shm", algorithm="Baseline", llm_proxy=gateway).fit(double, [1, 2])
+    assert result.metrics["rollouts"] == 2
+    assert not gateway.is_on
+
+
+@pytest.mark.parametrize("value", [1, 0, "yes"])
+@pytest.mark.parametrize("name", ["dev", "dashboard"])
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    with raises(ConfigError, name, value):
+        Trainer(**{name: value})
+
+
+def test_a_stall_may_be_of_no_interest() -> None:
+    assert small_trainer(stall_seconds=math.inf, dev=None).stall_seconds == math.inf
+
+
 def test_the_port_and_the_number_of_runners_reach_an_override() -> None:
     given: list[Any] = []
 
@@ -354,7 +433,7 @@ RUNNER_AND_HOOKS = """
 from sharpen.trainer import Trainer
 from sharpen.runner import Runner
 from sharpen import Tracer
-from sharpen.types import Hook
+from sharpen.types import LLM, Hook
 
 class MyRunner(Runner):
     async def execute(self, task):

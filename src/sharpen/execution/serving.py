@@ -35,7 +35,7 @@ from ..store import UNSET, LightningStore, LightningStoreCapabilities
 from ..store.client import LightningStoreClient
 from ..store.local import LocalStore
 from ..store.methods import Method, call_method, forward_methods
-from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress
+from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress, address_of
 from ..store.task_json import TASK, encode_equal
 from ..store.token_files import given_token, left_in_file, port_of, token_file
 from ..web.serving import address, listen
@@ -77,7 +77,7 @@ def serve(
     mounts: "Sequence[Mount]" = (),
 ) -> "Served":
     """Choose how the store is served. A taken port is an error here, before anything starts."""
-    found = store.address()
+    found = address_of(store)
     if isinstance(found, ServerAddress) and not managed:
         # Runs use clients of their own, closed in the loop that they were used in; the user's stays as it is.
         is_client = isinstance(store, LightningStoreClient)

@@ -115,16 +115,19 @@ class RunGateway:
         if not self._is_ours:
             yield
             return
-        before = {name: getattr(gateway, name) for name in ("port", "name", "reach", "run_token")}
+        # One of the user's own may know nothing of other machines and of tokens.
+        names = [name for name in ("port", "name", "reach", "run_token") if hasattr(gateway, name)]
+        before = {name: getattr(gateway, name) for name in names}
         old_store = None if self._has_travelled else gateway.get_store()
         gateway.set_store(store)
         if self._run_dir is not None:
             gateway.name = f"{gateway.name}-{_run_name(self._run_dir)}"
         reach = event.reach if isinstance(event, RunEvent) else None
-        if is_loopback(gateway.host) and reach is None:
-            gateway.run_token = secrets.token_urlsafe(32)
-        elif is_loopback(gateway.host) and reach is not None:
-            gateway.reach = reach.host, gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
+        if "reach" in before and is_loopback(gateway.host):
+            if reach is None:
+                gateway.run_token = secrets.token_urlsafe(32)
+            else:
+                gateway.reach = reach.host, gateway.reach[1] or f"{ENV_PREFIX}{reach.token_variable}"
         try:
             yield
         finally:

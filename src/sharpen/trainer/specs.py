@@ -25,6 +25,13 @@ def taken_by(method: Callable[..., Any], **offered: Any) -> dict[str, Any]:
     return {name: value for name, value in offered.items() if takes_all or name in parameters}
 
 
+def takes_two(method: Callable[..., Any]) -> bool:
+    """Whether a method takes a second argument by its place."""
+    kinds = [each.kind for each in inspect.signature(method).parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in positional for kind in kinds) > 1
+
+
 def is_runner_only(strategy: object) -> bool:
     """Whether this process only runs agents for a store and an algorithm elsewhere."""
     return getattr(strategy, "role", None) == "runner"

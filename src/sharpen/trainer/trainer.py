@@ -7,6 +7,7 @@ algorithm; their specs are checked here. One call of `fit` is a `Run` (`run.py`)
 import asyncio
 import contextvars
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages, file_name
 from ..callbacks import Callback
 from ..callbacks.base import State
-from ..checks import check_choice, check_int, check_ints, check_number
+from ..checks import check_bool, check_int, check_ints, check_number
 from ..compat.trainer import TrainerLegacy, check_daemon, renamed
 from ..components import ComponentSpec, build_component
 from ..components.paths import is_address
@@ -38,7 +39,7 @@ from .algorithm_bundle import RunPlan
 from .config import describe, made_by
 from .loop import TrainingLoop
 from .run import Run, algorithm_for, check_datasets
-from .specs import gateway_spec, has_no_place, is_runner_only, listener_specs, store_at, taken_by
+from .specs import gateway_spec, has_no_place, is_runner_only, listener_specs, store_at, taken_by, takes_two
 from .status import RunResult, RunStatus, snapshot
 
 if TYPE_CHECKING:
@@ -134,10 +135,11 @@ class Trainer(TrainerLegacy):
         check_daemon(daemon)
         check_ints(n_runners=n_runners, max_rollouts=max_rollouts)
         check_ints(at_least=0, algorithm_retries=algorithm_retries)
-        check_number("stall_seconds", stall_seconds, above=0, unit="seconds")
-        check_choice("dev", dev, (True, False))
-        check_choice("dashboard", dashboard, (True, False), optional=True)
-        self.is_dev, self.dashboard = dev, dashboard
+        if stall_seconds != math.inf:  # never
+            check_number("stall_seconds", stall_seconds, above=0, unit="seconds")
+        check_bool("dev", dev, optional=True)
+        check_bool("dashboard", dashboard, optional=True)
+        self.is_dev, self.dashboard = bool(dev), dashboard
         self.n_runners, self.max_rollouts, self.port = n_runners, max_rollouts, port
         self.initial_resources = _checked_resources(initial_resources)
         self.rollout_config = _rollout_config(rollout_config)
@@ -370,8 +372,9 @@ class Trainer(TrainerLegacy):
     def store(self) -> LightningStore:
         """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
         if self._store is None:
-            offered = taken_by(self._make_store, strategy=self.strategy)
-            self._store = self._make_store(self._specs["store"], **offered)
+            # Older overrides of the method take no strategy.
+            strategy = [self.strategy] if takes_two(self._make_store) else []
+            self._store = self._make_store(self._specs["store"], *strategy)
         return self._store
 
     @property
