@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.execution import remote, runner_process, serving
+    from sharpen.execution import runner_process, serving, transport
     from sharpen.execution.events import Reach
-    from sharpen.execution.lost_attempts import lose_those_of_the_dead
-    from sharpen.execution.ray import cluster as ray_cluster, code_shipping
-    from sharpen.execution.ray.actors import ActorContext, AlgorithmActor, Assignment, RunnerActor
+    from sharpen.execution.ray import cluster as ray_cluster
+    from sharpen.execution.ray.actors import ActorContext, AlgorithmActor, RunnerActor
     from sharpen.execution.ray.cluster import Patience, checked, first_answer, fits, options_for
-    from sharpen.execution.serving import CheckedStore, Mount, Served, ServedByProcess, announce, serve
-    from sharpen.execution.supervisor import Bounds, Restarts, RunnerExit, Scaler
+    from sharpen.execution.serving import LentStore, Mount, Served, ServedByProcess, announce, serve
+    from sharpen.execution.supervisor import Bounds, Restarts, RunnerExit, Scaler, lose_those_of_the_dead
     from sharpen.execution.transport import pack, pack_with_modules
     from sharpen.execution.warm_pool import ORPHAN_RULES, pool
+    from sharpen.process.parent import Failure
 
 __getattr__ = imports_on_use(__file__)

@@ -4,11 +4,12 @@ import pytest
 
 from sharpen.errors import RunError, RunnerStartError
 from tests.errors import raises
-from tests.execution.internals import Restarts, RunnerExit
+from tests.execution.internals import Failure, Restarts, RunnerExit
 
 
 def end(kind="died", *, finished=0, is_ready=True, traceback="") -> RunnerExit:
-    return RunnerExit(kind, finished, is_ready, "worker", True, "killed by SIGKILL", traceback=traceback)
+    failure = Failure("Error", "", traceback) if traceback else None
+    return RunnerExit(kind, finished, "worker" if is_ready else None, True, "killed by SIGKILL", failure)
 
 
 def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_finished_rollout():

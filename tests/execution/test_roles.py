@@ -11,7 +11,7 @@ import pytest
 
 from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.store import InMemoryLightningStore
-from tests.execution.internals import remote
+from tests.execution.internals import serving
 from tests.store.internals import given_token, left_in_file, read_token, token_file
 from tests.web.internals import listen
 
@@ -138,8 +138,8 @@ def test_a_runner_that_still_waits_for_its_server_can_be_stopped(surroundings, p
 
 def test_runners_end_when_the_store_has_gone_for_good(tmp_path, surroundings, monkeypatch, port, caplog):
 
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(remote, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0.1)
     with role("algorithm", tmp_path, 3, surroundings) as algorithm:
         strategy = ClientServerExecutionStrategy("runner", server_port=port, graceful_timeout=1, terminate_timeout=2)
         strategy.execute(Enqueue(), Work(folder=tmp_path), InMemoryLightningStore())
@@ -231,6 +231,6 @@ def test_a_temporary_folder_that_others_can_write_to_holds_no_token(no_home, cap
 
 def test_a_token_of_the_users_own_needs_no_folder(no_home, monkeypatch):
     monkeypatch.setenv("SHARPEN_TOKEN", "mine")
-    served = remote.ServedRemotely("127.0.0.1", 4747)
+    served = serving.ServedRemotely("127.0.0.1", 4747)
     assert (served.address.token, served.address.token_file) == ("mine", None)
     assert not no_home.exists()

@@ -31,7 +31,7 @@ from sharpen.store import (
 )
 from sharpen.types import LLM, AttemptedRollout, RolloutConfig
 from tests.errors import raises
-from tests.execution.internals import CheckedStore
+from tests.execution.internals import LentStore
 from tests.llm_proxy.internals import (
     is_own_process,
     path_of,
@@ -99,9 +99,9 @@ async def test_a_store_is_found_through_the_faces_that_this_package_puts_before_
         (file, in_file),
         (LightningStoreServer(file), in_file),
         (threaded, in_file),
-        (AlgorithmStore(CheckedStore(file), RolloutConfig()), in_file),
+        (AlgorithmStore(LentStore(file), RolloutConfig()), in_file),
         (client, served),
-        (AlgorithmStore(CheckedStore(client), RolloutConfig()), served),
+        (AlgorithmStore(LentStore(client), RolloutConfig()), served),
         (AlgorithmStore(InMemoryLightningStore(), RolloutConfig()), None),
         (InMemoryLightningStore(), None),
         (Wrapper(file), None),

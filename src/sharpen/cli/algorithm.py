@@ -95,7 +95,7 @@ def _parts(arguments: argparse.Namespace, config: "TrainConfig") -> dict[str, An
 
 def _reached(url: str) -> "LightningStore":
     """Return the store of a server, and wait until it responds and accepts the token."""
-    from ..execution.remote import reached
+    from ..execution.serving import reached
     from ..store.client import LightningStoreClient
 
     host, port = split_address(url)

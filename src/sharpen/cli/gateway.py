@@ -190,7 +190,7 @@ def _open_store(text: str, stopping: threading.Event) -> "LightningStore | None"
 
 
 async def _reached(host: str, port: int, stopping: threading.Event) -> "LightningStore | None":
-    from ..execution.remote import reached
+    from ..execution.serving import reached
 
     waiting = asyncio.create_task(reached(host, port))
     while not stopping.is_set():

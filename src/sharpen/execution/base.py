@@ -4,9 +4,10 @@ A setting of a strategy may come from the environment: an argument wins over a v
 """
 
 import os
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from ..checks import check_int
 from ..errors import ConfigError
 from ..store import LightningStore
 from .events import ExecutionEvent
@@ -61,7 +62,7 @@ class SupervisedStrategy(ExecutionStrategy):
 # -- settings ----------------------------------------------------------------------------------------
 
 
-def setting(name: str, given: T | None, variable: str, parse: Callable[[str], T]) -> T | None:
+def setting(name: str, given: T | None, variable: str, parse: Callable[[str], T | None]) -> T | None:
     """Return the value of one setting, or None where it is not set."""
     text = os.environ.get(variable, "").strip()
     if given is not None or not text:
@@ -75,41 +76,19 @@ def setting(name: str, given: T | None, variable: str, parse: Callable[[str], T]
 def server_settings(
     host: str | None, port: int | None, managed: bool | None
 ) -> tuple[str | None, int | None, bool | None]:
-    """Return where the store is served, and whether this run serves it."""
-    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535):
-        raise ConfigError(f"server_port is {port!r}: use 1 to 65535, or None for a free port")
+    """Return where the store is served, and whether this run serves it; a port of None is a free one."""
     return (
         setting("server_host", host, "SHARPEN_SERVER_HOST", str),
-        setting("server_port", port, "SHARPEN_SERVER_PORT", _port),
+        setting("server_port", _port(port), "SHARPEN_SERVER_PORT", lambda text: _port(int(text))),
         setting("managed_store", managed, "SHARPEN_MANAGED_STORE", _yes_or_no),
     )
 
 
-def one_of(name: str, value: T, choices: Collection[T]) -> T:
-    """Return a value that is one of the choices."""
-    if value not in choices:
-        raise ConfigError(f"{name} is {value!r}: use one of {', '.join(map(str, choices))}")
-    return value
-
-
-def choice(*choices: str) -> Callable[[str], str]:
-    """Return a function that reads one of these words."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"use one of {', '.join(choices)}")
-        return text
-
-    return parse
+def _port(port: int | None) -> int | None:
+    return check_int("server_port", port, at_least=1, at_most=65535, optional=True)
 
 
 def _yes_or_no(text: str) -> bool:
     if text.lower() not in _BOOLEANS:
         raise ValueError("use 1 or 0")
     return _BOOLEANS[text.lower()]
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise ValueError("use 1 to 65535")
-    return int(text)

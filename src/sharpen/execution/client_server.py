@@ -1,20 +1,18 @@
 """`ClientServerExecutionStrategy`: runners as processes, which reach the store over HTTP."""
 
+import functools
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal
 
-from ..checks import check_int, check_number
+from ..checks import check_choice, check_int, check_number
 from ..errors import ConfigError
 from ..store import LightningStore
-from .base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, choice, one_of, server_settings, setting
+from .base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, server_settings, setting
 
 if TYPE_CHECKING:
-    from ..runner import MainThread
     from .execution import Execution
     from .serving import Mount, Served
-    from .supervisor import OnReady, RunnerHandle, RunnerPlan, StartRunner
 
 log = logging.getLogger(__name__)
 CurrentRole = Literal["both", "algorithm", "runner"]
@@ -58,14 +56,14 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
         allowed_exit_codes: Collection[int] = (0, -15),
     ) -> None:
         super().__init__()
-        self.role = one_of("role", setting("role", role, "SHARPEN_CURRENT_ROLE", choice(*ROLES)) or "both", ROLES)
+        self.role = setting("role", _role(role), "SHARPEN_CURRENT_ROLE", _role) or "both"
         host, port, self.managed_store = server_settings(server_host, server_port, managed_store)
         self.server_host = host or "127.0.0.1"
         self.server_port = port or (None if self.role == "both" else SEPARATE_ROLES_PORT)
         self.n_runners = check_int("n_runners", n_runners, at_least=1)
         self.graceful_timeout = check_number("graceful_timeout", graceful_timeout, at_least=0, unit="seconds")
         self.terminate_timeout = check_number("terminate_timeout", terminate_timeout, at_least=0, unit="seconds")
-        self.main_process = one_of("main_process", main_process, ("algorithm", "runner"))
+        self.main_process = check_choice("main_process", main_process, ("algorithm", "runner"))
         if main_process == "runner" and n_runners != 1:
             raise ConfigError(
                 f"main_process='runner' runs one runner in this process, but n_runners is {n_runners}: use 1"
@@ -79,80 +77,44 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
         return self.role != "algorithm"
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        if self.role == "algorithm":
-            with self._announced(store) as served:
-                log.info("runners connect to %s", served.url)
-                self._run(self._execution(served, algorithm))
-            return
+        from .serving import ServedRemotely, announced
+        from .transport import pack
+
         # What cannot travel is refused before anything starts; a runner in this process does not travel.
-        payload = b"" if self.main_process == "runner" else _pack(runner)
-        if self.role == "both":
-            with self._announced(store) as served:
-                self._run_with_runners(served, algorithm, runner, payload)
-        else:
-            from .remote import ServedRemotely
-
+        payload = b"" if self.role == "algorithm" or self.main_process == "runner" else pack(runner)
+        if self.role == "runner":
             served = ServedRemotely(self.server_host, self.server_port or SEPARATE_ROLES_PORT)
-            self._run_with_runners(served, None, runner, payload)
-
-    def _announced(self, store: LightningStore) -> "AbstractContextManager[Served]":
-        from .serving import announced
-
-        return announced(
-            store, managed=self.managed_store, host=self.server_host, port=self.server_port, mounts=self.mounts
-        )
-
-    def _run_with_runners(
-        self, served: "Served", algorithm: AlgorithmBundle | None, runner: RunnerBundle, payload: bytes
-    ) -> None:
-        from ..runner import MainThread
-        from .runner_thread import in_threads
-        from .supervisor import RunnerPlan
-
-        if self.main_process == "runner":
-            place = MainThread()
-            start = in_threads(runner, served.connect, self.graceful_timeout, self.terminate_timeout, place)
-            self._run(self._execution(served, algorithm, RunnerPlan(start, 1), place=place))
-        else:
-            runners = RunnerPlan(self._in_processes(served, payload), self.n_runners)
-            self._run(self._execution(served, algorithm, runners))
+            self._run(self._execution(served, None, runner, payload))
+            return
+        host, port, mounts = self.server_host, self.server_port, self.mounts
+        with announced(store, managed=self.managed_store, host=host, port=port, mounts=mounts) as here:
+            if self.role == "algorithm":
+                log.info("runners connect to %s", here.url)
+            self._run(self._execution(here, algorithm, runner, payload))
 
     def _execution(
-        self,
-        served: "Served",
-        algorithm: AlgorithmBundle | None,
-        runners: "RunnerPlan | None" = None,
-        place: "MainThread | None" = None,
+        self, served: "Served", algorithm: AlgorithmBundle | None, runner: RunnerBundle, payload: bytes
     ) -> "Execution":
+        from ..runner import MainThread
         from .execution import Execution
-
-        def start_ahead() -> None:
-            if runners is not None and place is None:
-                _start_ahead(served, runners.count)
-
-        seconds = self.graceful_timeout, self.graceful_timeout
-        return Execution(served, runners, algorithm, *seconds, place=place, start_ahead=start_ahead)
-
-    def _in_processes(self, served: "Served", payload: bytes) -> "StartRunner":
         from .runner_process import ExitLimits, RunnerProcess
+        from .runner_thread import RunnerThread
+        from .supervisor import RunnerPlan
+        from .warm_pool import pool
 
-        limits = ExitLimits(self.graceful_timeout, self.terminate_timeout, self.allowed_exit_codes)
+        grace, terminate = self.graceful_timeout, self.terminate_timeout
+        if self.role == "algorithm":
+            return Execution(served, None, algorithm, grace, grace)
+        if self.main_process == "runner":
+            place = MainThread()
+            thread = functools.partial(RunnerThread, runner, served.connect, grace, terminate, place)
+            return Execution(served, RunnerPlan(thread, 1), algorithm, grace, grace, place=place)
+        limits = ExitLimits(grace, terminate, self.allowed_exit_codes)
+        process = functools.partial(RunnerProcess, served.address, payload, limits)
+        start_ahead = functools.partial(pool.start_ahead, runners=self.n_runners, stores=served.num_processes)
+        plan = RunnerPlan(process, self.n_runners)
+        return Execution(served, plan, algorithm, grace, grace, start_ahead=start_ahead)
 
-        def start(worker_id: int, finished_before: int, on_ready: "OnReady") -> "RunnerHandle":
-            return RunnerProcess(served.address, payload, worker_id, finished_before, limits=limits, on_ready=on_ready)
 
-        return start
-
-
-def _pack(runner: RunnerBundle) -> bytes:
-    from .transport import pack
-
-    return pack(runner)
-
-
-def _start_ahead(served: "Served", n_runners: int) -> None:
-    """Start processes for the next run of this process."""
-    from .serving import ServedByProcess
-    from .warm_pool import pool
-
-    pool.start_ahead(runners=n_runners, stores=int(isinstance(served, ServedByProcess)))
+def _role(role: str | None) -> str | None:
+    return check_choice("role", role, ROLES, optional=True)

@@ -1,8 +1,8 @@
 """A runner in a separate process: the parent's handle of it, and what the child does.
 
 The child is a fresh interpreter, `python -m sharpen.execution.runner_process`. It imports what a runner needs, waits
-for one job, does it and ends. It never runs the user's script. A runner whose parent has gone finishes what it is doing
-and ends.
+for one job, does it and ends. A runner whose parent has gone finishes what it is doing and ends. What is different
+there for an agent: there is no terminal, and the statements of the user's script did not run.
 
 Time limits, heartbeats and stops all need the interpreter of the runner. An agent that holds its lock for good (a
 backtracking regular expression, native code) stops them all, so the parent listens for a sign of life and kills a
@@ -10,24 +10,30 @@ process that gives none.
 """
 
 import asyncio
+import functools
+import io
 import json
 import logging
+import os
 import signal
-from collections.abc import Collection
+import sys
+import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
+from ..errors import AgentError
 from ..process.child import ExitReport
 from ..process.parent import Data, Job, Parent
 from ..runner import RunnerWornOut, worker_name
 from ..runner.bundle import unpack
 from ..store.client import LightningStoreClient
 from ..store.opening import ServerAddress
+from ..tracer.instrumentation import ImportWatch
 from .events import RunnerEvent
 from .interrupts import SIGNALS, restore_in_forks, run_to_end
-from .runner_environment import prepare_for_agents
 from .supervisor import ExitKind, OnReady, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 
@@ -36,6 +42,10 @@ EXIT_SATURATED = 75  # the exit code of a runner process that asks to be replace
 HUNG_SECONDS = 60.0  # a runner that gave no sign for so long, and for three of its leases, is killed
 START_FACTOR = 5  # so many times as long before its first heartbeat: loading a native library holds the lock
 LOOK_SECONDS = 0.25
+NO_TERMINAL = (
+    "a runner process has no terminal. To debug, run the agent in this process with Trainer(strategy='shm'), or set "
+    "PYTHONBREAKPOINT to a remote debugger, such as debugpy.breakpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -54,18 +64,14 @@ class RunnerProcess:
         self,
         store: ServerAddress,
         payload: bytes,
+        limits: ExitLimits,
         worker_id: int,
         finished_before: int,
-        *,
-        limits: ExitLimits,
         on_ready: OnReady,
     ) -> None:
-        self._options = {
-            "store": msgspec.to_builtins(store),
-            "worker_id": worker_id,
-            "finished_before": finished_before,
-        }
-        self._payload, self._worker_id, self._limits, self._on_ready = payload, worker_id, limits, on_ready
+        address = msgspec.to_builtins(store)
+        self._job = Job({"store": address, "worker_id": worker_id, "finished_before": finished_before}, payload)
+        self._worker_id, self._limits, self._on_ready = worker_id, limits, on_ready
         self._child = pool.take("runner")
         self._ended = asyncio.Event()
         self._is_asked = False
@@ -84,9 +90,7 @@ class RunnerProcess:
         self._reported, self._hung = {"finished": 0}, ""
         watching = asyncio.create_task(self._watch_signs())
         try:
-            return await self._child.work(
-                f"runner {self._worker_id}", Job(self._options, self._payload), self._on_message
-            )
+            return await self._child.work(f"runner {self._worker_id}", self._job, self._on_message)
         finally:
             watching.cancel()
 
@@ -117,16 +121,14 @@ class RunnerProcess:
         return max(seconds, 3 * (self._reported.get("lease") or 0.0))
 
     def _exit(self, report: ExitReport) -> RunnerExit:
-        kind, failure = self._kind(report), report.failure
+        failure, kind = report.failure, self._kind(report)
         return RunnerExit(
-            kind=kind,
+            kind,
             finished=self._reported["finished"],
-            is_ready="ready" in self._reported,
             worker_name=self._reported.get("ready"),
             leaves_work=report.code != 0 or kind not in ("done", "stopped"),
             reason=self._hung or report.describe() if failure is None else failure.last_line,
-            error_type="" if failure is None else failure.kind,
-            traceback="" if failure is None else failure.traceback,
+            failure=failure,
         )
 
     def _kind(self, report: ExitReport) -> ExitKind:
@@ -215,6 +217,110 @@ async def _work(parent: Parent, job: Job, bundle: Any, event: RunnerEvent, recei
         await bundle(store, job.options["worker_id"], event)
     finally:
         await store.close()
+
+
+# -- what is different there for an agent --------------------------------------------------------------
+
+
+def prepare_for_agents() -> None:
+    """Let breakpoints and reads from the terminal say what to do, and the OpenAI Agents SDK send no traces."""
+    sys.breakpointhook = _break
+    sys.stdin = _NoTerminal(open(os.devnull, "rb"))  # noqa: SIM115 - open as long as the process
+    ImportWatch(["pdb"], _refuse_pdb).start()
+    keep_agents_sdk_private()
+
+
+def _break(*arguments: Any, **options: Any) -> Any:
+    """`breakpoint()`: the debugger of the user's choice where one was chosen."""
+    if os.environ.get("PYTHONBREAKPOINT", "") in ("", "pdb.set_trace"):
+        _refuse()
+    return sys.__breakpointhook__(*arguments, **options)
+
+
+def _refuse(*arguments: Any, **options: Any) -> NoReturn:
+    raise AgentError(f"the agent stopped at a breakpoint, but {NO_TERMINAL}")
+
+
+def _refuse_pdb(name: str) -> None:
+    sys.modules[name].set_trace = _refuse  # type: ignore[attr-defined]
+
+
+class _NoTerminal(io.TextIOWrapper):
+    """Standard input without anybody behind it."""
+
+    def readline(self, size: int | None = -1, /) -> NoReturn:
+        raise EOFError(f"the agent tried to read from the terminal, but {NO_TERMINAL}")
+
+    def __next__(self) -> NoReturn:
+        raise StopIteration
+
+
+# -- the OpenAI Agents SDK ---------------------------------------------------------------------------
+
+
+def keep_agents_sdk_private() -> None:
+    """Keep the SDK's default exporter from sending prompts to the SDK's maker, unless the agent has set that up.
+
+    A script switches it off at its top level, and those statements do not run here. The SDK is not imported for it.
+    Processors that the user adds get everything.
+    """
+    ImportWatch(["agents"], _guard_export).start()
+
+
+def _guard_export(name: str) -> None:
+    processors = sys.modules.get(f"{name}.tracing.processors")
+    exporter = getattr(processors, "BackendSpanExporter", None)
+    if exporter is None:  # another package of that name
+        return
+    has_tracing_key = threading.Event()
+    # Only the public function counts. `set_default_openai_key` and `set_default_openai_client`, which set the key for
+    # model calls, pass it to the exporter as well, but they call the SDK's own reference to the function.
+    for module in (sys.modules[name], sys.modules[f"{name}.tracing"]):
+        module.set_tracing_export_api_key = _noting(  # type: ignore[attr-defined]
+            module.set_tracing_export_api_key, has_tracing_key
+        )
+    exporter.export = _guarded(exporter.export, processors, has_tracing_key)
+
+
+def _noting(set_key: Callable[[str], None], has_tracing_key: threading.Event) -> Callable[[str], None]:
+    @functools.wraps(set_key)
+    def set_tracing_export_api_key(api_key: str) -> None:
+        has_tracing_key.set()
+        set_key(api_key)
+
+    return set_tracing_export_api_key
+
+
+def _guarded(
+    export: Callable[[Any, Any], None], processors: Any, has_tracing_key: threading.Event
+) -> Callable[[Any, Any], None]:
+    @functools.wraps(export)
+    def export_wanted(self: Any, items: Any) -> None:
+        is_ours = self is not getattr(processors, "_global_exporter", self)
+        is_wanted = is_ours or has_tracing_key.is_set() or _is_enabled()
+        wanted = [item for item in items if is_wanted or getattr(item, "tracing_api_key", None)]
+        if wanted:
+            export(self, wanted)
+        if len(wanted) < len(items):
+            _log_dropped()
+
+    return export_wanted
+
+
+def _is_enabled() -> bool:
+    """Whether the agent called `set_tracing_disabled(False)`, or the environment says that tracing is not disabled."""
+    provider = getattr(sys.modules.get("agents.tracing.setup"), "GLOBAL_TRACE_PROVIDER", None)
+    if getattr(provider, "_manual_disabled", None) is False:
+        return True
+    return os.environ.get("OPENAI_AGENTS_DISABLE_TRACING", "").lower() in ("0", "false")
+
+
+@functools.cache
+def _log_dropped() -> None:
+    log.info(
+        "runner processes do not send traces of the OpenAI Agents SDK to OpenAI; to send them, call "
+        "agents.set_tracing_disabled(False) in the agent, or set OPENAI_AGENTS_DISABLE_TRACING=0"
+    )
 
 
 if __name__ == "__main__":

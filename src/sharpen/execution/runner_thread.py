@@ -4,55 +4,38 @@ import asyncio
 import contextlib
 import logging
 import threading
-import traceback
+from collections.abc import Callable
 
+from ..process.parent import Failure
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
 from .base import RunnerBundle
 from .events import RunnerEvent
 from .interrupts import CancellableCall
-from .supervisor import Connect, ExitKind, OnReady, RunnerExit, StartRunner
+from .supervisor import Connect, ExitKind, OnReady, RunnerExit
 
 log = logging.getLogger(__name__)
 
 
-def in_threads(
-    bundle: RunnerBundle, connect: Connect, graceful_delay: float, join_timeout: float, place: MainThread | None
-) -> StartRunner:
-    """Return how the runners of a run start as threads of this process."""
-
-    def start(worker_id: int, finished_before: int, on_ready: OnReady) -> "RunnerThread":
-        return RunnerThread(
-            bundle,
-            connect,
-            worker_id,
-            RunnerEvent(finished_before),
-            on_ready=on_ready,
-            graceful_delay=graceful_delay,
-            join_timeout=join_timeout,
-            place=place,
-        )
-
-    return start
-
-
 class RunnerThread:
-    """The handle of one runner in a thread with its own event loop. `place` is where its agents run, if not there."""
+    """The handle of one runner in a thread with its own event loop. `place` is where its agents run, if not there;
+    `on_finished` is called there with the count of its finished rollouts whenever that grows."""
 
     def __init__(
         self,
         bundle: RunnerBundle,
         connect: Connect,
-        worker_id: int,
-        event: RunnerEvent,
-        *,
         graceful_delay: float,
         join_timeout: float,
-        on_ready: OnReady = lambda _: None,
-        place: MainThread | None = None,
+        place: MainThread | None,
+        worker_id: int,
+        finished_before: int,
+        on_ready: OnReady,
+        on_finished: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._bundle, self._connect, self._worker_id, self._event = bundle, connect, worker_id, event
+        self._bundle, self._connect, self._worker_id, self._on_ready = bundle, connect, worker_id, on_ready
         self._graceful_delay, self._join_timeout, self._place = graceful_delay, join_timeout, place
-        self._on_ready, self._call = on_ready, CancellableCall(self._work)
+        self._event = RunnerEvent(finished_before, on_finished=on_finished)
+        self._call = CancellableCall(self._work)
         self._supervising = asyncio.get_running_loop()
         self._exit: asyncio.Future[RunnerExit] = self._supervising.create_future()
         self._is_asked = False
@@ -63,38 +46,36 @@ class RunnerThread:
         return await self._exit
 
     def _run(self) -> None:
-        failure: BaseException | None = None
+        error: BaseException | None = None
         try:
             with agents_on(self._place) if self._place is not None else contextlib.nullcontext():
                 self._call.run()
             kind: ExitKind = "stopped" if self._is_asked else "done"
         except RunnerWornOut:
             kind = "saturated"
-        except asyncio.CancelledError as error:
-            kind, failure = ("stopped", None) if self._call.was_cancelled else ("failed", error)
-        except BaseException as error:  # noqa: BLE001 - the supervisor decides what it means
-            kind, failure = "failed", error
+        except asyncio.CancelledError as cancelled:
+            kind, error = ("stopped", None) if self._call.was_cancelled else ("failed", cancelled)
+        except BaseException as raised:  # noqa: BLE001 - the supervisor decides what it means
+            kind, error = "failed", raised
         with contextlib.suppress(RuntimeError):  # abandoned: nobody waits any more
-            self._supervising.call_soon_threadsafe(self._settle, kind, failure)
+            self._supervising.call_soon_threadsafe(self._settle, kind, error)
 
     async def _work(self) -> None:
         async with self._connect() as store:
             await self._bundle(store, self._worker_id, self._event)
 
-    def _settle(self, kind: ExitKind, failure: BaseException | None = None, reason: str = "") -> None:
+    def _settle(self, kind: ExitKind, error: BaseException | None = None, reason: str = "") -> None:
         if self._exit.done():
             return
-        words = "" if failure is None else "".join(traceback.format_exception(failure))
+        failure = None if error is None else Failure.of(error)
         self._exit.set_result(
             RunnerExit(
-                kind=kind,
+                kind,
                 finished=self._event.count,
-                is_ready=True,
                 worker_name=worker_name(self._worker_id),
                 leaves_work=kind not in ("done", "stopped"),
-                reason=reason or (words.strip().splitlines() or [kind])[-1],
-                error_type="" if failure is None else type(failure).__name__,
-                traceback=words,
+                reason=reason or (kind if failure is None else failure.last_line),
+                failure=failure,
                 place="thread",
             )
         )

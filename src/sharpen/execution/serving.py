@@ -4,6 +4,10 @@ A SQLite file is served by a child, `python -m sharpen.execution.serving`, so th
 hold up the runners there. The parent keeps the listening socket: a child that dies is restarted on the same address,
 and whoever connects meanwhile waits instead of being refused. The store is the last to end, since runners report to it.
 
+Where the roles are separate, another program starts the server, earlier or later than this one. Runners wait for it,
+and end when it has gone for good. They may outlive the algorithm that serves the store: the next one on the same
+address has another token, which is found where the first was.
+
 Other applications, such as a dashboard, may be mounted at the address of the store. They are named by import path, so
 that neither the store nor this package knows them, and made in the process that serves the store, at the first request.
 """
@@ -17,27 +21,27 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
 
 from ..backoff import Backoff
-from ..errors import ConfigError, MissingExtraError, RunError
-from ..process.child import ExitReport
+from ..errors import AccessDeniedError, ConfigError, MissingExtraError, RunError, StoreUnavailableError
 from ..process.parent import Job, Parent
 from ..runs.screen import is_terminal, say
 from ..store import UNSET, LightningStore, LightningStoreCapabilities
-from ..store.client import LightningStoreClient
+from ..store.client import LightningStoreClient, connected
 from ..store.local import LocalStore
 from ..store.methods import Method, call_method, forward_methods
 from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress, address_of
 from ..store.task_json import TASK, encode_equal
-from ..store.token_files import given_token, left_in_file, port_of, token_file
+from ..store.token_files import given_token, left_in_file, port_of, read_token, token_file
 from ..web.serving import address, listen
 from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
@@ -45,14 +49,32 @@ from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 if TYPE_CHECKING:
     from starlette.types import ASGIApp as App, Receive, Scope, Send
 
+    from ..store.server import LightningStoreServer
+
 log = logging.getLogger(__name__)
 GRACE_SECONDS, TERMINATE_SECONDS = 10.0, 5.0
+LONGEST_WAIT_SECONDS = 2.0  # between two questions whether a server of somebody else answers
+TOKEN_SECONDS = 5.0  # a server that answers has left its token long before
+LOOK_SECONDS = 2.0
+REMIND_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 OnEnd = Callable[[BaseException | None], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """An application under a path prefix. `factory` (`package.module:function`) is called with the store, the
+    options and `edit_token`, the token of the store's server; the options are plain JSON values."""
+
+    prefix: str
+    factory: str
+    title: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def announced(
-    store: LightningStore, *, managed: bool | None, host: str, port: int | None, mounts: "Sequence[Mount]"
+    store: LightningStore, *, managed: bool | None, host: str, port: int | None, mounts: Sequence[Mount]
 ) -> "Iterator[Served]":
     """Serve the store to whoever holds its token: the one that the user has set, or a new one that is left in a
     file."""
@@ -67,6 +89,16 @@ def announced(
         yield served
 
 
+def announce(mounts: Sequence[Mount], url: str, token: str, token_file: Path | None) -> None:
+    """Log where they are. The token opens the store, so it is shown to a person only and never logged: the log says
+    where to find it."""
+    for mount in mounts:
+        place = f"{url}{mount.prefix}/"
+        log.info("%s: %s (its token is in %s)", mount.title, place, token_file or "SHARPEN_TOKEN")
+        if is_terminal():
+            say(f"{mount.title}: {place}?token={quote(token)}")
+
+
 def serve(
     store: LightningStore,
     *,
@@ -74,7 +106,7 @@ def serve(
     host: str,
     port: int | None,
     token: str,
-    mounts: "Sequence[Mount]" = (),
+    mounts: Sequence[Mount] = (),
 ) -> "Served":
     """Choose how the store is served. A taken port is an error here, before anything starts."""
     found = address_of(store)
@@ -87,9 +119,12 @@ def serve(
             f"managed_store is False, but {type(store).__name__} is not being served: pass a LightningStoreClient "
             "or a started LightningStoreServer, or omit managed_store"
         )
+    listening = listen(host, port or 0)
+    settings = ServerSettings(host, token, [dataclasses.asdict(mount) for mount in mounts])
+    served_at = ServerAddress(address(host, listening.getsockname()[1]), token)
     if isinstance(found, DatabaseAddress) and found.is_file and isinstance(store, LocalStore):
-        return ServedByProcess(store, found, host, port, token, mounts)
-    return ServedHere(store, host, port, token, mounts)
+        return ServedByProcess(store, found, settings, listening, served_at)
+    return ServedHere(store, settings, listening, served_at)
 
 
 def new_token() -> str:
@@ -101,6 +136,9 @@ def new_token() -> str:
 
 class Served:
     """A store that runners reach at an address. Here somebody else serves it; subclasses begin and end the serving."""
+
+    num_processes = 0
+    """How many processes serve it, for the run."""
 
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
@@ -140,24 +178,20 @@ async def opened(address: ServerAddress) -> AsyncIterator[LightningStore]:
 class ServedByProcess(Served):
     """A SQLite file, served by a child that is restarted when it dies."""
 
+    num_processes = 1
+
     def __init__(
         self,
         store: LocalStore,
         database: DatabaseAddress,
-        host: str,
-        port: int | None,
-        token: str,
-        mounts: "Sequence[Mount]" = (),
+        settings: "ServerSettings",
+        listening: socket.socket,
+        address: ServerAddress,
     ) -> None:
-        self._listening = listen(host, port or 0)
-        super().__init__(ServerAddress(address(host, self._listening.getsockname()[1]), token))
+        super().__init__(address)
         self._local: LocalStore | None = store
-        self._options = {
-            "store": msgspec.to_builtins(database),
-            "host": host,
-            "token": token,
-            "mounts": [dataclasses.asdict(mount) for mount in mounts],
-        }
+        self._listening = listening
+        self._options = {"store": msgspec.to_builtins(database), "settings": dataclasses.asdict(settings)}
         self._child: RoleProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -168,28 +202,25 @@ class ServedByProcess(Served):
         self._keeping = asyncio.create_task(self._keep(on_end))
 
     async def _keep(self, on_end: OnEnd) -> None:
-        failed_starts, pauses = 0, Backoff(FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS)
+        pauses = Backoff(FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS)
         while not self._stopping.is_set():
             child = self._child = pool.take("store")
-            reason = _reason(await self._work(child))
+            job = Job(self._options, files=[self._listening.fileno()])
+            report = await child.work("the store server", job, lambda _: None)
             if self._stopping.is_set():
                 return
+            reason = report.describe() if report.failure is None else report.failure.traceback
             log.warning("the store server exited (%s); restarting it", reason)
             if child.is_ready:
-                failed_starts = 0
                 pauses.reset()
             elif not child.was_lost_early:
-                failed_starts += 1
-                if failed_starts >= MAX_STARTS:
+                pause = next(pauses)
+                if pauses.tries >= MAX_STARTS:
                     words = f"the store server failed to start {MAX_STARTS} times in a row; last: {reason}"
                     on_end(RunError(words))
                     return
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), next(pauses))
-
-    async def _work(self, child: RoleProcess) -> ExitReport:
-        job = Job(self._options, files=[self._listening.fileno()])
-        return await child.work("the store server", job, lambda _: None)
+                    await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def close(self) -> None:
         self._stopping.set()
@@ -207,10 +238,6 @@ class ServedByProcess(Served):
         self._stopping.set()
         if self._child is not None:
             self._child.kill()
-
-
-def _reason(report: ExitReport) -> str:
-    return report.describe() if report.failure is None else report.failure.traceback
 
 
 class Shared(Served):
@@ -231,7 +258,7 @@ class Shared(Served):
             if self._wrapper is None:
                 from ..store.threading import LightningStoreThreaded
 
-                self._wrapper = LightningStoreThreaded(cast(LightningStore, _Borrowed(self._store)))
+                self._wrapper = LightningStoreThreaded(LentStore(self._store))
             return self._wrapper
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
@@ -248,22 +275,14 @@ class ServedHere(Shared):
     """Any store of this process, served by a thread of this process."""
 
     def __init__(
-        self, store: LightningStore, host: str, port: int | None, token: str, mounts: "Sequence[Mount]" = ()
+        self, store: LightningStore, settings: "ServerSettings", listening: socket.socket, address: ServerAddress
     ) -> None:
-        self._listening = listen(host, port or 0)
-        url = address(host, self._listening.getsockname()[1])
-        super().__init__(store, is_wrapped=None, address=ServerAddress(url, token))
-        self._host, self._token, self._mounts = host, token, mounts
-        self._server: Any = None
+        super().__init__(store, is_wrapped=None, address=address)
+        self._site, self._listening = settings, listening
+        self._server: LightningStoreServer | None = None
 
     async def open(self, on_end: OnEnd) -> None:
-        from ..store.server import LightningStoreServer
-
-        store = self.store()
-        mounts = [(mount.prefix, MountedApp(mount, store, self._token)) for mount in self._mounts]
-        self._server = LightningStoreServer(
-            store, host=self._host, token=self._token, socket=self._listening, mounts=mounts
-        )
+        self._server = self._site.server(self.store(), self._listening)
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)
@@ -280,30 +299,14 @@ class ServedHere(Shared):
             await super().close()
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return contextlib.nullcontext(CheckedStore(self.store()))
+        return contextlib.nullcontext(LentStore(self.store(), checks_tasks=True))
 
 
-class _Borrowed:
-    """A store that is not closed by whoever uses it."""
-
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def close(self) -> None:
-        """Its owner closes it."""
-
-
-# -- tasks that travel -------------------------------------------------------------------------------
-
-
-def _check_and_pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
+def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
     brings_tasks = {"input", "metadata", "requests"} & set(method.parameters)
 
-    async def call(self: "CheckedStore", *args: Any, **kwargs: Any) -> Any:
-        if brings_tasks:
+    async def call(self: "LentStore", *args: Any, **kwargs: Any) -> Any:
+        if brings_tasks and self.checks_tasks:
             _check_tasks(method.bind(args, kwargs))
         return await call_method(self.store, method.name, args, kwargs)
 
@@ -319,19 +322,22 @@ def _check_tasks(arguments: dict[str, Any]) -> None:
             encode_equal(value, TASK if name == "input" else name)
 
 
-@forward_methods(_check_and_pass_on, derived=True)
-class CheckedStore(LightningStore):
-    """The store for the algorithm of a run whose runners reach it over HTTP: a task that would arrive there as
-    something else is refused."""
+@forward_methods(_pass_on, derived=True)
+class LentStore(LightningStore):
+    """The store of the user for the time of a run: whoever closes this one leaves the user's open.
 
-    def __init__(self, store: LightningStore) -> None:
-        self.store = store
+    With `checks_tasks` it is for the algorithm of a run whose runners reach the store over HTTP: a task that would
+    arrive there as something else is refused.
+    """
+
+    def __init__(self, store: LightningStore, *, checks_tasks: bool = False) -> None:
+        self.store, self.checks_tasks = store, checks_tasks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
     async def close(self) -> None:
-        await self.store.close()
+        """Its owner closes it."""
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -344,18 +350,129 @@ class CheckedStore(LightningStore):
         return self.store.otlp_traces_endpoint()
 
 
-# -- other applications at the address of the store --------------------------------------------------
+# -- separate roles ----------------------------------------------------------------------------------
+
+
+class ServedRemotely(Served):
+    """A store whose server the other role starts."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._token_file = None if given_token() else token_file(host, port)
+        file = None if self._token_file is None else str(self._token_file)
+        super().__init__(ServerAddress(address(host, port), given_token(), file))
+        self._is_refused = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self, on_end: OnEnd) -> None:
+        """Wait until the server answers, and look after it from then on."""
+        await self.wait()
+        self._looking = asyncio.create_task(self._look(on_end))
+
+    async def wait(self) -> None:
+        """Wait until the server answers, however long that takes."""
+        pauses = Backoff(FIRST_PAUSE_SECONDS, maximum=LONGEST_WAIT_SECONDS)
+        while not await self._answers():
+            if not pauses.tries:
+                log.warning("waiting for a store server at %s", self.url)
+            await pauses.wait_async()
+        log.info("connected to the store server at %s", self.url)
+
+    async def _answers(self) -> bool:
+        """Ask once, with the token of the server that is there now; a token that stays wrong is an error."""
+        file, refused_since = self._token_file, 0.0
+        while True:
+            try:
+                token = self.address.token if file is None else read_token(file)
+                async with connected(self.url, token, retry_seconds=0) as store:
+                    await store.get_rollout_by_id("-")  # costs next to nothing, whatever the size of the store
+                return True
+            except StoreUnavailableError:
+                return False
+            except AccessDeniedError as error:
+                if file is None:
+                    raise AccessDeniedError(
+                        f"the store server at {self.url} rejects the token in SHARPEN_TOKEN: set the same token on "
+                        "both sides"
+                    ) from error
+                if not refused_since:
+                    refused_since = time.monotonic()
+                    log.warning("waiting for the token of the store server at %s in %s", self.url, file)
+                if time.monotonic() - refused_since > TOKEN_SECONDS:
+                    raise AccessDeniedError(
+                        f"the store server at {self.url} expects a different token than the one in {file}: set "
+                        "SHARPEN_TOKEN to the token of the process that serves the store"
+                    ) from error
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)
+
+    async def _look(self, on_end: OnEnd) -> None:
+        """Ask now and then: a server that has not answered for a minute is not coming back."""
+        away_since: float | None = None
+        reminded_at = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_refused.wait(), LOOK_SECONDS)
+            self._is_refused.clear()
+            try:
+                is_there, now = await self._answers(), time.monotonic()
+            except AccessDeniedError as error:
+                on_end(error)
+                return
+            if is_there:
+                if away_since is not None:
+                    log.warning("the store at %s is responding again", self.url)
+                away_since = None
+            elif away_since is None:
+                away_since = reminded_at = now
+                log.warning("the store at %s is not responding; waiting up to %g s", self.url, PATIENCE_SECONDS)
+            elif now - away_since > PATIENCE_SECONDS:
+                log.warning("the store is gone: nothing answers at %s; stopping the runners", self.url)
+                on_end(None)
+                return
+            elif now - reminded_at >= REMIND_SECONDS:
+                reminded_at = now
+                log.warning("the store at %s has not responded for %.0f s", self.url, now - away_since)
+
+    def ends_work(self, ended: RunnerExit) -> bool:
+        """Whether the runner has ended because its store has gone."""
+        error_type = None if ended.failure is None else ended.failure.kind
+        if error_type == "AccessDeniedError":
+            self._is_refused.set()  # the store is asked at once: with a new token the runner continues
+        if error_type != "StoreUnavailableError":
+            return False
+        log.warning("the store is gone; stopping the runner: %s", ended.reason)
+        return True
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+
+async def reached(host: str, port: int) -> LightningStore:
+    """Return the store behind a server, once that answers; whoever asks closes it."""
+    served = ServedRemotely(host, port)
+    await served.wait()
+    return served.address.open()
+
+
+# -- the server, here or in the child ----------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Mount:
-    """An application under a path prefix. `factory` (`package.module:function`) is called with the store, the
-    options and `edit_token`, the token of the store's server; the options are plain JSON values."""
+class ServerSettings:
+    """What a server of the store is told besides the store: its host, its token, and what else it serves (`Mount` as
+    plain values, since it may travel)."""
 
-    prefix: str
-    factory: str
-    title: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    host: str
+    token: str
+    mounts: list[dict[str, Any]]
+
+    def server(self, store: LightningStore, listening: socket.socket) -> "LightningStoreServer":
+        from ..store.server import LightningStoreServer
+
+        given = [Mount(**each) for each in self.mounts]
+        mounts = [(mount.prefix, MountedApp(mount, store, self.token)) for mount in given]
+        return LightningStoreServer(store, host=self.host, token=self.token, socket=listening, mounts=mounts)
 
 
 class MountedApp:
@@ -385,20 +502,6 @@ class MountedApp:
         return app
 
 
-def announce(mounts: Sequence[Mount], url: str, token: str, token_file: Path | None) -> None:
-    """Log where they are. The token opens the store, so it is shown to a person only and never logged: the log says
-    where to find it."""
-    where = "SHARPEN_TOKEN" if token_file is None else str(token_file)
-    for mount in mounts:
-        place = f"{url}{mount.prefix}/"
-        log.info("%s: %s (its token is in %s)", mount.title, place, where)
-        if is_terminal():
-            say(f"{mount.title}: {place}?token={quote(token)}")
-
-
-# -- in the child ------------------------------------------------------------------------------------
-
-
 def run_store(parent: Parent) -> int:
     """Serve a SQLite file until the parent asks for the end, and return the exit code."""
     # Imported before there is a job; uvicorn needs the first two to serve.
@@ -421,8 +524,6 @@ def run_store(parent: Parent) -> int:
 
 
 async def _serve(parent: Parent, job: Job) -> None:
-    from ..store.server import LightningStoreServer
-
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
     def ask() -> None:
@@ -434,13 +535,10 @@ async def _serve(parent: Parent, job: Job) -> None:
         asked.set()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
-    host, token = job.options["host"], job.options["token"]
     store = msgspec.convert(job.options["store"], DatabaseAddress).open(expires_attempts=True)
     try:
-        given = [Mount(**each) for each in job.options["mounts"]]
-        mounts = [(mount.prefix, MountedApp(mount, store, token)) for mount in given]
         with socket.socket(fileno=job.files[0]) as listening:
-            server = LightningStoreServer(store, host=host, token=token, socket=listening, mounts=mounts)
+            server = ServerSettings(**job.options["settings"]).server(store, listening)
             await server.start()
             parent.send_ready()
             await asked.wait()

@@ -1,10 +1,11 @@
 """`SharedMemoryExecutionStrategy`: algorithm and runners as threads of one process."""
 
+import functools
 from typing import Literal
 
-from ..checks import check_int, check_number
+from ..checks import check_choice, check_int, check_number
 from ..store import LightningStore
-from .base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, one_of
+from .base import AlgorithmBundle, RunnerBundle, SupervisedStrategy
 
 MainRole = Literal["algorithm", "runner"]
 
@@ -35,7 +36,7 @@ class SharedMemoryExecutionStrategy(SupervisedStrategy):
         super().__init__()
         self.n_runners = check_int("n_runners", n_runners, at_least=1)
         self.main_thread: MainRole = main_thread or ("runner" if n_runners == 1 else "algorithm")
-        one_of("main_thread", self.main_thread, ("algorithm", "runner"))
+        check_choice("main_thread", self.main_thread, ("algorithm", "runner"))
         self._is_asked_for = main_thread is not None
         self.join_timeout = check_number("join_timeout", join_timeout, at_least=0, unit="seconds")
         self.graceful_delay = check_number("graceful_delay", graceful_delay, at_least=0, unit="seconds")
@@ -49,13 +50,12 @@ class SharedMemoryExecutionStrategy(SupervisedStrategy):
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         from ..runner import MainThread
         from .execution import Execution
-        from .runner_thread import in_threads
+        from .runner_thread import RunnerThread
         from .serving import Shared
         from .supervisor import RunnerPlan
 
         served = Shared(store, is_wrapped=self.managed_store)
         place = MainThread(is_asked_for=self._is_asked_for) if self.main_thread == "runner" else None
-        start = in_threads(runner, served.connect, self.graceful_delay, self.join_timeout, place)
-        plan = RunnerPlan(start, self.n_runners)
         seconds = self.graceful_delay, self.join_timeout
-        self._run(Execution(served, plan, algorithm, *seconds, place=place))
+        start = functools.partial(RunnerThread, runner, served.connect, *seconds, place)
+        self._run(Execution(served, RunnerPlan(start, self.n_runners), algorithm, *seconds, place=place))

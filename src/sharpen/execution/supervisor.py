@@ -2,8 +2,8 @@
 
 A runner has one start and one exit, in a process, a thread or an actor; `RunnerHandle` is what the supervisor has of
 it, and `RunnerExit` how it ended. The worker goes on: `Restarts` decides when its next runner starts, and when the run
-gives up. What a dead runner left unfinished is given up at once (`lost_attempts.py`), so it is retried without waiting
-for a lease. `Scaler` looks at the queue: more runners while rollouts wait, fewer when runners are idle.
+gives up. `Scaler` looks at the queue: more runners while rollouts wait, fewer when runners are idle. Attempts that a
+dead runner left unfinished are given up at once, so they are retried without waiting for a lease.
 """
 
 import asyncio
@@ -11,16 +11,19 @@ import contextlib
 import functools
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..backoff import Backoff
-from ..errors import InvalidInputError, RunError, RunnersExhaustedError, RunnerStartError, StoreError
+from ..errors import FinishedError, InvalidInputError, RunError, RunnersExhaustedError, RunnerStartError, StoreError
+from ..files import is_alive
+from ..process.parent import Failure
 from ..store import LightningStore
-from .lost_attempts import lose, open_attempts
+from ..types import Attempt, Worker
 
 if TYPE_CHECKING:
     from .serving import Served
@@ -44,18 +47,22 @@ class RunnerExit:
     """How a runner ended. `done`: it has nothing left to do; `saturated`: too many of its agent threads hang;
     `failed`: its code raised; `died`: it ended without a report.
 
-    `leaves_work` is True if there may be open attempts that nobody works on.
+    `worker_name` is its name in the store, None if it was never ready. `leaves_work` is True if there may be open
+    attempts that nobody works on.
     """
 
     kind: ExitKind
     finished: int
-    is_ready: bool
     worker_name: str | None
     leaves_work: bool
     reason: str
-    error_type: str = ""
-    traceback: str = ""
+    failure: Failure | None = None
     place: Literal["process", "thread", "actor"] = "process"
+
+    @property
+    def traceback(self) -> str:
+        """The traceback on lines of its own, for the end of a message; empty without a failure."""
+        return "" if self.failure is None or not self.failure.traceback else f"\n{self.failure.traceback}"
 
 
 class RunnerHandle(Protocol):
@@ -74,10 +81,8 @@ class RunnerHandle(Protocol):
         """End it at once."""
 
 
-class StartRunner(Protocol):
-    """Makes the next runner of a worker, which finished some rollouts before."""
-
-    def __call__(self, worker_id: int, finished_before: int, on_ready: OnReady) -> RunnerHandle: ...
+StartRunner = Callable[[int, int, OnReady], RunnerHandle]
+"""Makes the next runner of a worker, given by its number, which finished some rollouts before."""
 
 
 @dataclass(frozen=True)
@@ -283,23 +288,21 @@ class Supervisor:
         marking = asyncio.create_task(self._mark(worker.worker_id, ended))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([marking, stopping], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([marking], timeout=MARK_SECONDS)  # a run that ends does not wait for a store that is away
-        for task in (marking, stopping):
-            task.cancel()
-        (lost, _) = await asyncio.gather(marking, stopping, return_exceptions=True)
-        if isinstance(lost, int):
-            return lost
-        log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker.worker_id)
-        return 0
+        stopping.cancel()
+        try:
+            return await asyncio.wait_for(marking, MARK_SECONDS)  # a run that ends does not wait for an absent store
+        except TimeoutError:
+            log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker.worker_id)
+            return 0
 
     async def _mark(self, worker_id: int, ended: RunnerExit) -> int:
         count = 0
         try:
             async with self._served.connect() as store:
-                for attempt in await open_attempts(store):
+                for attempt in await _open_attempts(store):
                     if attempt.worker_id == ended.worker_name:
                         count += 1
-                        await lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
+                        await _lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
                         log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
         except Exception as error:  # the lease of each attempt decides then
             is_refusal = isinstance(error, StoreError | InvalidInputError)
@@ -312,8 +315,7 @@ def _log_restart(worker_id: int, ended: RunnerExit, pause: float) -> None:
     if ended.kind == "saturated":
         log.warning("runner %d has too many hung agent threads; restarting it", worker_id)
         return
-    words = f"\n{ended.traceback}" if ended.traceback else ""
-    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, ended.reason, pause, words)
+    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, ended.reason, pause, ended.traceback)
 
 
 class Restarts:
@@ -342,21 +344,19 @@ class Restarts:
         if ended.kind == "saturated":
             return 0.0
         self._deaths.append(ended.reason)
-        is_start = not ended.finished and not lost and (ended.kind == "failed" or not ended.is_ready)
+        is_start = not ended.finished and not lost and (ended.kind == "failed" or ended.worker_name is None)
         self._failed_starts = self._failed_starts + 1 if is_start else 0
-        self._check(f"\n{ended.traceback}" if ended.traceback else "")
-        return next(self._pauses)
-
-    def _check(self, words: str) -> None:
         if self._failed_starts >= MAX_STARTS:
             raise RunnerStartError(
-                f"runner {self._worker_id} failed to start {MAX_STARTS} times in a row; last: {self._deaths[-1]}{words}"
+                f"runner {self._worker_id} failed to start {MAX_STARTS} times in a row; last: {ended.reason}"
+                f"{ended.traceback}"
             )
         if len(self._deaths) > MAX_DEATHS:
             raise RunError(
                 f"runner {self._worker_id} exited {len(self._deaths)} times without finishing a rollout in between; "
-                f"last: {', '.join(self._deaths[-3:])}{words}"
+                f"last: {', '.join(self._deaths[-3:])}{ended.traceback}"
             )
+        return next(self._pauses)
 
 
 # -- scaling -----------------------------------------------------------------------------------------
@@ -368,13 +368,8 @@ async def count_waiting(store: LightningStore) -> int:
     return len(found) if isinstance(found, list) else found.total  # a user's own store may answer with a list
 
 
-@dataclass
-class _Idle:
-    """A runner without work: its name and when it last had work (None if it never was at work), and since when it was
-    seen without."""
-
-    before: tuple[str, float | None] | None
-    since: float = field(default_factory=time.monotonic, compare=False)
+LastWork = tuple[str, float | None] | None
+"""The name of a runner without work, and when it last had work; None if it was never ready."""
 
 
 class Scaler:
@@ -382,7 +377,7 @@ class Scaler:
 
     def __init__(self, supervisor: Supervisor, bounds: Bounds, connect: Connect) -> None:
         self._supervisor, self._bounds, self._connect = supervisor, bounds, connect
-        self._idle: dict[int, _Idle] = {}
+        self._idle: dict[int, tuple[LastWork, float]] = {}  # with when they were first seen so
 
     async def run(self) -> None:
         """Scale until it is cancelled."""
@@ -412,24 +407,73 @@ class Scaler:
     async def _shrink(self, store: LightningStore) -> None:
         """Those that still wait for a place go first, then the last that came."""
         spare, starting = self._supervisor.count() - self._bounds.low, self._supervisor.starting()
-        idle = {number: _Idle(None) for number in starting} | await self._without_work(store)
+        now, before = time.monotonic(), self._idle
+        found: dict[int, LastWork] = {**dict.fromkeys(starting), **await self._without_work(store)}
         # Who has had no work in between has been idle since it was first seen.
         self._idle = {
-            number: self._idle[number] if self._idle.get(number) == each else each for number, each in idle.items()
+            number: before[number] if number in before and before[number][0] == last else (last, now)
+            for number, last in found.items()
         }
-        latest = time.monotonic() - self._bounds.idle_seconds
-        free = [number for number, each in self._idle.items() if each.since <= latest]
+        free = [number for number, (_, since) in self._idle.items() if since <= now - self._bounds.idle_seconds]
         going = sorted(free, key=lambda number: (number in starting, number), reverse=True)[:spare]
         if going:
             log.info("stopping %d runners that have been idle for %g s", len(going), self._bounds.idle_seconds)
             self._supervisor.let_go(going)
 
-    async def _without_work(self, store: LightningStore) -> dict[int, _Idle]:
+    async def _without_work(self, store: LightningStore) -> dict[int, LastWork]:
         names = self._supervisor.at_work()
         workers = await asyncio.gather(*(store.get_worker_by_id(name) for name in names.values()))
-        known = zip(names.items(), workers, strict=True)
         return {
-            number: _Idle((name, None if worker is None else worker.last_busy_time))
-            for (number, name), worker in known
+            number: (name, None if worker is None else worker.last_busy_time)
+            for (number, name), worker in zip(names.items(), workers, strict=True)
             if worker is None or worker.status != "busy"
         }
+
+
+# -- attempts whose worker is dead ---------------------------------------------------------------------
+
+
+async def lose_those_of_the_dead(store: LightningStore) -> int:
+    """Give up the attempts of processes of this machine that are gone, and return how many there were.
+
+    For a run that is resumed after it was killed: its runners died with it.
+    """
+    count = 0
+    for attempt in await _open_attempts(store):
+        worker = None if attempt.worker_id is None else await store.get_worker_by_id(attempt.worker_id)
+        if worker is not None and _is_dead(worker):
+            await _lose(store, attempt, f"its worker {worker.worker_id} was gone when the run was resumed")
+            count += 1
+    if count:
+        log.info("retrying %d rollouts whose workers are gone", count)
+    return count
+
+
+async def _open_attempts(store: LightningStore) -> list[Attempt]:
+    """Return the attempts that somebody works on, or is believed to."""
+    rollouts = await store.query_rollouts(status_in=["preparing", "running"])
+    latest = await asyncio.gather(*(store.get_latest_attempt(rollout.rollout_id) for rollout in rollouts))
+    # One whose lease has expired is waited for once more, unless its worker is known to be dead.
+    return [each for each in latest if each is not None and (each.end_time is None or each.status == "unresponsive")]
+
+
+async def _lose(store: LightningStore, attempt: Attempt, error: str) -> None:
+    """Suspend the attempt. Where nobody will try again the rollout fails, as its dead runner cannot come back."""
+    rollout_id, attempt_id = attempt.rollout_id, attempt.attempt_id
+    metadata = {**(attempt.metadata or {}), "error_type": "RunnerDied", "error": error}
+    await store.update_attempt(rollout_id, attempt_id, status="unresponsive", metadata=metadata)
+    rollout = await store.get_rollout_by_id(rollout_id)
+    latest = await store.get_latest_attempt(rollout_id)
+    # A rollout that was queued may have been claimed again already: then another attempt is the latest.
+    is_ours = latest is not None and latest.attempt_id == attempt_id and latest.status == "unresponsive"
+    if is_ours and rollout is not None and rollout.status in ("preparing", "running"):
+        with contextlib.suppress(FinishedError):  # somebody has ended it meanwhile
+            await store.update_rollout(rollout_id, status="failed")
+
+
+def _is_dead(worker: Worker) -> bool:
+    """Whether it was a process of this machine that is gone. The number of a dead one may be another's by now: then it
+    is believed to live, and its lease decides."""
+    about = worker.heartbeat_stats or {}
+    pid = about.get("pid")
+    return about.get("host") == socket.gethostname() and isinstance(pid, int) and not is_alive(pid)

@@ -3,16 +3,25 @@
 What is defined in `__main__` or in a notebook travels by value, what lives in a module by its name. Everything that
 would fail over there is refused here, before anything starts: the error names the component, the part of it that cannot
 be pickled, or the module that a fresh interpreter with this `sys.path` would not find.
+
+To another machine, the modules that lie beside the program go with it, with all that they import. What is installed is
+expected there; what is not is found by its import statements, packed once, and unpacked by each process into a folder
+of its own.
 """
 
+import ast
+import contextlib
 import dis
 import functools
 import io
 import os
 import sys
+import sysconfig
+import tempfile
 import types
+import zipfile
 import zipimport
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import (
     BuiltinImporter,
     ExtensionFileLoader,
@@ -23,12 +32,16 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from pathlib import Path
 from typing import Any
 
 from ..errors import TransportError
 from ..runner.bundle import cached_again
 
 DEPTH = 6  # how deep a culprit is looked for
+MAX_BYTES = 64 * 2**20  # of all modules that go to another machine
+_OWN = __name__.partition(".")[0]
+_LEFT_OUT = {"__pycache__", "node_modules"}
 _LOADERS = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader, NamespaceLoader, zipimport.zipimporter)
 _Cached = type(functools.cache(cached_again))
 Named = tuple[str, object]
@@ -251,3 +264,84 @@ def _globals_used(code: types.CodeType) -> set[str]:
     own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return own.union(*map(_globals_used, inner))
+
+
+# -- modules that another machine does not have --------------------------------------------------------
+
+
+def pack_modules(modules: Iterable[str]) -> bytes:
+    """Pack these modules, the ones that the program itself imports, and theirs; empty where all are installed."""
+    packed: dict[str, Path] = {}
+    seen = {"__main__", _OWN}
+    waiting = [*modules, *_imports_of(_program())]
+    while waiting:
+        name = waiting.pop().partition(".")[0]
+        if name not in seen:
+            seen.add(name)
+            found = dict(_files_of(name))
+            packed |= found
+            waiting += _imports_of(file for file in found.values() if file.suffix == ".py")
+    return _zip(packed) if packed else b""
+
+
+def unpack_modules(packed: bytes) -> Path:
+    """Return the folder that they were unpacked into; who is done with it removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="sharpen-modules-"))
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def _program() -> list[Path]:
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return [] if file is None or not file.endswith(".py") else [Path(file)]
+
+
+def _imports_of(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the modules that these files import, also inside functions; what is not Python imports nothing."""
+    for file in files:
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                if isinstance(node, ast.Import):
+                    yield from (each.name for each in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    yield node.module
+
+
+def _files_of(name: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a module that is not installed, by their places in the archive."""
+    spec = None if name in sys.stdlib_module_names else find_module(name)
+    if spec is None:
+        return
+    origin = [spec.origin] if spec.has_location and spec.origin else []
+    for root in map(Path, origin if spec.submodule_search_locations is None else spec.submodule_search_locations):
+        if any(root.resolve().is_relative_to(folder) for folder in _installed()):
+            continue
+        if root.is_file():
+            yield root.name, root
+        for file in sorted(root.rglob("*")) if root.is_dir() else ():
+            inside = file.relative_to(root)
+            if file.is_file() and not any(part in _LEFT_OUT or part.startswith(".") for part in inside.parts):
+                yield f"{name}/{inside.as_posix()}", file
+
+
+@functools.cache
+def _installed() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+def _zip(files: dict[str, Path]) -> bytes:
+    size = sum(file.stat().st_size for file in files.values())
+    if size > MAX_BYTES:
+        largest = max(files, key=lambda place: files[place].stat().st_size)
+        raise TransportError(
+            f"the modules next to the program are {size / 2**20:.0f} MiB, above {MAX_BYTES / 2**20:.0f}; the largest "
+            f"file is {str(files[largest])!r}: keep data out of the code folder, or list what the nodes need with "
+            "runtime_env={'working_dir': ...}"
+        )
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
+        for place, file in files.items():
+            archive.write(file, place)
+    return written.getvalue()

@@ -21,7 +21,7 @@ from ..algorithm.base import Gateway
 from ..algorithm.own_thread import run_to_end
 from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
-from ..execution.lost_attempts import lose_those_of_the_dead
+from ..execution.supervisor import lose_those_of_the_dead
 from ..files import is_disk_full
 from ..store import LightningStore, LightningStoreCapabilities
 from ..store.methods import Method, forward_methods

@@ -9,7 +9,7 @@ import pytest
 
 from sharpen.errors import TransportError
 from tests.errors import raises
-from tests.execution.internals import code_shipping
+from tests.execution.internals import transport
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ WITH_PACKAGE = {"some_package/__init__.py", "some_package/inner.py", "some_packa
 
 
 def test_what_the_program_imports_travels_also_what_it_imports_later(folder):
-    assert names(code_shipping.pack_modules([])) == {"lone_module.py", *WITH_PACKAGE}
+    assert names(transport.pack_modules([])) == {"lone_module.py", *WITH_PACKAGE}
 
 
 def test_what_the_agent_needs_travels(folder):
     (folder / "program.py").write_text("")
-    assert names(code_shipping.pack_modules(["some_package.inner", "msgspec", "__main__"])) == WITH_PACKAGE
-    assert code_shipping.pack_modules(["msgspec"]) == b""
+    assert names(transport.pack_modules(["some_package.inner", "msgspec", "__main__"])) == WITH_PACKAGE
+    assert transport.pack_modules(["msgspec"]) == b""
 
 
 def test_it_is_unpacked_as_it_was(folder, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    unpacked = code_shipping.unpack_modules(code_shipping.pack_modules([]))
+    unpacked = transport.unpack_modules(transport.pack_modules([]))
     assert (unpacked / "some_package" / "words.txt").read_text() == "data of the package"
 
 
@@ -56,10 +56,10 @@ def test_what_a_text_speaks_of_stays_at_home(folder):
     (folder / "data_folder" / "large.bin").write_bytes(bytes(100))
     speaking = (folder / "lone_module.py").read_text()
     (folder / "lone_module.py").write_text(f'"""Words.\n\nimport data_folder that was made before.\n"""\n{speaking}')
-    assert not [name for name in names(code_shipping.pack_modules(["lone_module"])) if name.startswith("data_folder")]
+    assert not [name for name in names(transport.pack_modules(["lone_module"])) if name.startswith("data_folder")]
 
 
 def test_what_is_too_large_is_refused_by_the_name_of_its_largest_file(folder, monkeypatch):
-    monkeypatch.setattr(code_shipping, "MAX_BYTES", 10)
+    monkeypatch.setattr(transport, "MAX_BYTES", 10)
     with raises(TransportError, "some_package/__init__.py", "working_dir"):
-        code_shipping.pack_modules([])
+        transport.pack_modules([])

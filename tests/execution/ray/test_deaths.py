@@ -15,7 +15,6 @@ from sharpen.types import RolloutConfig
 from tests.errors import raises
 from tests.execution.internals import (
     ActorContext,
-    Assignment,
     Patience,
     RunnerActor,
     first_answer,
@@ -152,7 +151,7 @@ def test_a_life_that_the_program_lost_sight_of_ends_before_the_next_begins(tmp_p
     context = ActorContext(ServerAddress("http://127.0.0.1:1"), {}, host_name="")
     parcel = (pack_with_modules(Beating(tmp_path))[0], b"")
     patience = Patience("runner 0", {}, "runner_resources", 10.0)
-    prepare = functools.partial(actor.prepare.remote, context, Assignment(0, 0, 1.0, 1.0), parcel)
+    prepare = functools.partial(actor.prepare.remote, context, parcel, (1.0, 1.0), 0, 0)
     try:
         begin_life(actor, prepare, patience)
         eventually(lambda: beats(tmp_path), "the first is at work", 20)

@@ -8,6 +8,7 @@ a run, which is cancelled and told of the run like one in the program.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import pickle
@@ -25,19 +26,20 @@ from typing import Any
 from ..._version import __version__
 from ...errors import ConfigError, RunError, RunnerStartError, TransportError
 from ...logging import LogSettings, apply_settings, current_settings
+from ...process.parent import Failure
 from ...runner import worker_name
 from ...runner.bundle import unpack
 from ...store import LightningStore
 from ...store.opening import ServerAddress
 from ..base import AlgorithmBundle
-from ..events import ExecutionEvent, Reach, RunEvent, RunnerEvent
+from ..events import ExecutionEvent, Reach, RunEvent
 from ..execution import AlgorithmCall
-from ..runner_environment import keep_agents_sdk_private
+from ..runner_process import keep_agents_sdk_private
 from ..runner_thread import RunnerThread
 from ..serving import Served, opened
 from ..supervisor import ExitKind, OnReady, RunnerExit
+from ..transport import unpack_modules
 from .cluster import Amounts, Patience, first_answer, options_for, this_node
-from .code_shipping import unpack_modules
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.02  # between two reports of how many rollouts are finished: each costs more than a rollout may
@@ -131,24 +133,13 @@ class ActorOptions:
                 "itself, pass its folders there)"
             ) from error
 
-    async def prepare(self, actor: Any, *given: Any, who: str, amounts: Amounts, setting: str) -> dict[str, Any]:
+    async def prepare(self, actor: Any, *given: Any, who: str, amounts: Amounts, setting: str) -> Any:
         """Return what the actor answers when it is ready; `setting` is where its resources are set."""
         patience = Patience(who, amounts, setting, self.placement_timeout)
-        answer: dict[str, Any] = await first_answer(lambda: actor.prepare.remote(self.context, *given), patience)
-        return answer
+        return await first_answer(lambda: actor.prepare.remote(self.context, *given), patience)
 
 
 # -- a runner on its node ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What one runner is to do, and how long it has to end when it is asked to."""
-
-    worker_id: int
-    finished_before: int
-    graceful_timeout: float
-    terminate_timeout: float
 
 
 class RunnerActor(Actor):
@@ -156,34 +147,35 @@ class RunnerActor(Actor):
 
     def __init__(self) -> None:
         self._runner: RunnerThread | None = None
-        self._change = asyncio.Event()
+        self._finished, self._change = 0, asyncio.Event()
 
-    async def prepare(self, context: ActorContext, assignment: Assignment, parcel: Parcel) -> dict[str, Any]:
-        """Be ready to work: return the name in the store and the node, or what went wrong."""
+    async def prepare(
+        self, context: ActorContext, parcel: Parcel, seconds: tuple[float, float], worker_id: int, finished_before: int
+    ) -> tuple[str, str] | Failure:
+        """Be ready to work: return the name in the store and the node, or what went wrong.
+
+        `seconds` is how long the runner has when it is asked to stop, and when it was cancelled.
+        """
         if self._runner is not None:
             # The program lost sight of a runner that lives, and would work on beside the next one: Ray starts another.
             await self.leave()
             os._exit(1)
         keep_agents_sdk_private()
         try:
-            bundle = await self._settle(context, f"runner {assignment.worker_id}", parcel)
+            bundle = await self._settle(context, f"runner {worker_id}", parcel)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the program shows it
-            return {"error": traceback.format_exc(), "kind": type(error).__name__}
+            return Failure.of(error)
         loop = asyncio.get_running_loop()
 
         def note(count: int) -> None:
+            self._finished = count
             loop.call_soon_threadsafe(self._change.set)
 
-        self._event = RunnerEvent(assignment.finished_before, on_finished=note)
+        connect = functools.partial(opened, context.store)
         self._runner = RunnerThread(
-            bundle,
-            lambda: opened(context.store),
-            assignment.worker_id,
-            self._event,
-            graceful_delay=assignment.graceful_timeout,
-            join_timeout=assignment.terminate_timeout,
+            bundle, connect, *seconds, None, worker_id, finished_before, lambda _: None, on_finished=note
         )
-        return {"ready": worker_name(assignment.worker_id), "node": _node_id()}
+        return worker_name(worker_id), this_node().node_id
 
     async def work(self) -> AsyncIterator[int | RunnerExit]:
         """Work; yield how many rollouts are finished, now and then, and at last how it ended."""
@@ -197,11 +189,11 @@ class RunnerActor(Actor):
             if running.done():
                 break
             self._change.clear()
-            yield self._event.count
+            yield self._finished
             await asyncio.wait([running], timeout=pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
         await self.leave()
-        yield running.result()
+        yield dataclasses.replace(running.result(), place="actor")
 
     async def ask_to_stop(self) -> None:
         if self._runner is not None:
@@ -210,13 +202,6 @@ class RunnerActor(Actor):
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.stop()
-
-
-def _node_id() -> str:
-    import ray
-
-    node_id: str = ray.get_runtime_context().get_node_id()
-    return node_id
 
 
 # -- the runners as the program sees them ------------------------------------------------------------
@@ -228,21 +213,23 @@ class RunnerActors:
     One whose process has died is Ray's to start again; after any other end the next runner has a new one.
     """
 
-    def __init__(
-        self, options: ActorOptions, parcel: Any, resources: Amounts, graceful_timeout: float, terminate_timeout: float
-    ) -> None:
-        self.options, self.parcel, self.resources = options, parcel, resources
-        self.graceful_timeout, self.terminate_timeout = graceful_timeout, terminate_timeout
+    def __init__(self, options: ActorOptions, parcel: Any, resources: Amounts, seconds: tuple[float, float]) -> None:
+        self._options, self._parcel, self._resources, self.seconds = options, parcel, resources, seconds
         self._actors: dict[int, Any] = {}
-
-    def start(self, worker_id: int, finished_before: int, on_ready: OnReady) -> "ActorRunner":
-        return ActorRunner(self, worker_id, finished_before, on_ready)
 
     def of(self, worker_id: int) -> Any:
         if worker_id not in self._actors:
             options = {"max_restarts": -1, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-            self._actors[worker_id] = self.options.start(RunnerActor, self.resources, **options)
+            self._actors[worker_id] = self._options.start(RunnerActor, self._resources, **options)
         return self._actors[worker_id]
+
+    async def prepare(self, actor: Any, worker_id: int, finished_before: int) -> tuple[str, str] | Failure:
+        given = self._parcel, self.seconds, worker_id, finished_before
+        who, setting = f"runner {worker_id}", "runner_resources"
+        answer: tuple[str, str] | Failure = await self._options.prepare(
+            actor, *given, who=who, amounts=self._resources, setting=setting
+        )
+        return answer
 
     def dismiss(self, worker_id: int) -> None:
         """End its process, if there is one; Ray starts no other."""
@@ -262,12 +249,11 @@ class ActorRunner:
 
     def __init__(self, actors: RunnerActors, worker_id: int, finished_before: int, on_ready: OnReady) -> None:
         self._actors, self._worker_id, self._on_ready = actors, worker_id, on_ready
-        self._assignment = Assignment(worker_id, finished_before, actors.graceful_timeout, actors.terminate_timeout)
+        self._finished_before, self._finished = finished_before, 0
         self._actor = actors.of(worker_id)
         self._ended = asyncio.Event()
         self._is_asked = False
         self._name: str | None = None
-        self._finished = 0
 
     async def run(self) -> RunnerExit:
         from ray.exceptions import ActorUnavailableError, RayError
@@ -286,7 +272,8 @@ class ActorRunner:
                 return self._exit("died", f"{type(error).__name__}: {words[:MAX_CHARACTERS]}{more}")
             if self._is_asked:
                 return self._exit("stopped", "asked to stop")
-            return self._exit("failed", str(error).strip().splitlines()[-1], type(error).__name__, str(error))
+            failure = Failure(type(error).__name__, "", str(error))
+            return self._exit("failed", failure.last_line, failure)
         finally:
             self._ended.set()
             if not is_back:
@@ -295,37 +282,25 @@ class ActorRunner:
     async def _work(self) -> RunnerExit:
         from ray.exceptions import RayError
 
-        answer = await self._actors.options.prepare(
-            self._actor,
-            self._assignment,
-            self._actors.parcel,
-            who=f"runner {self._worker_id}",
-            amounts=self._actors.resources,
-            setting="runner_resources",
-        )
-        if "error" in answer:
-            words = answer["error"]
-            return self._exit("failed", words.strip().splitlines()[-1], answer["kind"], words)
-        self._name = answer["ready"]
+        answer = await self._actors.prepare(self._actor, self._worker_id, self._finished_before)
+        if isinstance(answer, Failure):
+            return self._exit("failed", answer.last_line, answer)
+        self._name, node_id = answer
         if self._is_asked:
             with contextlib.suppress(RayError, TimeoutError):
                 await asyncio.wait_for(self._actor.leave.remote(), TIDY_SECONDS)
             return self._exit("stopped", "asked to stop")
-        log.debug("runner %d is ready: %s on node %s", self._worker_id, self._name, answer["node"])
-        self._on_ready(answer["ready"])
+        log.debug("runner %d is ready: %s on node %s", self._worker_id, self._name, node_id)
+        self._on_ready(self._name)
         async for reference in self._actor.work.options(num_returns="streaming").remote():
             report: int | RunnerExit = await reference
             if isinstance(report, RunnerExit):
-                return dataclasses.replace(report, place="actor")
+                return report
             self._finished = report
         return self._exit("died", "its actor exited without a report")
 
-    def _exit(self, kind: ExitKind, reason: str, error_type: str = "", traceback: str = "") -> RunnerExit:
-        is_ready = self._name is not None
-        leaves_work = is_ready and kind != "stopped"
-        return RunnerExit(
-            kind, self._finished, is_ready, self._name, leaves_work, reason, error_type, traceback, "actor"
-        )
+    def _exit(self, kind: ExitKind, reason: str, failure: Failure | None = None) -> RunnerExit:
+        return RunnerExit(kind, self._finished, self._name, kind != "stopped", reason, failure, "actor")
 
     def ask_to_stop(self) -> None:
         self._is_asked = True
@@ -339,7 +314,7 @@ class ActorRunner:
         self._is_asked = True
         if self._name is not None:
             self._actor.stop.remote()
-            seconds = self._assignment.graceful_timeout + self._assignment.terminate_timeout + TIDY_SECONDS
+            seconds = sum(self._actors.seconds) + TIDY_SECONDS
             try:
                 await asyncio.wait_for(self._ended.wait(), seconds)
                 return
@@ -466,13 +441,13 @@ class RemoteAlgorithm:
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         import ray
 
-        on_begin = getattr(self._algorithm, "on_begin", None)
-        if on_begin is not None:
+        assert isinstance(event, RunEvent)
+        if (on_begin := getattr(self._algorithm, "on_begin", None)) is not None:
             on_begin()
         actor = self._start()
         following = asyncio.create_task(_follow(actor, event))
+        folders = getattr(self._algorithm, "folders", list)  # where it writes what the program reads
         try:
-            folders = getattr(self._algorithm, "folders", list)  # where it writes what the program reads
             with _marked(folders()) as marks:
                 answer = await self._options.prepare(
                     actor,
@@ -485,7 +460,14 @@ class RemoteAlgorithm:
                 )
             if answer:
                 raise _unpacked(answer)
-            await _run_to_end(actor, asyncio.create_task(_listen(actor, event)))
+            listening = asyncio.create_task(_listen(actor, event))
+            while not listening.done():
+                try:
+                    await asyncio.shield(listening)
+                except asyncio.CancelledError:
+                    if listening.done():
+                        raise
+                    await actor.cancel.remote()  # the algorithm ends as it sees fit
         finally:
             following.cancel()
             ray.kill(actor)
@@ -499,27 +481,15 @@ class RemoteAlgorithm:
         return self._options.start(AlgorithmActor, {}, scheduling_strategy=here)
 
 
-async def _run_to_end(actor: Any, listening: "asyncio.Task[None]") -> None:
-    """Pass on a cancellation: the algorithm ends as it sees fit."""
-    while True:
-        try:
-            await asyncio.shield(listening)
-            return
-        except asyncio.CancelledError:
-            if listening.done():
-                raise
-            await actor.cancel.remote()
-
-
-async def _listen(actor: Any, event: ExecutionEvent) -> None:
+async def _listen(actor: Any, event: RunEvent) -> None:
     from ray.exceptions import RayError
 
     try:
         async for reference in actor.run.options(num_returns="streaming").remote():
             report = await reference
-            if report == START_RUNNERS and isinstance(event, RunEvent):
+            if report == START_RUNNERS:
                 event.start_runners()
-            elif report == END_RUNNERS and isinstance(event, RunEvent):
+            elif report == END_RUNNERS:
                 event.end_runners()
             elif report == CANCELLED:
                 raise asyncio.CancelledError
@@ -532,12 +502,12 @@ async def _listen(actor: Any, event: ExecutionEvent) -> None:
         ) from error
 
 
-async def _follow(actor: Any, event: ExecutionEvent) -> None:
+async def _follow(actor: Any, event: RunEvent) -> None:
     """Tell the actor what becomes of the run."""
     while not event.is_set():  # noqa: ASYNC110 - it is set by a signal or another thread
         await asyncio.sleep(LOOK_SECONDS)
     await actor.set_event.remote()
-    while isinstance(event, RunEvent) and not event.have_runners_ended():  # noqa: ASYNC110 - as above
+    while not event.have_runners_ended():  # noqa: ASYNC110 - as above
         await asyncio.sleep(LOOK_SECONDS)
     await actor.note_runners_ended.remote()
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 import signal
 import socket
@@ -21,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...errors import ConfigError, MissingExtraError, RunnerStartError
+from ...checks import is_number
+from ...errors import ConfigError, RunnerStartError
 from ...http.proxies import is_loopback
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,6 @@ def nodes() -> list[dict[str, Any]]:
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def check_installed() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
-        raise MissingExtraError.of("ray", extra="ray", feature="RayExecutionStrategy")
 
 
 @contextlib.contextmanager
@@ -217,8 +210,7 @@ def checked(name: str, amounts: object, default: Amounts) -> dict[str, float]:
     if not isinstance(amounts, Mapping):
         raise ConfigError(f"{name} is {amounts!r}: pass a dict such as {{'CPU': 1, 'GPU': 0.5}}")
     for key, amount in amounts.items():
-        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not isinstance(key, str) or not is_number or not math.isfinite(amount) or amount < 0:
+        if not isinstance(key, str) or not is_number(amount) or amount < 0:
             raise ConfigError(f"{name} has {key!r}: {amount!r}: use the name of a resource and a number of at least 0")
         if key == "GPU" and amount > 1 and amount != int(amount):
             raise ConfigError(f"{name} asks for {amount} GPUs: above 1, Ray only assigns whole GPUs")

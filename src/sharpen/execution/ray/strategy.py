@@ -1,16 +1,17 @@
 """`RayExecutionStrategy`: runners as actors on a cluster of Ray, which reach the store over the network."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...checks import check_int, check_number
+from ...checks import check_choice, check_installed, check_int, check_number
 from ...errors import ConfigError
 from ...store import LightningStore
-from ..base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, one_of, server_settings
+from ..base import AlgorithmBundle, RunnerBundle, SupervisedStrategy, server_settings
 from ..events import Reach
-from .cluster import check_address, check_installed, checked
+from .cluster import check_address, checked
 
 if TYPE_CHECKING:
     from ..serving import Mount
@@ -67,14 +68,14 @@ class RayExecutionStrategy(SupervisedStrategy):
         terminate_timeout: float = 10.0,
     ) -> None:
         super().__init__()
-        check_installed()
+        check_installed("ray", extra="ray", feature="RayExecutionStrategy")
         if address is not None:
             check_address(address, is_asked=False)
         self.address = address
         self.n_runners = check_int("n_runners", n_runners, at_least=0 if min_runners == 0 else 1)
         self.min_runners, self.max_runners = _bounds(n_runners, min_runners, max_runners)
         self.runner_resources = checked("runner_resources", runner_resources, {"CPU": 1})
-        self.algorithm = one_of("algorithm", algorithm, ("driver", "actor"))
+        self.algorithm = check_choice("algorithm", algorithm, ("driver", "actor"))
         self.algorithm_resources = _of_algorithm(algorithm, algorithm_resources)
         self.runtime_env = _checked_env(runtime_env)
         self.server_host, self.server_port, self.managed_store = server_settings(
@@ -93,7 +94,7 @@ class RayExecutionStrategy(SupervisedStrategy):
         from ..execution import Execution
         from ..serving import announced
         from ..supervisor import RunnerPlan
-        from .actors import ActorContext, ActorOptions, RemoteAlgorithm, RunnerActors
+        from .actors import ActorContext, ActorOptions, ActorRunner, RemoteAlgorithm, RunnerActors
         from .cluster import connected
 
         # What cannot travel is refused before anything starts.
@@ -111,12 +112,13 @@ class RayExecutionStrategy(SupervisedStrategy):
                 if of_algorithm is not None:
                     parcel = ray.put(of_algorithm)
                     algorithm = RemoteAlgorithm(algorithm, options, parcel, self.algorithm_resources, reach)
-                limits = self.graceful_timeout, self.terminate_timeout
-                actors = RunnerActors(options, ray.put(of_runner), self.runner_resources, *limits)
-                plan = RunnerPlan(actors.start, self.n_runners, self._scaling(runner), self.max_runners)
-                seconds = self.graceful_timeout, self.graceful_timeout
+                grace = self.graceful_timeout
+                limits = grace, self.terminate_timeout
+                actors = RunnerActors(options, ray.put(of_runner), self.runner_resources, limits)
+                start = functools.partial(ActorRunner, actors)
+                plan = RunnerPlan(start, self.n_runners, self._scaling(runner), self.max_runners)
                 try:
-                    self._run(Execution(served, plan, algorithm, *seconds, reach=reach))
+                    self._run(Execution(served, plan, algorithm, grace, grace, reach=reach))
                 finally:
                     actors.close()
 
@@ -129,8 +131,7 @@ class RayExecutionStrategy(SupervisedStrategy):
         return Bounds(self.min_runners, self.max_runners, slots, self.idle_timeout)
 
     def _pack(self, bundle: object) -> "Parcel":
-        from ..transport import pack_with_modules
-        from .code_shipping import pack_modules
+        from ..transport import pack_modules, pack_with_modules
 
         data, modules = pack_with_modules(bundle)
         is_given = any(name in (self.runtime_env or {}) for name in ("working_dir", "py_modules"))

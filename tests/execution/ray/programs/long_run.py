@@ -35,7 +35,7 @@ class Noted(ServedByProcess):
     """Leaves for the test what must be in no log."""
 
     async def open(self, on_end):
-        tokens = [self.token, os.environ["SHARPEN_GATEWAY_TOKEN"]]
+        tokens = [self.address.token, os.environ["SHARPEN_GATEWAY_TOKEN"]]
         (FOLDER / "tokens").write_text("\n".join(tokens))
         (FOLDER / "url").write_text(self.url)
         (FOLDER / "session").write_text(ray._private.worker.global_worker.node.get_session_dir_path())
