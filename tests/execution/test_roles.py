@@ -1,5 +1,6 @@
 """Roles that are started apart, each as a program of its own."""
 
+import asyncio
 import os
 import pwd
 import signal
@@ -134,6 +135,21 @@ def test_a_runner_that_still_waits_for_its_server_can_be_stopped(surroundings, p
     stopping.start()
     strategy.execute(Enqueue(), Work(), InMemoryLightningStore())
     stopping.join()
+
+
+def test_an_algorithm_that_is_started_alone_runs_no_runner_here_on_any_thread(surroundings, port):
+    began = []
+
+    async def algorithm(store, event):
+        began.append("algorithm")
+        await asyncio.sleep(0.3)
+
+    async def runner(store, worker_id, event):
+        began.append("runner")
+
+    strategy = ClientServerExecutionStrategy("algorithm", main_process="runner", server_port=port)
+    strategy.execute(algorithm, runner, InMemoryLightningStore())
+    assert began == ["algorithm"]
 
 
 def test_runners_end_when_the_store_has_gone_for_good(tmp_path, surroundings, monkeypatch, port, caplog):

@@ -5,6 +5,7 @@ A setting of a strategy may come from the environment: an argument wins over a v
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 from ..checks import check_int
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 AlgorithmBundle = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
 RunnerBundle = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
+Connect = Callable[[], AbstractAsyncContextManager[LightningStore]]
+"""Gives the store of a run to somebody in this process, in the event loop of the caller."""
 
 T = TypeVar("T")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

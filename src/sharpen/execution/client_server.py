@@ -103,14 +103,14 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
         from .warm_pool import pool
 
         grace, terminate = self.graceful_timeout, self.terminate_timeout
-        if self.role == "algorithm":
-            return Execution(served, None, algorithm, grace, grace)
-        if self.main_process == "runner":
+        if self.main_process == "runner" and self.role != "algorithm":
             place = MainThread()
             thread = functools.partial(RunnerThread, runner, served.connect, grace, terminate, place)
             return Execution(served, RunnerPlan(thread, 1), algorithm, grace, grace, place=place)
         limits = ExitLimits(grace, terminate, self.allowed_exit_codes)
         process = functools.partial(RunnerProcess, served.address, payload, limits)
+        if self.role == "algorithm":
+            return Execution(served, RunnerPlan(process, 0), algorithm, grace, grace)
         start_ahead = functools.partial(pool.start_ahead, runners=self.n_runners, stores=served.num_processes)
         plan = RunnerPlan(process, self.n_runners)
         return Execution(served, plan, algorithm, grace, grace, start_ahead=start_ahead)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..runner import MainThread
 from .base import AlgorithmBundle
-from .events import ExecutionEvent, Reach, RunEvent
+from .events import Reach, RunEvent
 from .interrupts import CancellableCall, Interrupts
 from .serving import Served
 from .supervisor import RunnerPlan, Supervisor
@@ -28,26 +28,6 @@ AHEAD_SECONDS = 1.5
 TIDY_SECONDS = 1.0  # for the last steps of a thread whose work is done
 
 
-class AlgorithmCall(CancellableCall):
-    """Runs an algorithm on the thread that calls `run`; how it ended is in `error`."""
-
-    def __init__(self, algorithm: AlgorithmBundle, served: Served, event: ExecutionEvent) -> None:
-        super().__init__(self._call)
-        self._algorithm, self._served, self._event = algorithm, served, event
-        self.is_cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            super().run()
-        except BaseException as error:  # noqa: BLE001 - raised by the execution, once everything has ended
-            self.error = error
-
-    async def _call(self) -> None:
-        async with self._served.connect() as store:
-            await self._algorithm(store, self._event)
-
-
 class Execution:
     """One `execute` of a strategy, from its start to its end.
 
@@ -55,7 +35,7 @@ class Execution:
 
     Args:
         served: The store.
-        runners: The runners; None where they are somebody else's.
+        runners: The runners; none where they are somebody else's.
         algorithm: The algorithm; None where it is somebody else's. One with `holds_runners` says when they may begin.
         stop_seconds: How long a stopped algorithm has to return by itself; none after a failure, nor where it has
             `cancelled_on_stop`.
@@ -68,7 +48,7 @@ class Execution:
     def __init__(
         self,
         served: Served,
-        runners: RunnerPlan | None,
+        runners: RunnerPlan,
         algorithm: AlgorithmBundle | None,
         stop_seconds: float,
         grace_seconds: float,
@@ -85,14 +65,15 @@ class Execution:
         start_runners = functools.partial(self._post, self._runners_wanted.set)
         self._event = RunEvent(lambda: self._post(self._algorithm_is_done), start_runners)
         self._event.reach = reach
-        self._algorithm = None if algorithm is None else AlgorithmCall(algorithm, served, self._event)
+        self._algorithm: CancellableCall | None = None
+        self._is_cancelled_on_stop: bool = getattr(algorithm, "cancelled_on_stop", False)
+        if algorithm is not None:
+            self._algorithm = CancellableCall(served.connect, lambda store: algorithm(store, self._event))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._supervise, name="sharpen-supervisor", daemon=True)
         self._interrupts = Interrupts(lambda number, is_again: self._post(self._interrupt, number, is_again))
-        self._supervisor: Supervisor | None = None
-        if runners is not None:
-            ready, awaits_work = self._runners_are_ready, algorithm is not None
-            self._supervisor = Supervisor(runners, served, on_end=self._end, on_ready=ready, awaits_work=awaits_work)
+        ready, awaits_work = self._runners_are_ready, algorithm is not None
+        self._supervisor = Supervisor(runners, served, on_end=self._end, on_ready=ready, awaits_work=awaits_work)
         self._ending, self._algorithm_ended, self._main_thread_free = (asyncio.Event() for _ in range(3))
         self._reason: BaseException | None = None
         self._is_killed = self._is_beside = self._is_algorithm_done = False
@@ -121,7 +102,9 @@ class Execution:
                 while self._thread.is_alive():
                     with contextlib.suppress(KeyboardInterrupt):
                         self._thread.join()
-        self._raise()
+        error = self._reason or (None if self._algorithm is None else self._algorithm.error)
+        if error is not None:
+            raise error
 
     def _work_in_another_thread(self) -> None:
         """A thread whose event loop is running lends its time, but cannot lend its loop."""
@@ -134,15 +117,14 @@ class Execution:
         if self._place is not None:
             self._run_agents(self._place)
         elif self._algorithm is not None:
-            self._run_algorithm(self._algorithm)
+            self._run_algorithm()
         else:
             self._thread.join()
 
     def _run_agents(self, place: MainThread) -> None:
         """Run agents here, and the algorithm beside."""
         if self._algorithm is not None:
-            given = (self._algorithm,)
-            threading.Thread(target=self._run_algorithm, args=given, name="sharpen-algorithm", daemon=True).start()
+            threading.Thread(target=self._run_algorithm, name="sharpen-algorithm", daemon=True).start()
         try:
             place.pump()
         except KeyboardInterrupt as error:
@@ -150,20 +132,12 @@ class Execution:
         finally:
             self._post(self._main_thread_free.set)
 
-    def _run_algorithm(self, algorithm: AlgorithmCall) -> None:
+    def _run_algorithm(self) -> None:
+        assert self._algorithm is not None
         try:
-            algorithm.run()
+            self._algorithm.run()
         finally:
             self._post(self._algorithm_has_ended)
-
-    def _raise(self) -> None:
-        if self._reason is not None:
-            raise self._reason
-        algorithm = self._algorithm
-        if algorithm is None or algorithm.error is None:
-            return
-        if not (algorithm.was_cancelled and isinstance(algorithm.error, asyncio.CancelledError)):
-            raise algorithm.error
 
     # -- from any thread, also from a signal handler ---------------------------------------------------
 
@@ -217,15 +191,14 @@ class Execution:
 
     async def _keep_runners(self) -> None:
         await self._until_ending(self._runners_wanted.wait())
-        if self._supervisor is not None and not self._ending.is_set():
+        if not self._ending.is_set():
             self._supervisor.start()
         await self._ending.wait()
         if self._ahead is not None:
             self._ahead.cancel()
         if self._reason is None:  # a run that failed has no next one
             self._start_ahead()
-        if self._supervisor is not None:
-            await self._supervisor.stop()
+        await self._supervisor.stop()
 
     def _runners_are_ready(self) -> None:
         """Start what the next run needs in a quiet moment, since it costs CPU."""
@@ -263,8 +236,7 @@ class Execution:
         if is_again:
             log.warning("%s again: stopping immediately", name)
             self._is_killed = True  # runners end at once, the store when it knows which rollouts were lost with them
-            if self._supervisor is not None:
-                self._supervisor.kill()
+            self._supervisor.kill()
         else:
             log.warning("%s: shutting down; send it again to stop immediately", name)
         self._end(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
@@ -285,7 +257,7 @@ class Execution:
         self._ending.set()
         if self._algorithm is None or self._algorithm_ended.is_set() or self._is_algorithm_done:
             return
-        if self._is_killed or isinstance(self._reason, Exception) or self._algorithm.is_cancelled_on_stop:
+        if self._is_killed or isinstance(self._reason, Exception) or self._is_cancelled_on_stop:
             self._algorithm.cancel()
         elif self._cancelling is None:
             self._cancelling = self._loop.call_later(self._stop_seconds, self._algorithm.cancel)

@@ -13,9 +13,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
 from typing import Any
+
+from ..store import LightningStore
+from .base import Connect
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MAX_ROUNDS = 10  # tasks that are cancelled may start others
@@ -108,24 +111,32 @@ os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after
 
 
 class CancellableCall:
-    """A coroutine in an event loop on the thread that calls `run`; any thread may cancel it."""
+    """Work with the store of a run, in an event loop on the thread that calls `run`; any thread may cancel it."""
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._work = work
+    def __init__(self, connect: Connect, work: Callable[[LightningStore], Awaitable[None]]) -> None:
+        self._connect, self._work = connect, work
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self.was_cancelled = False
+        self.error: BaseException | None = None
+        """What ended it, if it was an error; a cancellation that was asked for here is none."""
 
     def run(self) -> None:
-        run_to_end(self._run())
+        """Return when it has ended, whatever ended it."""
+        try:
+            run_to_end(self._run())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the end decides what it means
+            if not (self.was_cancelled and isinstance(error, asyncio.CancelledError)):
+                self.error = error
 
     async def _run(self) -> None:
         with self._lock:
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
             if self.was_cancelled:
-                raise asyncio.CancelledError
-        await self._work()
+                return
+        async with self._connect() as store:
+            await self._work(store)
 
     def cancel(self) -> None:
         with self._lock:

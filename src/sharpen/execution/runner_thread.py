@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from ..process.parent import Failure
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
-from .base import RunnerBundle
+from .base import Connect, RunnerBundle
 from .events import RunnerEvent
 from .interrupts import CancellableCall
-from .supervisor import Connect, ExitKind, OnReady, RunnerExit
+from .supervisor import ExitKind, OnReady, RunnerExit
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ class RunnerThread:
         on_ready: OnReady,
         on_finished: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._bundle, self._connect, self._worker_id, self._on_ready = bundle, connect, worker_id, on_ready
-        self._graceful_delay, self._join_timeout, self._place = graceful_delay, join_timeout, place
+        self._worker_id, self._on_ready, self._place = worker_id, on_ready, place
+        self._graceful_delay, self._join_timeout = graceful_delay, join_timeout
         self._event = RunnerEvent(finished_before, on_finished=on_finished)
-        self._call = CancellableCall(self._work)
+        self._call = CancellableCall(connect, lambda store: bundle(store, worker_id, self._event))
         self._supervising = asyncio.get_running_loop()
         self._exit: asyncio.Future[RunnerExit] = self._supervising.create_future()
         self._is_asked = False
@@ -46,23 +46,14 @@ class RunnerThread:
         return await self._exit
 
     def _run(self) -> None:
-        error: BaseException | None = None
-        try:
-            with agents_on(self._place) if self._place is not None else contextlib.nullcontext():
-                self._call.run()
-            kind: ExitKind = "stopped" if self._is_asked else "done"
-        except RunnerWornOut:
-            kind = "saturated"
-        except asyncio.CancelledError as cancelled:
-            kind, error = ("stopped", None) if self._call.was_cancelled else ("failed", cancelled)
-        except BaseException as raised:  # noqa: BLE001 - the supervisor decides what it means
-            kind, error = "failed", raised
+        with agents_on(self._place) if self._place is not None else contextlib.nullcontext():
+            self._call.run()
+        error = self._call.error
+        kind: ExitKind = "stopped" if self._is_asked else "done"
+        if error is not None:
+            kind = "saturated" if isinstance(error, RunnerWornOut) else "failed"
         with contextlib.suppress(RuntimeError):  # abandoned: nobody waits any more
             self._supervising.call_soon_threadsafe(self._settle, kind, error)
-
-    async def _work(self) -> None:
-        async with self._connect() as store:
-            await self._bundle(store, self._worker_id, self._event)
 
     def _settle(self, kind: ExitKind, error: BaseException | None = None, reason: str = "") -> None:
         if self._exit.done():

@@ -14,9 +14,10 @@ that neither the store nor this package knows them, and made in the process that
 
 import asyncio
 import contextlib
-import dataclasses
+import functools
 import gc
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -42,6 +43,7 @@ from ..store.methods import Method, call_method, forward_methods
 from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress, address_of
 from ..store.task_json import TASK, encode_equal
 from ..store.token_files import given_token, left_in_file, port_of, read_token, token_file
+from ..types import Span
 from ..web.serving import address, listen
 from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
@@ -61,15 +63,14 @@ PATIENCE_SECONDS = 60.0
 OnEnd = Callable[[BaseException | None], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """An application under a path prefix. `factory` (`package.module:function`) is called with the store, the
     options and `edit_token`, the token of the store's server; the options are plain JSON values."""
 
     prefix: str
     factory: str
     title: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    options: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
@@ -120,7 +121,7 @@ def serve(
             "or a started LightningStoreServer, or omit managed_store"
         )
     listening = listen(host, port or 0)
-    settings = ServerSettings(host, token, [dataclasses.asdict(mount) for mount in mounts])
+    settings = ServerSettings(host, token, list(mounts))
     served_at = ServerAddress(address(host, listening.getsockname()[1]), token)
     if isinstance(found, DatabaseAddress) and found.is_file and isinstance(store, LocalStore):
         return ServedByProcess(store, found, settings, listening, served_at)
@@ -191,7 +192,7 @@ class ServedByProcess(Served):
         super().__init__(address)
         self._local: LocalStore | None = store
         self._listening = listening
-        self._options = {"store": msgspec.to_builtins(database), "settings": dataclasses.asdict(settings)}
+        self._options = msgspec.to_builtins({"store": database, "settings": settings})
         self._child: RoleProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -339,6 +340,11 @@ class LentStore(LightningStore):
     async def close(self) -> None:
         """Its owner closes it."""
 
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.store.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
+
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self.store.capabilities
@@ -458,20 +464,17 @@ async def reached(host: str, port: int) -> LightningStore:
 # -- the server, here or in the child ----------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class ServerSettings:
-    """What a server of the store is told besides the store: its host, its token, and what else it serves (`Mount` as
-    plain values, since it may travel)."""
+class ServerSettings(msgspec.Struct, frozen=True):
+    """What a server of the store is told besides the store: its host, its token, and what else it serves."""
 
     host: str
     token: str
-    mounts: list[dict[str, Any]]
+    mounts: list[Mount]
 
     def server(self, store: LightningStore, listening: socket.socket) -> "LightningStoreServer":
         from ..store.server import LightningStoreServer
 
-        given = [Mount(**each) for each in self.mounts]
-        mounts = [(mount.prefix, MountedApp(mount, store, self.token)) for mount in given]
+        mounts = [(mount.prefix, MountedApp(mount, store, self.token)) for mount in self.mounts]
         return LightningStoreServer(store, host=self.host, token=self.token, socket=listening, mounts=mounts)
 
 
@@ -524,25 +527,17 @@ def run_store(parent: Parent) -> int:
 
 
 async def _serve(parent: Parent, job: Job) -> None:
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    def answers(_: str) -> None:
+        parent.on_stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        parent.send_ready()
+        if parent.stop_requested.is_set():
+            parent.on_stop()
 
-    def ask() -> None:
-        with contextlib.suppress(RuntimeError):  # it has stopped already
-            loop.call_soon_threadsafe(asked.set)
-
-    parent.on_stop = ask
-    if parent.stop_requested.is_set():
-        asked.set()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
     store = msgspec.convert(job.options["store"], DatabaseAddress).open(expires_attempts=True)
     try:
         with socket.socket(fileno=job.files[0]) as listening:
-            server = ServerSettings(**job.options["settings"]).server(store, listening)
-            await server.start()
-            parent.send_ready()
-            await asked.wait()
-            await server.stop()
+            server = msgspec.convert(job.options["settings"], ServerSettings).server(store, listening)
+            await server.run_forever(announce=answers)
     finally:
         await store.close()
 

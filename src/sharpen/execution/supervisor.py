@@ -14,7 +14,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -24,6 +23,7 @@ from ..files import is_alive
 from ..process.parent import Failure
 from ..store import LightningStore
 from ..types import Attempt, Worker
+from .base import Connect
 
 if TYPE_CHECKING:
     from .serving import Served
@@ -36,7 +36,6 @@ MARK_SECONDS = 5.0  # at the end of a run, lost rollouts are marked within this 
 LOOK_SECONDS = 0.25  # how often a run without runners looks whether rollouts wait
 SCALE_SECONDS = 0.5
 
-Connect = Callable[[], AbstractAsyncContextManager[LightningStore]]
 ExitKind = Literal["done", "stopped", "saturated", "failed", "died"]
 OnReady = Callable[[str], None]
 """Called with the name of the worker in the store when its runner is about to work."""

@@ -33,10 +33,10 @@ from ...store import LightningStore
 from ...store.opening import ServerAddress
 from ..base import AlgorithmBundle
 from ..events import ExecutionEvent, Reach, RunEvent
-from ..execution import AlgorithmCall
+from ..interrupts import CancellableCall
 from ..runner_process import keep_agents_sdk_private
 from ..runner_thread import RunnerThread
-from ..serving import Served, opened
+from ..serving import opened
 from ..supervisor import ExitKind, OnReady, RunnerExit
 from ..transport import unpack_modules
 from .cluster import Amounts, Patience, first_answer, options_for, this_node
@@ -133,11 +133,6 @@ class ActorOptions:
                 "itself, pass its folders there)"
             ) from error
 
-    async def prepare(self, actor: Any, *given: Any, who: str, amounts: Amounts, setting: str) -> Any:
-        """Return what the actor answers when it is ready; `setting` is where its resources are set."""
-        patience = Patience(who, amounts, setting, self.placement_timeout)
-        return await first_answer(lambda: actor.prepare.remote(self.context, *given), patience)
-
 
 # -- a runner on its node ----------------------------------------------------------------------------
 
@@ -156,6 +151,8 @@ class RunnerActor(Actor):
 
         `seconds` is how long the runner has when it is asked to stop, and when it was cancelled.
         """
+        import ray
+
         if self._runner is not None:
             # The program lost sight of a runner that lives, and would work on beside the next one: Ray starts another.
             await self.leave()
@@ -175,7 +172,7 @@ class RunnerActor(Actor):
         self._runner = RunnerThread(
             bundle, connect, *seconds, None, worker_id, finished_before, lambda _: None, on_finished=note
         )
-        return worker_name(worker_id), this_node().node_id
+        return worker_name(worker_id), ray.get_runtime_context().get_node_id()
 
     async def work(self) -> AsyncIterator[int | RunnerExit]:
         """Work; yield how many rollouts are finished, now and then, and at last how it ended."""
@@ -214,22 +211,14 @@ class RunnerActors:
     """
 
     def __init__(self, options: ActorOptions, parcel: Any, resources: Amounts, seconds: tuple[float, float]) -> None:
-        self._options, self._parcel, self._resources, self.seconds = options, parcel, resources, seconds
+        self.options, self.parcel, self.resources, self.seconds = options, parcel, resources, seconds
         self._actors: dict[int, Any] = {}
 
     def of(self, worker_id: int) -> Any:
         if worker_id not in self._actors:
             options = {"max_restarts": -1, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-            self._actors[worker_id] = self._options.start(RunnerActor, self._resources, **options)
+            self._actors[worker_id] = self.options.start(RunnerActor, self.resources, **options)
         return self._actors[worker_id]
-
-    async def prepare(self, actor: Any, worker_id: int, finished_before: int) -> tuple[str, str] | Failure:
-        given = self._parcel, self.seconds, worker_id, finished_before
-        who, setting = f"runner {worker_id}", "runner_resources"
-        answer: tuple[str, str] | Failure = await self._options.prepare(
-            actor, *given, who=who, amounts=self._resources, setting=setting
-        )
-        return answer
 
     def dismiss(self, worker_id: int) -> None:
         """End its process, if there is one; Ray starts no other."""
@@ -282,7 +271,11 @@ class ActorRunner:
     async def _work(self) -> RunnerExit:
         from ray.exceptions import RayError
 
-        answer = await self._actors.prepare(self._actor, self._worker_id, self._finished_before)
+        actors, options = self._actors, self._actors.options
+        who, setting = f"runner {self._worker_id}", "runner_resources"
+        patience = Patience(who, actors.resources, setting, options.placement_timeout)
+        given = options.context, actors.parcel, actors.seconds, self._worker_id, self._finished_before
+        answer: tuple[str, str] | Failure = await first_answer(lambda: self._actor.prepare.remote(*given), patience)
         if isinstance(answer, Failure):
             return self._exit("failed", answer.last_line, answer)
         self._name, node_id = answer
@@ -336,7 +329,7 @@ class AlgorithmActor(Actor):
 
     def __init__(self) -> None:
         self._reports: asyncio.Queue[Any] = asyncio.Queue()
-        self._call: AlgorithmCall | None = None
+        self._call: CancellableCall | None = None
         self._event = RunEvent(lambda: self._report(END_RUNNERS), lambda: self._report(START_RUNNERS))
 
     async def prepare(
@@ -352,12 +345,12 @@ class AlgorithmActor(Actor):
         here, (node_id, reach) = this_node(), program
         # A gateway that the algorithm starts is on its node.
         self._event.reach = reach if here.node_id == node_id else Reach(here.host, reach.token_variable)
-        self._call = AlgorithmCall(bundle, Served(context.store), self._event)
+        connect = functools.partial(opened, context.store)
+        self._call = CancellableCall(connect, lambda store: bundle(store, self._event))
         return {}
 
     async def run(self) -> AsyncIterator[Any]:
-        """Run it; yield what it wants of the program meanwhile, and at last how it ended: None, `CANCELLED` or an
-        error."""
+        """Run it; yield what it wants of the program meanwhile, and at last `CANCELLED` or the error that ended it."""
         assert self._call is not None
         call = self._call
 
@@ -369,8 +362,10 @@ class AlgorithmActor(Actor):
         while (report := await self._reports.get()) is not None:
             yield report
         await self.leave()
-        is_cancelled = isinstance(call.error, asyncio.CancelledError)
-        yield None if call.error is None else CANCELLED if is_cancelled else _packed(call.error)
+        if call.error is not None:
+            yield _packed(call.error)
+        elif call.was_cancelled:
+            yield CANCELLED
 
     def _report(self, report: str | None) -> None:
         self._loop.call_soon_threadsafe(self._reports.put_nowait, report)
@@ -444,26 +439,21 @@ class RemoteAlgorithm:
         assert isinstance(event, RunEvent)
         if (on_begin := getattr(self._algorithm, "on_begin", None)) is not None:
             on_begin()
-        actor = self._start()
+        actor, options = self._start(), self._options
+        amounts, setting = self._resources or {}, "algorithm_resources"
+        patience = Patience("the algorithm", amounts, setting, options.placement_timeout)
         following = asyncio.create_task(_follow(actor, event))
         folders = getattr(self._algorithm, "folders", list)  # where it writes what the program reads
         try:
             with _marked(folders()) as marks:
-                answer = await self._options.prepare(
-                    actor,
-                    marks,
-                    (self._options.node_id, self._reach),
-                    self._parcel,
-                    who="the algorithm",
-                    amounts=self._resources or {},
-                    setting="algorithm_resources",
-                )
+                given = options.context, marks, (options.node_id, self._reach), self._parcel
+                answer = await first_answer(lambda: actor.prepare.remote(*given), patience)
             if answer:
                 raise _unpacked(answer)
             listening = asyncio.create_task(_listen(actor, event))
-            while not listening.done():
+            while True:
                 try:
-                    await asyncio.shield(listening)
+                    return await asyncio.shield(listening)
                 except asyncio.CancelledError:
                     if listening.done():
                         raise
