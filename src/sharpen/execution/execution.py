@@ -19,7 +19,7 @@ from typing import Any
 from ..runner import MainThread
 from .base import AlgorithmBundle
 from .events import Reach, RunEvent
-from .interrupts import CancellableCall, Interrupts
+from .interrupts import CancellableCall, Interrupts, happens
 from .serving import Served
 from .supervisor import RunnerPlan, Supervisor
 
@@ -211,7 +211,7 @@ class Execution:
         """Break into an agent on the calling thread that nobody waits for any more."""
         if self._place is not None:
             self._place.stop()
-            if self._is_killed or not await _happens(self._main_thread_free, self._grace_seconds):
+            if self._is_killed or not await happens(self._main_thread_free, self._grace_seconds):
                 self._interrupts.force()
 
     async def _let_algorithm_end(self) -> None:
@@ -219,12 +219,12 @@ class Execution:
         if self._algorithm is None:
             return
         if self._cancelling is not None:
-            await _happens(self._algorithm_ended, max(self._cancelling.when() - self._loop.time(), 0))
-        if await _happens(self._algorithm_ended, self._grace_seconds):
+            await happens(self._algorithm_ended, max(self._cancelling.when() - self._loop.time(), 0))
+        if await happens(self._algorithm_ended, self._grace_seconds):
             return
         log.warning("the algorithm did not stop within %g s of being cancelled", self._grace_seconds)
         self._interrupts.force()
-        if await _happens(self._algorithm_ended, self._grace_seconds):
+        if await happens(self._algorithm_ended, self._grace_seconds):
             return
         if self._is_beside:
             log.error("abandoning the algorithm's thread, which does not stop")
@@ -267,13 +267,5 @@ def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
-
-
-async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
         return False
     return True

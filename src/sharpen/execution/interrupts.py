@@ -110,6 +110,15 @@ os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after
 # -- coroutines --------------------------------------------------------------------------------------
 
 
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event of this loop is set; return False if it was not within the time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
 class CancellableCall:
     """Work with the store of a run, in an event loop on the thread that calls `run`; any thread may cancel it."""
 

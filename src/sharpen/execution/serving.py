@@ -45,6 +45,7 @@ from ..store.task_json import TASK, encode_equal
 from ..store.token_files import given_token, left_in_file, port_of, read_token, token_file
 from ..types import Span
 from ..web.serving import address, listen
+from .interrupts import happens
 from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 
@@ -220,8 +221,7 @@ class ServedByProcess(Served):
                     words = f"the store server failed to start {MAX_STARTS} times in a row; last: {reason}"
                     on_end(RunError(words))
                     return
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), pause)
+                await happens(self._stopping, pause)
 
     async def close(self) -> None:
         self._stopping.set()
@@ -415,8 +415,7 @@ class ServedRemotely(Served):
         away_since: float | None = None
         reminded_at = 0.0
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_refused.wait(), LOOK_SECONDS)
+            await happens(self._is_refused, LOOK_SECONDS)
             self._is_refused.clear()
             try:
                 is_there, now = await self._answers(), time.monotonic()

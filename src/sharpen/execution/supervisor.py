@@ -24,6 +24,7 @@ from ..process.parent import Failure
 from ..store import LightningStore
 from ..types import Attempt, Worker
 from .base import Connect
+from .interrupts import happens
 
 if TYPE_CHECKING:
     from .serving import Served
@@ -232,7 +233,7 @@ class Supervisor:
                     f"all {len(self._workers)} runners have reached their max_rollouts, and {waiting} rollouts are "
                     "still queued: raise max_rollouts or n_runners, or omit max_rollouts"
                 )
-            await self._pause(LOOK_SECONDS)
+            await happens(self._stopping, LOOK_SECONDS)
         if not self._awaits_work:
             self._on_end(None)
 
@@ -253,7 +254,7 @@ class Supervisor:
                 return
             pause = worker.restarts.after(ended, lost=lost)
             _log_restart(worker.worker_id, ended, pause)
-            await self._pause(pause)
+            await happens(self._stopping, pause)
 
     async def _run(self, worker: _Worker) -> RunnerExit | None:
         """Run one runner of the worker to its exit; None if the run ends before it starts."""
@@ -274,11 +275,6 @@ class Supervisor:
         worker.name, worker.was_ready = name, True
         if sum(each.was_ready for each in self._workers) >= self._plan.count:
             self._on_ready()
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not past the end of the run."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _mark_lost(self, worker: _Worker, ended: RunnerExit) -> int:
         """Give up the attempts of a dead runner, and return how many there were."""

@@ -33,7 +33,7 @@ from ...store import LightningStore
 from ...store.opening import ServerAddress
 from ..base import AlgorithmBundle
 from ..events import ExecutionEvent, Reach, RunEvent
-from ..interrupts import CancellableCall
+from ..interrupts import CancellableCall, happens
 from ..runner_process import keep_agents_sdk_private
 from ..runner_thread import RunnerThread
 from ..serving import opened
@@ -308,11 +308,9 @@ class ActorRunner:
         if self._name is not None:
             self._actor.stop.remote()
             seconds = sum(self._actors.seconds) + TIDY_SECONDS
-            try:
-                await asyncio.wait_for(self._ended.wait(), seconds)
+            if await happens(self._ended, seconds):
                 return
-            except TimeoutError:
-                log.warning("runner %d did not stop within %g s; killing its actor", self._worker_id, seconds)
+            log.warning("runner %d did not stop within %g s; killing its actor", self._worker_id, seconds)
         self.kill()
         await self._ended.wait()
 

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from ...checks import is_number
 from ...errors import ConfigError, RunnerStartError
@@ -62,9 +61,6 @@ class Cluster:
                 f"{name} is {host!r}, which the other nodes of the cluster ({', '.join(away[:3])}) cannot reach: use "
                 "an address at which they can reach this machine"
             )
-
-    def check_url(self, url: str) -> None:
-        self.check_reach("the address of the store", urlsplit(url).hostname or "")
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from ...checks import check_choice, check_installed, check_int, check_number
 from ...errors import ConfigError
@@ -105,7 +106,7 @@ class RayExecutionStrategy(SupervisedStrategy):
             cluster.check_reach("server_host", host)
             managed, port, mounts = self.managed_store, self.server_port, self.mounts
             with announced(store, managed=managed, host=host, port=port, mounts=mounts) as served:
-                cluster.check_url(served.url)
+                cluster.check_reach("the address of the store", urlsplit(served.url).hostname or "")
                 context = ActorContext(served.address, secrets)
                 options = ActorOptions(context, cluster.node_id, cluster.runtime_env, self.placement_timeout)
                 reach = Reach(host, GATEWAY_TOKEN)
