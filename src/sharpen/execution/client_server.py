@@ -97,7 +97,7 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
     ) -> "Execution":
         from ..runner import MainThread
         from .execution import Execution
-        from .runner_process import ExitLimits, RunnerProcess
+        from .runner_process import RunnerProcess
         from .runner_thread import RunnerThread
         from .supervisor import RunnerPlan
         from .warm_pool import pool
@@ -107,8 +107,8 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
             place = MainThread()
             thread = functools.partial(RunnerThread, runner, served.connect, grace, terminate, place)
             return Execution(served, RunnerPlan(thread, 1), algorithm, grace, grace, place=place)
-        limits = ExitLimits(grace, terminate, self.allowed_exit_codes)
-        process = functools.partial(RunnerProcess, served.address, payload, limits)
+        given = served.address, payload, grace, terminate, self.allowed_exit_codes
+        process = functools.partial(RunnerProcess, *given)
         if self.role == "algorithm":
             return Execution(served, RunnerPlan(process, 0), algorithm, grace, grace)
         start_ahead = functools.partial(pool.start_ahead, runners=self.n_runners, stores=served.num_processes)

@@ -19,7 +19,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -48,30 +47,24 @@ NO_TERMINAL = (
 )
 
 
-@dataclass(frozen=True)
-class ExitLimits:
-    """How long a runner process has at each step of its end, and the exit codes that are no failure then."""
-
-    graceful_timeout: float
-    terminate_timeout: float
-    allowed_exit_codes: Collection[int]
-
-
 class RunnerProcess:
-    """The handle of one runner process."""
+    """The handle of one runner process. Exit codes that are allowed are no failure once it was asked to stop."""
 
     def __init__(
         self,
         store: ServerAddress,
         payload: bytes,
-        limits: ExitLimits,
+        graceful_timeout: float,
+        terminate_timeout: float,
+        allowed_exit_codes: Collection[int],
         worker_id: int,
         finished_before: int,
         on_ready: OnReady,
     ) -> None:
         address = msgspec.to_builtins(store)
         self._job = Job({"store": address, "worker_id": worker_id, "finished_before": finished_before}, payload)
-        self._worker_id, self._limits, self._on_ready = worker_id, limits, on_ready
+        self._worker_id, self._on_ready, self._allowed_exit_codes = worker_id, on_ready, allowed_exit_codes
+        self._graceful_timeout, self._terminate_timeout = graceful_timeout, terminate_timeout
         self._child = pool.take("runner")
         self._ended = asyncio.Event()
         self._is_asked = False
@@ -134,7 +127,7 @@ class RunnerProcess:
     def _kind(self, report: ExitReport) -> ExitKind:
         if report.failure is not None:
             return "failed"
-        if self._is_asked and report.code in self._limits.allowed_exit_codes:
+        if self._is_asked and report.code in self._allowed_exit_codes:
             return "stopped"
         if "done" in self._reported:
             return "done"
@@ -149,8 +142,8 @@ class RunnerProcess:
 
     async def stop(self) -> None:
         self._is_asked = True
-        half = self._limits.terminate_timeout / 2
-        await self._child.stop((None, self._limits.graceful_timeout), (signal.SIGINT, half), (signal.SIGTERM, half))
+        half = self._terminate_timeout / 2
+        await self._child.stop((None, self._graceful_timeout), (signal.SIGINT, half), (signal.SIGTERM, half))
         await self._ended.wait()
 
     def kill(self) -> None:
