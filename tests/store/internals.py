@@ -7,7 +7,7 @@ from tests.lazy_imports import imports_on_use
 if TYPE_CHECKING:
     from sharpen.store import backup, memory, openapi, search
     from sharpen.store.backup import backup_store
-    from sharpen.store.checks import new_id
+    from sharpen.store.base import new_id
     from sharpen.store.database import Job
     from sharpen.store.lifecycle import StoreClock
     from sharpen.store.local import BroadcastWaiters, LocalStore

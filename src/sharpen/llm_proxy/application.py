@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from .._version import __version__
 from ..chat.wire import decode, may_hold_halves, mended
-from ..store.checks import new_id
+from ..store.base import new_id
 from ..web.app import serve_other
 from .calls import Api, Call, Place, Refusal
 from .dialects import JSON_TYPE, Dialect, RawHeaders, error_body, error_headers, model_body, models_body

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import ConfigError, InvalidInputError, SharpenError
 from ..http.proxies import is_loopback
 from ..secrets import shown
-from ..store.checks import check_id
+from ..store.base import check_id
 from .budgets.budget import Limits
 from .budgets.prices import Price, Prices
 from .models.keys import described

@@ -6,12 +6,18 @@ is written twice. Every write can be repeated: creating calls take the caller's 
 and a repeated one gives the first answer again.
 """
 
-from collections.abc import Sequence
+import math
+import os
+import time
+from collections.abc import Collection, Sequence, Set
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
 
-from ..errors import MissingMethodError
+from .. import checks
+from ..errors import InvalidInputError, MissingMethodError
+from ..semconv import PRIMARY_REWARD_VALUE
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -33,6 +39,7 @@ from ..types import (
     WorkerHeartbeat,
     WorkerStatus,
 )
+from ..types.spans import MAX_SEQUENCE_ID
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -43,6 +50,7 @@ FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
 RolloutOrder = Literal["newest", "oldest", "reward_high", "reward_low", "finished"]
 MAX_INT = 2**63 - 1
+MAX_ID_LENGTH = 200
 # -1 asks for everything.
 Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)]
 Offset = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -459,3 +467,61 @@ def _missing(store: LightningStore, method: str) -> MissingMethodError:
     return MissingMethodError(
         f"{type(store).__name__} does not implement {method!r}: define this method in your LightningStore subclass"
     )
+
+
+# -- ids and arguments, as every store checks them ---------------------------------------------------
+
+check_choice = partial(checks.check_choice, error=InvalidInputError)
+check_int = partial(checks.check_int, error=InvalidInputError)
+check_number = partial(checks.check_number, error=InvalidInputError)
+
+
+def new_id(kind: str) -> str:
+    """Return an id of this kind, such as `ro-019a…`: 12 hex digits of milliseconds and 16 of randomness.
+
+    Ids made one after another lie side by side in an index.
+    The 64 random bits of an attempt's id admit its agent to the gateway of a run. They are guessed online only, against
+    attempts that are open for minutes: a million guesses a second for an hour find one of 1,000 with 2e-7.
+    """
+    return f"{kind}-{time.time_ns() // 1_000_000:012x}{os.urandom(8).hex()}"
+
+
+def check_id(kind: str, value: str) -> str:
+    """Ids stand in URLs and logs: printable, without spaces and slashes."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
+        raise InvalidInputError(f"{kind} is {value!r}: use a string of 1 to {MAX_ID_LENGTH} characters")
+    if not _is_good_id(value):
+        raise InvalidInputError(
+            f"{kind} is {value!r}: use printable characters other than spaces and / \\ ? # %; 'latest' is reserved"
+        )
+    return value
+
+
+@lru_cache(maxsize=1024)  # the same workers come again and again
+def _is_good_id(value: str) -> bool:
+    return value.isprintable() and not any(c in value for c in " /\\?#%") and value not in (".", "..", "latest")
+
+
+def check_choices(name: str, values: Any, allowed: Collection[str]) -> None:
+    """Refuse what is not a list of choices."""
+    if isinstance(values, str) or not isinstance(values, Sequence | Set):
+        raise InvalidInputError(f"{name} is {values!r}: pass a list of values from {', '.join(sorted(allowed))}")
+    for value in values:
+        check_choice(name, value, allowed)
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Refuse what is not a time to wait; infinity is one."""
+    if value != math.inf:
+        check_number(name, value, at_least=0)
+
+
+def check_spans(spans: Sequence[Span]) -> None:
+    """A number beyond the bound would leave none for the next span; a reward that is not finite spoils every mean."""
+    for span in spans:
+        if span.sequence_id > MAX_SEQUENCE_ID:
+            check_number(
+                f"the sequence_id of span {span.span_id!r}", span.sequence_id, at_least=0, at_most=MAX_SEQUENCE_ID
+            )
+        if PRIMARY_REWARD_VALUE in span.attributes:
+            check_number(f"the reward of span {span.span_id!r}", span.attributes[PRIMARY_REWARD_VALUE])

@@ -33,8 +33,14 @@ from ..types import (
     StoredSpans,
     check_no_secrets,
 )
-from .base import LightningStore, LightningStoreCapabilities
-from .checks import check_finite, check_number, check_spans, new_id
+from .base import (
+    LightningStore,
+    LightningStoreCapabilities,
+    check_number,
+    check_seconds,
+    check_spans,
+    new_id,
+)
 from .methods import METHODS, BatchAnswer, MaybeAttempted, Method, change_rollouts, forward_methods
 from .opening import ServerAddress
 from .spool import Entry, OtherStore, SpoolSender, Unreachable, default_folder
@@ -274,7 +280,7 @@ class LightningStoreClient(LightningStore):
     ) -> Any:
         """Repeat a long poll until an answer is enough or the time is up, and return the last one."""
         if seconds is not None:
-            check_number(wait, seconds, low=0)
+            check_seconds(wait, seconds)
         end = time.monotonic() + (math.inf if seconds is None else seconds)
         while True:
             left = max(end - time.monotonic(), 0)
@@ -528,7 +534,7 @@ def _prepare(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "enqueue_many_rollouts":
         arguments["requests"] = [_with_id(request) for request in arguments["requests"]]
     if arguments.get("reward") is not None:
-        check_finite("reward", arguments["reward"])
+        check_number("reward", arguments["reward"])
     if "spans" in arguments:
         check_spans(arguments["spans"])
     for what in ("input", "metadata", "heartbeat_stats"):

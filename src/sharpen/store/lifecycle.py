@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import UnknownIdError
 from ..types import Attempt, AttemptedRollout, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
-from .checks import new_id
+from .base import new_id
 from .tables import AttemptRow, RolloutRow, Tables, public_rollout
 from .transitions import (
     ENDED,

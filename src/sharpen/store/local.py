@@ -17,8 +17,7 @@ from typing import Any
 
 from ..errors import StoreError, StoreFileError
 from ..types import AttemptedRollout, FinishedRollouts, Rollout
-from . import checks
-from .base import LightningStore
+from .base import LightningStore, check_seconds, new_id
 from .lifecycle import Events, StoreClock
 from .methods import Method, forward_methods
 
@@ -47,7 +46,7 @@ class LocalStore(LightningStore):
     """Base class of stores in this process: a subclass defines how a method of `StoreRules` runs in a transaction."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
-        self.store_id = checks.new_id("st")
+        self.store_id = new_id("st")
         self._clock = StoreClock(clock)
         self._workers_waiting = FifoWaiters()
         self._finish_waiting = BroadcastWaiters()
@@ -85,7 +84,7 @@ class LocalStore(LightningStore):
         wait_seconds: float = 0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        checks.check_number("wait_seconds", wait_seconds, low=0)
+        check_seconds("wait_seconds", wait_seconds)
         wanted = {"limit": limit, "worker_id": worker_id, "request_id": request_id}
         claimed: list[AttemptedRollout] = await self._write("dequeue_many_rollouts", **wanted)
         end = time.monotonic() + wait_seconds
@@ -104,7 +103,7 @@ class LocalStore(LightningStore):
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         if timeout is not None:
-            checks.check_number("timeout", timeout, low=0)
+            check_seconds("timeout", timeout)
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         left = await self._read("unfinished", rollout_ids)
         while left and time.monotonic() < end:
@@ -125,7 +124,7 @@ class LocalStore(LightningStore):
         return [by_id[rollout_id] for rollout_id in finished if rollout_id in by_id]
 
     async def finished_rollouts(self, after: int = 0, limit: int = 1000, wait_seconds: float = 0) -> FinishedRollouts:
-        checks.check_number("wait_seconds", wait_seconds, low=0)
+        check_seconds("wait_seconds", wait_seconds)
         found: FinishedRollouts = await self._read("finished_rollouts", after, limit)
         end = time.monotonic() + wait_seconds
         while not found.items and (left := end - time.monotonic()) > 0:

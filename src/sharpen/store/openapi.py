@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from .._version import __version__
-from .checks import MAX_ID_LENGTH
+from .base import MAX_ID_LENGTH
 from .methods import METHODS, Method
 from .queries import ATTEMPT_SORTS, RESOURCES_SORTS, ROLLOUT_SORTS, SPAN_SORTS, WORKER_SORTS
 

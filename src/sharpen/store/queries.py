@@ -1,6 +1,7 @@
 """Questions to the store: everything that only reads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InvalidInputError
 from ..types import (
@@ -18,8 +19,16 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
-from . import checks
-from .base import MAX_INT, FilterLogic, LightningStoreStatistics, RolloutOrder, SortOrder
+from .base import (
+    MAX_INT,
+    FilterLogic,
+    LightningStoreStatistics,
+    SortOrder,
+    check_choice,
+    check_choices,
+    check_id,
+    check_number,
+)
 from .lifecycle import Lifecycle
 from .search import RolloutSearch
 from .tables import Match, Page, RolloutFilter, paginate
@@ -59,9 +68,8 @@ class Queries(Lifecycle):
     ) -> PaginatedResult[Rollout]:
         statuses, ids = _either("status", status_in, status), _either("rollout_id", rollout_id_in, rollout_ids)
         if statuses is not None:
-            checks.check_choices("status_in", statuses, ROLLOUT_STATUSES)
-        if mode is not None:
-            checks.check_choice("mode", mode, ROLLOUT_MODES)
+            check_choices("status_in", statuses, ROLLOUT_STATUSES)
+        check_choice("mode", mode, ROLLOUT_MODES, optional=True)
         wanted = RolloutFilter(
             None if statuses is None else frozenset(statuses),
             None if ids is None else frozenset(ids),
@@ -73,48 +81,14 @@ class Queries(Lifecycle):
         )
         return self.tables.rollouts(wanted, _page(sort_by, ROLLOUT_SORTS, sort_order, limit, offset))
 
-    def search_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        mode: RolloutMode | None = None,
-        reward_min: float | None = None,
-        reward_max: float | None = None,
-        text: str | None = None,
-        worker_id: str | None = None,
-        resources_id: str | None = None,
-        resources_version: int | None = None,
-        group: str | None = None,
-        same_input_as: str | None = None,
-        started_after: float | None = None,
-        started_before: float | None = None,
-        order: RolloutOrder = "newest",
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> RolloutPage:
-        search = RolloutSearch.of(
-            status_in=status_in,
-            mode=mode,
-            reward_min=reward_min,
-            reward_max=reward_max,
-            text=text,
-            worker_id=worker_id,
-            resources_id=resources_id,
-            resources_version=resources_version,
-            group=group,
-            same_input_as=same_input_as,
-            started_after=started_after,
-            started_before=started_before,
-            order=order,
-            cursor=cursor,
-            limit=limit,
-        )
-        same = None if same_input_as is None else self._rollout(same_input_as)
+    def search_rollouts(self, **given: Any) -> RolloutPage:
+        search = RolloutSearch.of(**given)
+        same = None if search.same_input_as is None else self._rollout(search.same_input_as)
         return self.tables.search(search, same)
 
     def finished_rollouts(self, after: int = 0, limit: int = 1000) -> FinishedRollouts:
-        checks.check_number("after", after, low=0)
-        checks.check_number("limit", limit, low=1)
+        check_number("after", after, at_least=0)
+        check_number("limit", limit, at_least=1)
         found = self.tables.finished(after, limit)
         return FinishedRollouts([rollout for _, rollout in found], found[-1][0] if found else after)
 
@@ -155,9 +129,9 @@ class Queries(Lifecycle):
         sort_by: str = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
-        checks.check_id("rollout_id", rollout_id)
+        check_id("rollout_id", rollout_id)
         if attempt_id not in (None, "latest"):
-            checks.check_id("attempt_id", attempt_id)
+            check_id("attempt_id", attempt_id)
         page = _page(sort_by, SPAN_SORTS, sort_order, limit, offset)
         matches = _matches(
             trace_id=(trace_id, trace_id_contains),
@@ -175,8 +149,7 @@ class Queries(Lifecycle):
         return self.tables.spans(row, attempt, matches, logic, page)
 
     def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        if version is not None:
-            checks.check_number("version", version, low=-MAX_INT, high=MAX_INT)
+        check_number("version", version, at_least=-MAX_INT, at_most=MAX_INT, optional=True)
         return self.tables.resources(resources_id, version)
 
     def get_latest_resources(self) -> ResourcesUpdate | None:
@@ -213,7 +186,7 @@ class Queries(Lifecycle):
         offset: int = 0,
     ) -> PaginatedResult[Worker]:
         if status_in is not None:
-            checks.check_choices("status_in", status_in, WORKER_STATUSES)
+            check_choices("status_in", status_in, WORKER_STATUSES)
         page = _page(sort_by, WORKER_SORTS, sort_order, limit, offset)
         matches = _matches(worker_id=(None, worker_id_contains))
         return self.tables.workers(
@@ -247,16 +220,15 @@ def _either(name: str, new: Sequence[str] | None, old: Sequence[str] | None) -> 
 
 
 def _logic(filter_logic: FilterLogic) -> FilterLogic:
-    checks.check_choice("filter_logic", filter_logic, ("and", "or"))
+    check_choice("filter_logic", filter_logic, ("and", "or"))
     return filter_logic
 
 
 def _page(sort_by: str | None, allowed: Sequence[str], sort_order: SortOrder, limit: int, offset: int) -> Page:
-    if sort_by is not None:
-        checks.check_choice("sort_by", sort_by, allowed)
-    checks.check_choice("sort_order", sort_order, ("asc", "desc"))
-    checks.check_number("limit", limit, low=-1)
-    checks.check_number("offset", offset, low=0)
+    check_choice("sort_by", sort_by, allowed, optional=True)
+    check_choice("sort_order", sort_order, ("asc", "desc"))
+    check_number("limit", limit, at_least=-1)
+    check_number("offset", offset, at_least=0)
     return Page(sort_by, sort_order, limit, offset)
 
 

@@ -32,8 +32,7 @@ from ..types import (
     WorkerHeartbeat,
     check_no_secrets,
 )
-from . import checks
-from .base import AttemptEnd
+from .base import AttemptEnd, check_choice, check_id, check_number, check_spans, new_id
 from .lifecycle import HANDED_BACK, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
@@ -73,9 +72,9 @@ class StoreRules(Queries):
         if rollout_id is not None:
             if row := rows.get(rollout_id) or self.tables.rollout(rollout_id):
                 return row
-            checks.check_id("rollout_id", rollout_id)
+            check_id("rollout_id", rollout_id)
         else:
-            rollout_id = checks.new_id("ro")
+            rollout_id = new_id("ro")
         if request.resources_id not in bound:
             bound[request.resources_id] = self._bind(request.resources_id)
         row = self._new_row(request, rollout_id, bound[request.resources_id], now)
@@ -119,11 +118,11 @@ class StoreRules(Queries):
             attempt = self.tables.latest_attempt(row)
             return self._attempted(row, attempt) if attempt else self.start_attempt(rollout_id, worker_id)
         if rollout_id is not None:
-            checks.check_id("rollout_id", rollout_id)
+            check_id("rollout_id", rollout_id)
         _check_worker(worker_id)
         now = self.clock()
         request = EnqueueRolloutRequest(input, mode, resources_id, config, metadata, rollout_id)
-        row = self._new_row(request, rollout_id or checks.new_id("ro"), self._bind(resources_id), now)
+        row = self._new_row(request, rollout_id or new_id("ro"), self._bind(resources_id), now)
         row.status = "preparing"
         self.tables.add_rollouts([row])
         return self._attempted(row, self._open_attempt(row, worker_id, None, now))
@@ -135,10 +134,10 @@ class StoreRules(Queries):
         worker_id: str | None = None,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
-        checks.check_number("limit", limit, low=1)
+        check_number("limit", limit, at_least=1)
         _check_worker(worker_id)
         if request_id is not None:
-            checks.check_id("request_id", request_id)
+            check_id("request_id", request_id)
         if request_id is not None and (given := self.tables.claimed(request_id)):
             return [self._attempted(row, attempt) for row, attempt in given]
         now = self.clock()
@@ -152,7 +151,7 @@ class StoreRules(Queries):
     ) -> AttemptedRollout:
         _check_worker(worker_id)
         if request_id is not None:
-            checks.check_id("request_id", request_id)
+            check_id("request_id", request_id)
         row = self._rollout(rollout_id)
         if request_id is not None and (given := self.tables.claimed(request_id)):
             _check_same("rollout", request_id, rollout_id, given[0][0].rollout_id)
@@ -174,7 +173,7 @@ class StoreRules(Queries):
         row = self._rollout(rollout_id)
         moves = status is not UNSET and status != row.status
         if status is not UNSET and moves:
-            checks.check_choice("status", status, ROLLOUT_STATUSES)
+            check_choice("status", status, ROLLOUT_STATUSES)
             check_rollout_move(rollout_id, row.status, status, by_hand=True)
         body = _body_changes(input, mode, config, metadata)
         if resources_id is not UNSET:
@@ -229,11 +228,11 @@ class StoreRules(Queries):
         row = self._rollout(rollout_id)
         attempt = self._attempt(row, attempt_id)
         if status is not UNSET:
-            checks.check_choice("status", status, ATTEMPT_STATUSES)
+            check_choice("status", status, ATTEMPT_STATUSES)
         if last_heartbeat_time is not UNSET:
-            checks.check_finite("last_heartbeat_time", last_heartbeat_time)
+            check_number("last_heartbeat_time", last_heartbeat_time)
         if worker_id is not UNSET:
-            checks.check_id("worker_id", worker_id)
+            check_id("worker_id", worker_id)
         packed = self._pack_metadata(attempt, metadata)
         now = self.clock()
         self._set_metadata(attempt, packed)
@@ -263,16 +262,15 @@ class StoreRules(Queries):
     ) -> Attempt:
         row = self._rollout(rollout_id)
         attempt = self._attempt(row, attempt_id)
-        checks.check_choice("status", status, ENDED)
-        if reward is not None:
-            checks.check_finite("reward", reward)
+        check_choice("status", status, ENDED)
+        check_number("reward", reward, optional=True)
         for span in spans:
             if span.rollout_id != rollout_id or span.attempt_id != attempt.attempt_id:
                 raise InvalidInputError(
                     f"span {span.span_id!r} belongs to {span.rollout_id!r}, attempt {span.attempt_id!r}, "
                     f"not to attempt {attempt.attempt_id!r} of {rollout_id!r}, which is being completed"
                 )
-        checks.check_spans(spans)
+        check_spans(spans)
         packed = self._pack_metadata(attempt, metadata)
         now = self.clock()
         self._set_metadata(attempt, packed)
@@ -299,7 +297,7 @@ class StoreRules(Queries):
             attempt.metadata = packed
 
     def add_many_spans(self, spans: Sequence[Span]) -> StoredSpans:
-        checks.check_spans(spans)
+        check_spans(spans)
         places, answer = self._places(spans), list[Span | None]([None] * len(spans))
         for row, attempt, indexes in places:
             stored = self._store_spans(row, attempt, [spans[index] for index in indexes])
@@ -373,11 +371,11 @@ class StoreRules(Queries):
     def add_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
         self._check_resources(resources)
         if resources_id is not None:
-            checks.check_id("resources_id", resources_id)
+            check_id("resources_id", resources_id)
             if known := self.tables.resources(resources_id, 1):
                 return known
         now = self.clock()
-        update = ResourcesUpdate(resources_id or checks.new_id("rs"), now, now, 1, dict(resources))
+        update = ResourcesUpdate(resources_id or new_id("rs"), now, now, 1, dict(resources))
         self.tables.add_resources(update, None)
         return update
 
@@ -385,12 +383,12 @@ class StoreRules(Queries):
         self, resources_id: str, resources: NamedResources, request_id: str | None = None
     ) -> ResourcesUpdate:
         self._check_resources(resources)
-        checks.check_id("resources_id", resources_id)
+        check_id("resources_id", resources_id)
         # Read before the request is looked up: if another store writes the same request in between, this version is
         # taken, and the transaction that is tried again finds the request.
         latest, now = self.tables.resources(resources_id, None), self.clock()
         if request_id is not None:
-            checks.check_id("request_id", request_id)
+            check_id("request_id", request_id)
             if given := self.tables.resources_by_request(request_id):
                 _check_same("resources", request_id, resources_id, given.resources_id)
                 return given
@@ -415,7 +413,7 @@ class StoreRules(Queries):
         heartbeat_stats: dict[str, Any] | None = None,
         attempt_ids: Sequence[str] | None = None,
     ) -> WorkerHeartbeat:
-        checks.check_id("worker_id", worker_id)
+        check_id("worker_id", worker_id)
         if isinstance(attempt_ids, str):
             raise InvalidInputError(f"attempt_ids is {attempt_ids!r}: pass a list of ids or None")
         in_hand = None if attempt_ids is None else frozenset(attempt_ids)
@@ -436,7 +434,7 @@ class StoreRules(Queries):
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
 
     def prune(self, older_than: float) -> int:
-        checks.check_number("older_than", older_than, low=0)
+        check_number("older_than", older_than, at_least=0)
         return self.tables.delete_finished_before(self.clock() - older_than)
 
 
@@ -449,7 +447,7 @@ def _take_reward(row: RolloutRow, spans: Sequence[Span]) -> None:
 
 def _body_changes(input: Any, mode: Any, config: Any, metadata: Any) -> dict[str, Any]:
     if mode is not UNSET and mode is not None:
-        checks.check_choice("mode", mode, ROLLOUT_MODES)
+        check_choice("mode", mode, ROLLOUT_MODES)
     if metadata is not UNSET:
         metadata = _checked_metadata(metadata)
     if config is not UNSET:
@@ -481,4 +479,4 @@ def _check_same(kind: str, request_id: str, wanted: str, given: str) -> None:
 
 def _check_worker(worker_id: str | None) -> None:
     if worker_id is not None:
-        checks.check_id("worker_id", worker_id)
+        check_id("worker_id", worker_id)

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from ..errors import InvalidInputError, UnknownIdError
 from ..types import ROLLOUT_MODES, ROLLOUT_STATUSES, Rollout, RolloutMode, RolloutPage, RolloutStatus
-from . import checks
-from .base import MAX_INT, LightningStore, RolloutOrder
+from .base import MAX_INT, LightningStore, RolloutOrder, check_choice, check_choices, check_int, check_number
 from .task_json import to_tagged
 
 ORDERS: tuple[RolloutOrder, ...] = ("newest", "oldest", "reward_high", "reward_low", "finished")
@@ -103,26 +102,26 @@ class RolloutSearch(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 50
 
     @classmethod
-    def of(cls, *, cursor: str | None, status_in: Sequence[RolloutStatus] | None, **given: Any) -> "RolloutSearch":
-        """From the arguments of `search_rollouts`."""
+    def of(
+        cls, *, status_in: Sequence[RolloutStatus] | None = None, cursor: str | None = None, **given: Any
+    ) -> "RolloutSearch":
+        """Return the search for arguments of `search_rollouts`, once they are checked."""
+        search = cls(**given)
         if status_in is not None:
-            checks.check_choices("status_in", status_in, ROLLOUT_STATUSES)
-        if given["mode"] is not None:
-            checks.check_choice("mode", given["mode"], ROLLOUT_MODES)
-        checks.check_choice("order", given["order"], ORDERS)
+            check_choices("status_in", status_in, ROLLOUT_STATUSES)
+        check_choice("mode", search.mode, ROLLOUT_MODES, optional=True)
+        check_choice("order", search.order, ORDERS)
         for name in ("reward_min", "reward_max", "started_after", "started_before"):
-            if given[name] is not None:
-                checks.check_finite(name, given[name])
+            check_number(name, getattr(search, name), optional=True)
         for name in ("text", "worker_id", "resources_id", "group", "same_input_as"):
-            if given[name] is not None:
-                _check_text(name, given[name])
-        if given["resources_version"] is not None:
-            _check_whole("resources_version", given["resources_version"], high=MAX_INT)
-        _check_whole("limit", given["limit"], high=MAX_COUNT)
-        return cls(
+            _check_text(name, getattr(search, name))
+        check_int("resources_version", search.resources_version, at_least=1, at_most=MAX_INT, optional=True)
+        check_int("limit", search.limit, at_least=1, at_most=MAX_COUNT)
+        return replace(
+            search,
             status_in=None if status_in is None else frozenset(status_in),
-            after=None if cursor is None else _read_cursor(cursor, given["order"]),
-            **given | {"text": given["text"] or None},
+            text=search.text or None,
+            after=None if cursor is None else _read_cursor(cursor, search.order),
         )
 
     @property
@@ -146,18 +145,14 @@ def _is_printable(text: str) -> bool:
 
 
 def _check_text(name: str, value: Any) -> None:
+    if value is None:
+        return
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise InvalidInputError(f"{name} is {str(value)[:60]!r}: use a string of at most {MAX_TEXT} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(f"{name} is {value!r}, which is not valid Unicode ({error.reason})") from None
-
-
-def _check_whole(name: str, value: Any, *, high: int) -> None:
-    if not isinstance(value, int):
-        raise InvalidInputError(f"{name} is {value!r}: use a whole number")
-    checks.check_number(name, value, low=1, high=high)
 
 
 # -- finding a page ----------------------------------------------------------------------------------
@@ -194,31 +189,6 @@ class RolloutScan(Protocol[T]):
     def count(self, most: int, seconds: float) -> int | None:
         """Count all that match, up to `most`; None if that takes longer than `seconds`."""
         ...
-
-
-class ChainedScan(Generic[T]):
-    """A scan of the rollouts that have what the order goes by, and after it one of the rest, where it is wanted."""
-
-    def __init__(self, order: RolloutOrder, first: RolloutScan[T], rest: RolloutScan[T] | None) -> None:
-        self._first, self._rest = first, rest
-        self._turn = Position(order, is_rest=True, value=0.0, number=MAX_INT)
-
-    def next(self, after: Position | None, size: int, limit: int) -> ScanPage[T] | None:
-        if after is not None and after.is_rest:
-            return ScanPage[T]([], None, 0) if self._rest is None else self._rest.next(after, size, limit)
-        part = self._first.next(after, size, limit)
-        if part is None or part.end is not None or self._rest is None:
-            return part
-        return replace(part, end=self._turn)
-
-    def position(self, row: T) -> Position:
-        return self._first.position(row)
-
-    def total(self) -> int | None:
-        return self._first.total()
-
-    def count(self, most: int, seconds: float) -> int | None:
-        return self._first.count(most, seconds)
 
 
 def find_page(

@@ -21,7 +21,7 @@ import msgspec
 
 from ..backoff import Backoff
 from ..errors import AccessDeniedError, SharpenError, StoreError, StoreFileError, StoreUnavailableError
-from .checks import new_id
+from .base import new_id
 from .token_files import check_folder, state_folder
 
 log = logging.getLogger(__name__)

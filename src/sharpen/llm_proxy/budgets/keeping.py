@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import SharpenError, describe
 from ...store import LightningStore
-from ...store.checks import check_id
+from ...store.base import check_id
 from ...types import Worker
 from .totals import Totals
 

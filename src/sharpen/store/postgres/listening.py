@@ -17,7 +17,7 @@ import psycopg
 
 from ...backoff import Backoff
 from ...errors import StoreError
-from ..checks import new_id
+from ..base import new_id
 from ..local import BroadcastWaiters, FifoWaiters, Waiter
 from .connection import Address, Lost, Query, Row, Session, Statement, prepared
 

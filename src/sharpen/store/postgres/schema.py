@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from psycopg import Connection
 
 from ...errors import StoreFileError
-from ..checks import new_id
+from ..base import new_id
 
 SCHEMA = """
 CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL);

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from ...errors import StoreError, StoreUnavailableError, StoreWriteError
-from ..checks import check_number
+from ..base import check_number, check_seconds
 from ..database import DatabaseStore
 from ..lifecycle import Events
 from ..opening import DatabaseAddress
@@ -77,8 +77,8 @@ class PostgresStore(DatabaseStore):
         read_only: bool = False,
         expires_attempts: bool = True,
     ) -> None:
-        check_number("n_connections", n_connections, low=1)
-        check_number("busy_seconds", busy_seconds, low=0)
+        check_number("n_connections", n_connections, at_least=1)
+        check_seconds("busy_seconds", busy_seconds)
         self.database = Address(database_url, busy_seconds=busy_seconds)
         super().__init__(
             f"the database {self.database.label}",

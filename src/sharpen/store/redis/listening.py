@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from ..checks import new_id
+from ..base import new_id
 from ..local import BroadcastWaiters, FifoWaiters, Watchdog
 from .connection import Connection
 from .scripts import WAKE

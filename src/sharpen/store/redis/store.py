@@ -21,8 +21,7 @@ from typing import Any
 
 from ...errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
 from ...types import Span
-from ..base import LightningStoreCapabilities
-from ..checks import new_id
+from ..base import LightningStoreCapabilities, new_id
 from ..database import DatabaseStore, Job, named_rollouts
 from ..lifecycle import Events
 from ..opening import DatabaseAddress

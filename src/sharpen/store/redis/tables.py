@@ -14,8 +14,7 @@ import msgspec
 
 from ...errors import InvalidInputError, UnknownIdError
 from ...types import PaginatedResult, ResourcesUpdate, Rollout, RolloutPage, RolloutStatus, Span, Worker, WorkerStatus
-from ..base import MAX_INT, FilterLogic
-from ..checks import new_id
+from ..base import MAX_INT, FilterLogic, new_id
 from ..search import Found, Position, RolloutSearch, RowScan, ScanPage, body_text, find_page, make_test
 from ..tables import (
     AttemptRow,

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import InvalidInputError, StoreFileError
-from ..checks import new_id
+from ..base import new_id
 
 APPLICATION_ID = 0x53485250  # "SHRP"
 HEADER = b"SQLite format 3\x00"
