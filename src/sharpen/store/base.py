@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
 
-from .. import checks
+from ..checks import check_choice as check_any_choice, check_int as check_any_int, check_number as check_any_number
 from ..errors import InvalidInputError, MissingMethodError
 from ..semconv import PRIMARY_REWARD_VALUE
 from ..types import (
@@ -471,9 +471,9 @@ def _missing(store: LightningStore, method: str) -> MissingMethodError:
 
 # -- ids and arguments, as every store checks them ---------------------------------------------------
 
-check_choice = partial(checks.check_choice, error=InvalidInputError)
-check_int = partial(checks.check_int, error=InvalidInputError)
-check_number = partial(checks.check_number, error=InvalidInputError)
+check_choice = partial(check_any_choice, error=InvalidInputError)
+check_int = partial(check_any_int, error=InvalidInputError)
+check_number = partial(check_any_number, error=InvalidInputError)
 
 
 def new_id(kind: str) -> str:
