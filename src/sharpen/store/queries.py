@@ -1,7 +1,6 @@
 """Questions to the store: everything that only reads."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import InvalidInputError
 from ..types import (
@@ -23,6 +22,7 @@ from .base import (
     MAX_INT,
     FilterLogic,
     LightningStoreStatistics,
+    RolloutOrder,
     SortOrder,
     check_choice,
     check_choices,
@@ -81,9 +81,43 @@ class Queries(Lifecycle):
         )
         return self.tables.rollouts(wanted, _page(sort_by, ROLLOUT_SORTS, sort_order, limit, offset))
 
-    def search_rollouts(self, **given: Any) -> RolloutPage:
-        search = RolloutSearch.of(**given)
-        same = None if search.same_input_as is None else self._rollout(search.same_input_as)
+    def search_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        mode: RolloutMode | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        text: str | None = None,
+        worker_id: str | None = None,
+        resources_id: str | None = None,
+        resources_version: int | None = None,
+        group: str | None = None,
+        same_input_as: str | None = None,
+        started_after: float | None = None,
+        started_before: float | None = None,
+        order: RolloutOrder = "newest",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> RolloutPage:
+        search = RolloutSearch.of(
+            status_in=status_in,
+            mode=mode,
+            reward_min=reward_min,
+            reward_max=reward_max,
+            text=text,
+            worker_id=worker_id,
+            resources_id=resources_id,
+            resources_version=resources_version,
+            group=group,
+            same_input_as=same_input_as,
+            started_after=started_after,
+            started_before=started_before,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+        )
+        same = None if same_input_as is None else self._rollout(same_input_as)
         return self.tables.search(search, same)
 
     def finished_rollouts(self, after: int = 0, limit: int = 1000) -> FinishedRollouts:
