@@ -35,6 +35,16 @@ async def test_a_span_already_stored_is_skipped_and_comes_back_as_none(store):
     assert (await store.query_spans(claimed.rollout_id)).total == 1
 
 
+async def test_a_span_is_known_again_whatever_stands_in_its_id(store):
+    claimed = await claim_new(store)
+    odd = make_span(claimed, name="odd", span_id="a\0b")
+    await store.add_span(odd)
+    again, other = await asyncio.gather(store.add_span(odd), store.add_span(make_span(claimed, span_id="a")))
+    assert again is None
+    assert other is not None
+    assert [span.span_id for span in await store.query_spans(claimed.rollout_id)] == ["a\0b", "a"]
+
+
 async def test_a_span_repeated_within_one_call_is_stored_once(store):
     claimed = await claim_new(store)
     first, second = make_span(claimed, sequence_id=1), make_span(claimed, sequence_id=2)

@@ -18,6 +18,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sharpen.errors import (
@@ -1083,3 +1084,48 @@ async def test_a_file_opened_twice_in_one_process_keeps_its_locks(tmp_path):
     assert await look_from_elsewhere() == 8
     assert (await store.statistics())["total_rollouts"] == 8
     await store.close()
+
+
+async def test_numbers_of_other_libraries_which_the_database_would_misread_are_refused(store):
+    claimed = await claim_new(store)
+    ids = claimed.rollout_id, claimed.attempt.attempt_id
+    for number in (np.int64(1), np.float32(5)):
+        with raises(InvalidInputError, "last_heartbeat_time", type(number).__name__):
+            await store.update_attempt(*ids, last_heartbeat_time=number)
+        with raises(InvalidInputError, "after", type(number).__name__):
+            await store.finished_rollouts(number)
+        with raises(InvalidInputError, "limit", type(number).__name__):
+            await store.dequeue_many_rollouts(limit=number)
+        with raises(InvalidInputError, "resources_version", type(number).__name__):
+            await store.search_rollouts(resources_version=number)
+    assert await store.prune(math.inf) == 0
+
+
+# -- closing ------------------------------------------------------------------------------------------
+
+
+async def test_a_close_that_is_cancelled_is_finished_by_the_next_one(path):
+    store = SQLiteStore(path)
+    await store.enqueue_rollout("task")
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    await asyncio.gather(store.close(), store.close())
+    assert [each.name for each in path.parent.iterdir()] == [path.name]  # the log is merged
+    with raises(StoreError, str(path)):
+        await store.enqueue_rollout("task")
+
+
+async def test_a_path_that_nobody_can_ask_does_not_keep_a_store_open(path, monkeypatch, caplog):
+    store = SQLiteStore(path)
+    await store.enqueue_rollout("task")
+
+    def cannot(*_):
+        raise PermissionError("the share is away")
+
+    monkeypatch.setattr(sqlite.open_files, "is_at", cannot)
+    await store.close()
+    assert "the share is away" in caplog.text
+    with raises(StoreError, str(path)):
+        await store.enqueue_rollout("task")

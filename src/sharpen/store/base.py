@@ -472,8 +472,24 @@ def _missing(store: LightningStore, method: str) -> MissingMethodError:
 # -- ids and arguments, as every store checks them ---------------------------------------------------
 
 check_choice = partial(check_any_choice, error=InvalidInputError)
-check_int = partial(check_any_int, error=InvalidInputError)
-check_number = partial(check_any_number, error=InvalidInputError)
+
+
+def check_int(name: str, value: int | None, **bounds: Any) -> None:
+    """Refuse what is not a whole number; see `sharpen.checks.check_int`."""
+    _check_plain(name, value)
+    check_any_int(name, value, error=InvalidInputError, **bounds)
+
+
+def check_number(name: str, value: float | None, **bounds: Any) -> None:
+    """Refuse what is not a finite number; see `sharpen.checks.check_number`."""
+    _check_plain(name, value)
+    check_any_number(name, value, error=InvalidInputError, **bounds)
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Databases take the numbers of other libraries for something else, so only Python's own are accepted."""
+    if not isinstance(value, int | float | None):
+        raise InvalidInputError(f"{name} is {value!r:.80}, of type {type(value).__qualname__}: use an int or a float")
 
 
 def new_id(kind: str) -> str:

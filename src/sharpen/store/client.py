@@ -296,6 +296,7 @@ class LightningStoreClient(LightningStore):
         wait_seconds: float = 0,
         request_id: str | None = None,
     ) -> list[AttemptedRollout]:
+        check_seconds("wait_seconds", wait_seconds)
         arguments = {"limit": limit, "worker_id": worker_id, "request_id": request_id or new_id("rq")}
         if self._link().batcher.has_held and (claimed := await self._claim_with_held(arguments)):
             return claimed
@@ -351,8 +352,8 @@ class LightningStoreClient(LightningStore):
         batches = _batches(arguments.get("spans", ()))
         for batch in batches[:-1]:
             await self.add_many_spans(batch)
-        if batches:
-            arguments = arguments | {"spans": batches[-1]}
+        if "spans" in arguments:
+            arguments = arguments | {"spans": batches[-1] if batches else []}
         answer = await self._spool.deliver(_to_request(method, _prepare(method.name, arguments)))
         if answer is not None:
             return _restore(method, answer)  # type: ignore[no-any-return]

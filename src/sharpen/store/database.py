@@ -46,6 +46,7 @@ class DatabaseStore(LocalStore):
         self._kept = KeptWork(max_kept_bytes)
         self._worker_times = WorkerTimes()
         self._pid = os.getpid()
+        self._closing, self._is_closed = threading.Lock(), False
 
     @property
     def is_read_only(self) -> bool:
@@ -70,7 +71,7 @@ class DatabaseStore(LocalStore):
         raise NotImplementedError
 
     def _close_connections(self) -> None:
-        """Let go of the database, in a thread."""
+        """Let go of the database, in a thread, and note that it `_is_closed`."""
         raise NotImplementedError
 
     def _check_writable(self, name: str) -> None:
@@ -122,10 +123,14 @@ class DatabaseStore(LocalStore):
         return await super()._woken(waiter, seconds)
 
     async def close(self) -> None:
-        if self._is_closing:
-            return
         await super().close()
-        await asyncio.to_thread(self._close_connections)
+        await asyncio.to_thread(self._close_once)
+
+    def _close_once(self) -> None:
+        """A close that was cancelled is finished by the next one, and whoever closes meanwhile waits for it."""
+        with self._closing:
+            if not self._is_closed:
+                self._close_connections()
 
 
 # -- jobs --------------------------------------------------------------------------------------------

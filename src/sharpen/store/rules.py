@@ -32,7 +32,7 @@ from ..types import (
     WorkerHeartbeat,
     check_no_secrets,
 )
-from .base import AttemptEnd, check_choice, check_id, check_number, check_spans, new_id
+from .base import AttemptEnd, check_choice, check_id, check_number, check_seconds, check_spans, new_id
 from .lifecycle import HANDED_BACK, deadline_of, still_counts
 from .queries import Queries
 from .tables import AttemptRow, RolloutRow
@@ -434,7 +434,7 @@ class StoreRules(Queries):
         return WorkerHeartbeat(**msgspec.structs.asdict(worker), unwanted_attempts=self.tables.unwanted(worker_id))
 
     def prune(self, older_than: float) -> int:
-        check_number("older_than", older_than, at_least=0)
+        check_seconds("older_than", older_than)
         return self.tables.delete_finished_before(self.clock() - older_than)
 
 

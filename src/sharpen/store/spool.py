@@ -307,7 +307,7 @@ def _lock_leftover(path: Path) -> int | None:
     """Open and lock the file of a dead worker; None if its worker lives, it is not ours, or another one was faster."""
     with contextlib.suppress(OSError):  # it has gone, or may not be opened
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW)
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # a live worker holds it, or the disk has no locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(file)
             if found.st_uid == os.getuid() and found.st_nlink:

@@ -216,3 +216,14 @@ async def test_a_request_whose_rollout_was_made_anew_is_answered_with_its_new_cl
     first = await store.dequeue_many_rollouts(request_id="rq-1")
     assert [each.rollout_id for each in first] == ["ro-same"]
     assert await store.dequeue_many_rollouts(request_id="rq-1") == first
+
+
+async def test_hundreds_of_refused_calls_in_one_change_take_nothing_from_the_others(store):
+    claimed = await claim_new(store)
+    gone = make_span(claimed)
+    refused = [Job("complete_attempt", (f"ro-gone-{number}", gone.attempt_id), {}) for number in range(600)]
+    good = Job("complete_attempt", (claimed.rollout_id, claimed.attempt.attempt_id), {"spans": [gone]})
+    await asyncio.to_thread(store._transactions.run, [*refused[:300], good, *refused[300:]])
+    assert good.error is None
+    assert all(isinstance(job.error, UnknownIdError) for job in refused)
+    assert (await store.get_rollout_by_id(claimed.rollout_id)).status == "succeeded"

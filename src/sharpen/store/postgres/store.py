@@ -274,6 +274,7 @@ class PostgresStore(DatabaseStore):
 
     def _close_connections(self) -> None:
         self._write_what_is_left()
+        self._is_closed = True
         self._abandoned.detach()
         self.listener.stop()
         self._pool.stop()

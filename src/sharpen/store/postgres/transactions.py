@@ -288,7 +288,7 @@ class TransactionRunner:
 def _ask_ahead(tables: PostgresTables, job: Job) -> None:
     if job.name == "dequeue_many_rollouts":
         limit, request_id = job.kwargs.get("limit", 1), job.kwargs.get("request_id")
-        if isinstance(limit, int) and 0 < limit < 2**31 and (request_id is None or _is_plain(request_id)):
+        if type(limit) is int and 0 < limit < 2**31 and (request_id is None or _is_plain(request_id)):
             tables.load_claim(limit, request_id)
     elif (rollout_ids := named_rollouts(job)) and all(_is_plain(rollout_id) for rollout_id in rollout_ids):
         tables.load(rollout_ids)

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import InvalidInputError, StoreError, StoreFileError, StoreUnavailableError, StoreWriteError
@@ -93,7 +93,6 @@ class RedisLightningStore(DatabaseStore):
             read_only=read_only,
             expires_attempts=expires_attempts,
         )
-        self._is_closed = False
         self._readers: deque[tuple[RedisTables, StoreRules]] = deque()
         self._write_lock = threading.Lock()
         self._next_look = 0.0
@@ -382,37 +381,32 @@ class Transactions:
 
     def run(self, jobs: Sequence[Job]) -> Events:
         """Run all jobs. One that is refused changes nothing; others keep their effect."""
-        events, end = self._run_groups([jobs]), time.monotonic() + HELD_SECONDS
+        events, end = self._run_all(jobs), time.monotonic() + HELD_SECONDS
         while (hungry := self._hungry(jobs)) and time.monotonic() < end:
             time.sleep(HELD_PAUSE)
-            events.deadline = min(events.deadline, self._run_groups([hungry]).deadline)
+            events.deadline = min(events.deadline, self._run_all(hungry).deadline)
         return events
 
-    def _run_groups(self, groups: Iterable[Sequence[Job]]) -> Events:
-        """Groups of jobs, each in one change; where one cannot be written, what the others did stands."""
-        events = Events()
-        for jobs in groups:
+    def _run_all(self, jobs: Sequence[Job]) -> Events:
+        """All jobs in one change; where one is refused amid its changes, or cannot be packed, each in its own."""
+        events, groups, is_head_held = Events(), deque([jobs]), False
+        while groups:
+            group = groups.popleft()
             try:
-                events.deadline = min(events.deadline, self._run_group(jobs).deadline)
+                events.deadline = min(events.deadline, self._until_applied(group).deadline)
             except StoreWriteError as error:
-                for job in jobs:
+                for job in group:
                     job.error = error
+            except (StoreError, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a request raises is its own answer
+                if len(group) == 1:
+                    group[0].error = error
+                else:
+                    groups.extend([job] for job in group)
+            is_head_held |= self._tables.is_head_held
+        self._tables.is_head_held = is_head_held
         return events
-
-    def _run_group(self, jobs: Sequence[Job]) -> Events:
-        """All jobs in one change; where one is refused, the others, and then that one alone."""
-        try:
-            return self._until_applied(jobs)
-        except (StoreError, MemoryError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a request raises is its own answer
-            if len(jobs) == 1:
-                jobs[0].error = error
-                return Events()
-        refused = [job for job in jobs if job.error is not None]
-        others = [job for job in jobs if job.error is None]
-        # Where a change could not even be asked for or packed, nobody knows whose fault it is.
-        return self._run_groups([others, *([job] for job in refused)] if refused else [[job] for job in jobs])
 
     def _hungry(self, jobs: Sequence[Job]) -> list[Job]:
         """Claims that got nothing only because others are about to claim, or to give back, what is there."""
@@ -458,16 +452,20 @@ class Transactions:
         return self._is_applied
 
     def _run(self, job: Job) -> None:
+        """A refused request is the job's own answer; a failing server is everybody's."""
         job.result = job.error = None
         if job.is_given_up():
             return
+        events, before = self._rules.events.mark(), self._tables.num_changes
         try:
             job.result = getattr(self._rules, job.name)(*job.args, **job.kwargs)
-        except (StoreError, ChangedMeanwhileError, MemoryError):  # nothing that the job could help
+        except (StoreError, ChangedMeanwhileError, MemoryError):
             raise
         except Exception as error:
+            if self._tables.num_changes != before:
+                raise
             job.error = error
-            raise
+            self._rules.events.back_to(events)
 
     def _let_go(self) -> None:
         try:

@@ -80,6 +80,8 @@ class RedisTables(Tables):
         self.writer = new_id("wr")
         self.is_head_held = False
         """Whether others held rollouts that the last claims passed over: they may yet give them back."""
+        self.num_changes = 0
+        """Grows with everything that a method changes, so that one that failed is known to have changed nothing."""
         self.forget()
 
     # -- the transaction -----------------------------------------------------------------------------
@@ -129,6 +131,7 @@ class RedisTables(Tables):
             self.connection.at_once(let_go, self.connection.script(WAKE, rollouts))  # others may wait for these
 
     def _do(self, command: str, key: str, *values: Any) -> None:
+        self.num_changes += 1
         self._commands.append([command, key, *(_text(value) for value in values)])
 
     def _change(self, row: Record) -> dict[str, Any]:
@@ -272,6 +275,7 @@ class RedisTables(Tables):
 
     def _dirtied(self, row: RolloutRow) -> Record:
         assert isinstance(row, Record)
+        self.num_changes += 1
         self._dirty[row.rollout_id] = row
         return row
 
@@ -613,6 +617,7 @@ class RedisTables(Tables):
         return worker
 
     def _note(self, worker_id: str, **fields: Any) -> None:
+        self.num_changes += 1
         self._times.setdefault(worker_id, {}).update(fields)
 
     def mark_busy(self, worker_id: str, attempt: AttemptRow, now: float) -> None:

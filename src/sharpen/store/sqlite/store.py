@@ -102,7 +102,6 @@ class SQLiteStore(DatabaseStore):
         self._write_lock = threading.Lock()
         self._group = _Group()
         self._readers: deque[tuple[SQLiteTables, SQLRules]] = deque()
-        self._is_closed = False
         self._generation = 0
         self._open_file: tuple[int, int] | None = None
         self._next_file_look, self._looks_left = 0.0, LOOKS_UNTIL_GONE
@@ -113,12 +112,16 @@ class SQLiteStore(DatabaseStore):
             self._connection = self._connect()
             try:
                 self._prepare()
+                self._open_file = open_files.add(self.path)
+                if self._read_only is None:
+                    self._look_at_next_deadline()  # of processes that have died since
             except BaseException:
+                self._close_readers()
                 self._connection.close()  # leaves nothing beside a file that is refused
+                if self._open_file is not None:
+                    open_files.remove(self._open_file)
                 raise
-        self._open_file = open_files.add(self.path)
         if self._read_only is None:
-            self._look_at_next_deadline()  # of processes that have died since
             self._watchdog.start()
 
     def _connect(self) -> sqlite3.Connection:
@@ -429,13 +432,17 @@ class SQLiteStore(DatabaseStore):
         raise error
 
     def _is_surely_there(self) -> bool:
-        while not self._is_file_there():
-            try:
-                self._look_at_file()
-            except StoreFileError:
-                return False
-            except StoreWriteError:
-                time.sleep(FILE_LOOK_SECONDS)
+        """Whether the path leads to the open file, at the end. A store is closed also where nobody can say that."""
+        try:
+            while not self._is_file_there():
+                try:
+                    self._look_at_file()
+                except StoreWriteError:
+                    time.sleep(FILE_LOOK_SECONDS)
+        except StoreError as error:
+            if self._broken is None:
+                log.warning("%s was closed without a check for damage: %s", self._place, error)
+            return False
         return True
 
     def _roll_back(self) -> None:

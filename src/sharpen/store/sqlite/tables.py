@@ -306,15 +306,12 @@ class SQLiteTables(SQLTables):
     def missing_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: Sequence[Span]) -> list[bool]:
         if not rollout.last_span:  # the first spans of a rollout are new
             return [True] * len(spans)
-        which, values = self.any_of("span_id", [span.span_id for span in spans])
-        known = self.rows(
-            f"SELECT span_id FROM spans WHERE number = ? AND attempt = ? AND {which}",
-            rollout.number,
-            attempt.sequence_id,
-            *values,
-        )
-        ids = {span_id for (span_id,) in known}
-        return [span.span_id not in ids for span in spans]
+        ids, known = [span.span_id for span in spans], set[str]()
+        for start in range(0, len(ids), CHUNK):
+            part = ids[start : start + CHUNK]  # as they are: JSON ends for SQLite where a text has a NUL
+            sql = f"SELECT span_id FROM spans WHERE number = ? AND attempt = ? AND span_id IN ({marks(part)})"
+            known |= {span_id for (span_id,) in self.query(sql, (rollout.number, attempt.sequence_id, *part))}
+        return [span_id not in known for span_id in ids]
 
     def add_spans(self, rollout: RolloutRow, attempt: AttemptRow, spans: list[Span]) -> None:
         rows = [
