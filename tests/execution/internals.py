@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from sharpen.execution.supervisor import Bounds, Restarts, RunnerExit, Scaler, lose_those_of_the_dead
     from sharpen.execution.transport import pack, pack_with_modules
     from sharpen.execution.warm_pool import ORPHAN_RULES, pool
-    from sharpen.process.parent import Failure
+    from sharpen.process.child import Failure
 
 __getattr__ = imports_on_use(__file__)

@@ -6,17 +6,18 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.process import child as kit
-    from sharpen.process.child import CommandProcess, ExitReport, OrphanRule, ProcessError, PythonProcess, is_traced
-    from sharpen.process.parent import (
+    from sharpen.process.child import CommandProcess, ExitReport, Failure, OrphanRule, ProcessError
+    from sharpen.process.python_process import (
         MESSAGE,
         READY,
         STOP,
         Channel,
         ChannelClosed,
         ChannelError,
-        Failure,
         Job,
         Parent,
+        PythonProcess,
+        is_traced,
     )
 
 __getattr__ = imports_on_use(__file__)

@@ -22,7 +22,7 @@ def ends():
 
 @pytest.fixture
 def channels(ends):
-    return Channel(ends[0]), Channel(ends[1], max_files=4)
+    return Channel(ends[0]), Channel(ends[1])
 
 
 def in_thread(call, *arguments):
@@ -127,17 +127,6 @@ def test_a_lossy_frame_is_left_out_while_nobody_reads(channels):
     assert received == [b"%06d" % number for number in range(count)]
     assert ours.send(b"again", lossy=True)
     assert theirs.receive(1) == (MESSAGE, b"again")
-
-
-def test_what_is_not_taken_in_time_leaves_with_the_next_frame(channels):
-    ours, theirs = channels
-    body = bytearray(BIG)
-    assert ours.send(body, timeout=0.05)
-    body[:] = bytes(len(body))  # what was given is sent, whatever happens to the buffer
-    sending = in_thread(ours.send, b"next")
-    assert theirs.receive(30) == (MESSAGE, BIG)
-    assert theirs.receive(30) == (MESSAGE, b"next")
-    sending.join()
 
 
 def test_open_files_travel_with_a_frame(channels):

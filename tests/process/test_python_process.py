@@ -144,12 +144,12 @@ def test_a_child_that_cannot_be_watched_ends_at_once(monkeypatch):
     def out_of_files(self):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(kit._Watcher, "_start", out_of_files)
+    monkeypatch.setattr(kit.Watcher, "_start", out_of_files)
     before = set(child_pids())
     with raises(OSError, "Too many"):
         child("echo")
     assert set(child_pids()) <= before
-    assert kit._watcher._children == {}
+    assert kit.watched._children == {}
 
 
 # -- the end -----------------------------------------------------------------------------------------

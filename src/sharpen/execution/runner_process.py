@@ -25,7 +25,7 @@ import msgspec
 
 from ..errors import AgentError
 from ..process.child import ExitReport
-from ..process.parent import Data, Job, Parent
+from ..process.python_process import Data, Job, Parent
 from ..runner import RunnerWornOut, worker_name
 from ..runner.bundle import unpack
 from ..store.client import LightningStoreClient

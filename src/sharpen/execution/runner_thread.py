@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ..process.parent import Failure
+from ..process.child import Failure
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
 from .base import Connect, RunnerBundle
 from .events import RunnerEvent

@@ -34,7 +34,7 @@ import msgspec
 
 from ..backoff import Backoff
 from ..errors import AccessDeniedError, ConfigError, MissingExtraError, RunError, StoreUnavailableError
-from ..process.parent import Job, Parent
+from ..process.python_process import Job, Parent
 from ..runs.screen import is_terminal, say
 from ..store import UNSET, LightningStore, LightningStoreCapabilities
 from ..store.client import LightningStoreClient, connected

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ..backoff import Backoff
 from ..errors import FinishedError, InvalidInputError, RunError, RunnersExhaustedError, RunnerStartError, StoreError
 from ..files import is_alive
-from ..process.parent import Failure
+from ..process.child import Failure
 from ..store import LightningStore
 from ..types import Attempt, Worker
 from .base import Connect

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from ..process.child import EndStep, ExitReport, OrphanRule, PythonProcess
-from ..process.parent import Data, Job
+from ..process.child import EndStep, ExitReport, OrphanRule
+from ..process.python_process import Data, Job, PythonProcess
 
 log = logging.getLogger(__name__)
 WARM_VARIABLE = "SHARPEN_WARM"

@@ -1,7 +1,8 @@
 """Ends what a parent leaves behind. It is run as a file, `python -I -S watcher.py …`, and imports nothing slow.
 
-`watcher.py PIPE` watches the Python children of one process. The parent writes a line for each child that starts
-(`+PID STAGE TERM_SECONDS KILL_SECONDS`) and each that has ended (`-PID`). When the pipe closes, the parent has gone.
+`watcher.py` watches the Python children of one process. The parent writes a line into its standard input for each
+child that starts (`+PID STAGE TERM_SECONDS KILL_SECONDS`) and each that has ended (`-PID`). When that closes, the
+parent has gone.
 Children of the first stage then finish what they are doing; those that are left get SIGTERM after TERM_SECONDS, and
 after KILL_SECONDS their process groups are killed: code that holds the interpreter lock keeps its process from
 noticing anything. Then it is the turn of the next stage, such as a server that the first ones report to.
@@ -61,11 +62,11 @@ class Child:
         return _send(os.killpg if number == signal.SIGKILL else os.kill, self.pid, number)
 
 
-def watch(pipe: int) -> None:
+def watch() -> None:
     """Wait until the parent has gone, then end the children that it leaves behind, stage after stage."""
     children: dict[int, Child] = {}
     rest = b""
-    while data := os.read(pipe, 65536):
+    while data := os.read(0, 65536):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             pid, *numbers = line[1:].decode().split()
@@ -93,7 +94,8 @@ class Command:
         for number in SHIELDED:
             signal.signal(number, signal.SIG_IGN)
         self.code: int | None = None
-        self.pid = _start(words, link)
+        self.pid = _start(words)
+        _report(link, f"started {self.pid}")
 
     def wait(self, link: int) -> None:
         """Wait until the command has ended, or the link is shut."""
@@ -138,57 +140,40 @@ class Command:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def _signal_all(self, number: int, signalled: set[int]) -> None:
-        """Send a signal to everybody who has not had it: the group, and whoever has left it."""
+        """Send a signal to everybody who has not had it: the group, and whoever has left it and is our child now."""
         if self.pid not in signalled:
             signalled.add(self.pid)
             _send(os.killpg, self.pid, number)
-        for pid in _own_children():
-            if pid not in signalled and _status(pid)[2:3] != [str(self.pid)]:
+        own = str(os.getpid())
+        for pid in _processes():
+            parent_and_group = _status(pid)[1:3]
+            is_ours_alone = parent_and_group[:1] == [own] and parent_and_group[1:] != [str(self.pid)]
+            if is_ours_alone and pid not in signalled:
                 signalled.add(pid)
                 _send(os.kill, pid, number)
 
 
-def _own_children() -> list[int]:
-    """The processes whose parent we are, by birth or because theirs has died."""
-    own = os.getpid()
-    try:
-        with open(f"/proc/self/task/{own}/children", "rb") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:  # a kernel that does not list them
-        return [pid for pid in _processes() if _status(pid)[1:2] == [str(own)]]
-
-
-def _start(words: list[str], link: int) -> int:
-    """Start the command and return its number, which is reported before the command begins, so nobody can miss it."""
-    (starting, start), (errors, failing) = os.pipe(), os.pipe()
+def _start(words: list[str]) -> int:
+    """Start the command in a separate group and return its number. It dies with us, whatever we die of."""
+    errors, failing = os.pipe()  # closed when the command begins
     pid = os.fork()
     if pid == 0:
-        os.close(start)
-        _become(words, starting, failing)
-    os.close(starting)
+        try:
+            os.setpgid(0, 0)
+            _set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, *SHIELDED):  # Python ignores the first two
+                signal.signal(number, signal.SIG_DFL)
+            os.execvp(words[0], words)
+        except OSError as error:
+            os.write(failing, str(error.errno).encode())
+        finally:
+            os._exit(127)
     os.close(failing)
-    _report(link, f"started {pid}")
-    os.write(start, b".")
     with os.fdopen(errors, "rb") as file:
         code = file.read()
     if code:
         raise OSError(int(code), "")
     return pid
-
-
-def _become(words: list[str], starting: int, failing: int) -> None:
-    """Turn into the command, in a separate group; does not return. It dies with its parent, whatever that dies of."""
-    try:
-        os.setpgid(0, 0)
-        _set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.read(starting, 1):
-            for number in (signal.SIGPIPE, signal.SIGXFSZ, *SHIELDED):  # Python ignores the first two
-                signal.signal(number, signal.SIG_DFL)
-            os.execvp(words[0], words)
-    except OSError as error:
-        os.write(failing, str(error.errno).encode())
-    finally:
-        os._exit(127)
 
 
 def _set_option(option: int, value: int) -> None:
@@ -259,7 +244,7 @@ def _processes() -> list[int]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        watch(int(sys.argv[1]))
+    if len(sys.argv) == 1:
+        watch()
     else:
         launch(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:])

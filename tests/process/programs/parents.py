@@ -24,7 +24,7 @@ elif case == "stages":
 elif case == "watcher killed":
     alone = child("outlive_signals", folder / "gone")
     alone.wait_ready(60)
-    os.kill(kit._watcher._process.pid, signal.SIGKILL)
+    os.kill(kit.watched._process.pid, signal.SIGKILL)
     pids = [alone.pid]
 elif case == "forked":
     alone = child("outlive_signals", folder / "gone", orphan=None)

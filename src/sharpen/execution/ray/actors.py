@@ -26,7 +26,7 @@ from typing import Any
 from ..._version import __version__
 from ...errors import ConfigError, RunError, RunnerStartError, TransportError
 from ...logging import LogSettings, apply_settings, current_settings
-from ...process.parent import Failure
+from ...process.child import Failure
 from ...runner import worker_name
 from ...runner.bundle import unpack
 from ...store import LightningStore
