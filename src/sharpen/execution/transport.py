@@ -13,6 +13,7 @@ import ast
 import contextlib
 import dis
 import functools
+import inspect
 import io
 import os
 import sys
@@ -57,17 +58,17 @@ def pack_with_modules(bundle: object) -> tuple[bytes, set[str]]:
     try:
         data, modules = _dumps(bundle)
     except Exception as error:
-        name, reason = _culprit(bundle)
+        name, part = next(each for each in _components(bundle) if _failure(each[1]) is not None)
         raise TransportError(
-            f"{name} cannot be sent to another process: {reason or _words_of(error)}; create it inside the function "
-            "that uses it, or run in one process with strategy='shm'"
+            f"{name} cannot be sent to another process: {_reason(part)}; create it inside the function that uses it, "
+            "or run in one process with strategy='shm'"
         ) from error
     for module in sorted(modules):
         if reason := why_not_found(module):
-            users = (name for name, part in _parts(bundle) if module in _dumps(part)[1])
+            name = next(name for name, part in _components(bundle) if module in _dumps(part)[1])
             raise TransportError(
-                f"{next(users, _whole(bundle))} cannot be sent to another process: it uses the module {module!r}, "
-                f"{reason}; move it where a new process can import it, or run in one process with strategy='shm'"
+                f"{name} cannot be sent to another process: it uses the module {module!r}, {reason}; move it where a "
+                "new process can import it, or run in one process with strategy='shm'"
             )
     return data, modules
 
@@ -108,8 +109,9 @@ def why_not_found(module: str) -> str | None:
     known = getattr(sys.modules.get(name), "__spec__", None)
     if found is None:
         return _where_from(name, known)
-    if known is not None and _is_another_file(known, found):
-        return f"which was loaded from {known.origin!r}, but a new process would find {found.origin!r}"
+    places = [spec.origin for spec in (known, found) if spec is not None and spec.has_location and spec.origin]
+    if len({os.path.realpath(place) for place in places}) > 1:
+        return f"which was loaded from {places[0]!r}, but a new process would find {places[1]!r}"
     return None
 
 
@@ -136,80 +138,52 @@ def _where_from(name: str, spec: ModuleSpec | None) -> str:
     return f"which was loaded by {type(spec.loader).__name__}, which a new process does not have"
 
 
-def _is_another_file(known: ModuleSpec, found: ModuleSpec) -> bool:
-    if not (known.has_location and found.has_location and known.origin and found.origin):
-        return False
-    return os.path.realpath(known.origin) != os.path.realpath(found.origin)
-
-
 # -- what cannot be pickled --------------------------------------------------------------------------
 
 
-def _culprit(bundle: object) -> tuple[str, str | None]:
-    """Return the component that cannot travel, and why."""
-    for name, part in _parts(bundle):
-        if (error := _failure(part)) is not None:
-            return name, _reason(part) or _words_of(error)
-    return _whole(bundle), _reason(bundle)
-
-
-def _parts(bundle: object) -> Iterator[Named]:
-    """Yield the components of a bundle by the names of its attributes."""
+def _components(bundle: object) -> Iterator[Named]:
+    """Yield the components of a bundle by the names of its attributes, and the bundle itself."""
     for name, value in getattr(bundle, "__dict__", {}).items():
         yield f"the {name.strip('_')} ({_kind(value)})", value
-
-
-def _whole(bundle: object) -> str:
-    return f"the runner bundle ({_kind(bundle)})"
+    yield f"the runner bundle ({_kind(bundle)})", bundle
 
 
 def _kind(value: object) -> str:
     return f"function {value.__name__}" if isinstance(value, types.FunctionType) else type(value).__name__
 
 
-def _words_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _failure(thing: object) -> Exception | None:
+def _failure(thing: object) -> str | None:
     try:
         _dumps(thing)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        return error
+        return f"{type(error).__name__}: {error}"
     return None
 
 
 def _reason(thing: object) -> str | None:
-    """Return which global, variable, attribute or item cannot be pickled and why; None where it is the whole thing.
+    """Return why a thing cannot be pickled: which global, variable, attribute or item of it cannot, if it is one.
 
     Functions, classes and our own objects are looked through, since the user did not write "the attribute
     `__wrapped__`"; whatever else one of them holds is named as a whole, with the innermost reason.
     """
-    chain: list[Named] = []
-    for _ in range(DEPTH):
-        found = next((each for each in _inside(thing) if _failure(each[1]) is not None), None)
+    chain: list[Named] = [("", thing)]
+    while len(chain) <= DEPTH:
+        found = next((each for each in _inside(chain[-1][1]) if _failure(each[1]) is not None), None)
         if found is None:
             break
         chain.append(found)
-        thing = found[1]
-    if not chain:
-        return None
-    outer, inner = next((each for each in chain if not _is_looked_through(each[1])), chain[0]), chain[-1]
-    error = _failure(inner[1])
-    reason = "" if error is None else _words_of(error)
+    inner, reason = chain[-1], _failure(chain[-1][1])
+    if len(chain) == 1:
+        return reason
+    outer = next((each for each in chain[1:] if not _is_looked_through(each[1])), chain[1])
     if inner is not outer:
-        reason = f"{inner[0]} is {_a(inner[1])}: {reason}"
-    return f"{outer[0]} is {_a(outer[1])}, which cannot be pickled ({reason})"
+        reason = f"{inner[0]} ({_kind(inner[1])}): {reason}"
+    return f"{outer[0]} ({_kind(outer[1])}) cannot be pickled ({reason})"
 
 
 def _is_looked_through(value: object) -> bool:
-    is_ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    is_ours = type(value).__module__.partition(".")[0] == _OWN
     return is_ours or isinstance(value, types.FunctionType | types.MethodType | type)
-
-
-def _a(value: object) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name.lstrip("_")[:1].lower() in "aeiou" else f"a {name}"
 
 
 def _inside(thing: object) -> Iterator[Named]:
@@ -254,10 +228,9 @@ def _inside_function(function: types.FunctionType) -> Iterator[Named]:
             yield f"the variable {variable!r} used by {name!r}", cell.cell_contents
         except ValueError:
             continue  # not filled yet
-    defaults = function.__defaults__ or ()
-    by_position = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-    for parameter, value in [*zip(by_position, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]:
-        yield f"the default of {parameter!r} in {name!r}", value
+    for parameter in inspect.signature(function, follow_wrapped=False).parameters.values():
+        if parameter.default is not parameter.empty:
+            yield f"the default of {parameter.name!r} in {name!r}", parameter.default
 
 
 def _globals_used(code: types.CodeType) -> set[str]:
@@ -273,7 +246,8 @@ def pack_modules(modules: Iterable[str]) -> bytes:
     """Pack these modules, the ones that the program itself imports, and theirs; empty where all are installed."""
     packed: dict[str, Path] = {}
     seen = {"__main__", _OWN}
-    waiting = [*modules, *_imports_of(_program())]
+    program = getattr(sys.modules["__main__"], "__file__", None) or ""
+    waiting = [*modules, *_imports_of([Path(program)] if program.endswith(".py") else [])]
     while waiting:
         name = waiting.pop().partition(".")[0]
         if name not in seen:
@@ -290,11 +264,6 @@ def unpack_modules(packed: bytes) -> Path:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         archive.extractall(folder)
     return folder
-
-
-def _program() -> list[Path]:
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return [] if file is None or not file.endswith(".py") else [Path(file)]
 
 
 def _imports_of(files: Iterable[Path]) -> Iterator[str]:
