@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.execution import runner_process, serving, transport
+    from sharpen.execution import runners, serving, transport
     from sharpen.execution.events import Reach
-    from sharpen.execution.ray import cluster as ray_cluster
-    from sharpen.execution.ray.actors import ActorContext, AlgorithmActor, RunnerActor
-    from sharpen.execution.ray.cluster import Patience, checked, first_answer, fits, options_for
+    from sharpen.execution.ray.actors import ActorContext, AlgorithmActor
+    from sharpen.execution.ray.cluster import checked, fits, options_for
     from sharpen.execution.serving import LentStore, Mount, Served, ServedByProcess, announce, serve
     from sharpen.execution.supervisor import Bounds, Restarts, RunnerExit, Scaler, lose_those_of_the_dead
     from sharpen.execution.transport import pack, pack_with_modules

@@ -14,7 +14,7 @@ from sharpen.execution import ClientServerExecutionStrategy
 from sharpen.runner import Runner
 from sharpen.store import SQLiteStore
 from sharpen.types import RolloutConfig
-from tests.execution.internals import runner_process
+from tests.execution.internals import runners
 
 from .bundles import Enqueue
 from .processes import eventually, is_running, notes, program, wait_for_note
@@ -61,7 +61,7 @@ def store(store_path):
 
 @pytest.fixture
 def hung_after(monkeypatch):
-    return lambda seconds: monkeypatch.setattr(runner_process, "HUNG_SECONDS", seconds)
+    return lambda seconds: monkeypatch.setattr(runners, "HUNG_SECONDS", seconds)
 
 
 def execute(algorithm, store, runner=run_agents):
@@ -132,7 +132,7 @@ def test_a_runner_that_hangs_in_its_set_up_or_its_teardown_is_replaced(
     store, hung_after, monkeypatch, tmp_path, at_start
 ):
     hung_after(2.0)
-    monkeypatch.setattr(runner_process, "START_FACTOR", 1)
+    monkeypatch.setattr(runners, "START_FACTOR", 1)
     algorithm, runner = (
         Enqueue("one", "two", config=rule()),
         HoldsTheLockOnce(tmp_path, hold_the_lock_for_ever, at_start=at_start),

@@ -97,8 +97,7 @@ class ClientServerExecutionStrategy(SupervisedStrategy):
     ) -> "Execution":
         from ..runner import MainThread
         from .execution import Execution
-        from .runner_process import RunnerProcess
-        from .runner_thread import RunnerThread
+        from .runners import RunnerProcess, RunnerThread
         from .supervisor import RunnerPlan
         from .warm_pool import pool
 

@@ -1,9 +1,18 @@
-"""Events: how the parts of a run are told to stop."""
+"""How the parts of a run are told to stop: events to look at, and the cancellation of a coroutine on another thread."""
 
+import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from ..store import LightningStore
+    from .base import Connect
+
+MAX_ROUNDS = 10  # of cancellation, at the end of an event loop
 
 
 @runtime_checkable
@@ -109,3 +118,83 @@ class RunnerEvent(ThreadingEvent):
     def finished(self, count: int) -> None:
         self.count = count
         self._on_finished(count)
+
+
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event of this loop is set; return False if it was not within the time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+class CancellableCall:
+    """Work with the store of a run, in an event loop on the thread that calls `run`; any thread may cancel it."""
+
+    def __init__(self, connect: "Connect", work: "Callable[[LightningStore], Awaitable[None]]") -> None:
+        self._connect, self._work = connect, work
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.was_cancelled = False
+        self.error: BaseException | None = None
+        """What ended it, if it was an error; a cancellation that was asked for here is none."""
+
+    def run(self) -> None:
+        """Return when it has ended, whatever ended it."""
+        try:
+            run_to_end(self._run())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the end decides what it means
+            if not (self.was_cancelled and isinstance(error, asyncio.CancelledError)):
+                self.error = error
+
+    async def _run(self) -> None:
+        with self._lock:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            if self.was_cancelled:
+                return
+        async with self._connect() as store:
+            await self._work(store)
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.was_cancelled = True
+            if self._loop is not None and self._task is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+def run_to_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine like `asyncio.run`, but leave every `asyncio.to_thread` that hangs instead of waiting for it."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(_Abandoning(thread_name_prefix="asyncio"))
+        loop.set_exception_handler(_report)
+        try:
+            runner.run(work)
+        finally:
+            runner.run(_end_tasks())
+
+
+async def _end_tasks() -> None:
+    """Cancel all other tasks, and those that they start when they are cancelled."""
+    for _ in range(MAX_ROUNDS):
+        if not (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class _Abandoning(ThreadPoolExecutor):
+    """Its threads are not waited for when the loop ends."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An interrupt that broke into a task has reached the caller of the loop already."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt | SystemExit):
+        loop.default_exception_handler(context)

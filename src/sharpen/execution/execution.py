@@ -18,8 +18,8 @@ from typing import Any
 
 from ..runner import MainThread
 from .base import AlgorithmBundle
-from .events import Reach, RunEvent
-from .interrupts import CancellableCall, Interrupts, happens
+from .events import CancellableCall, Reach, RunEvent, happens
+from .interrupts import Interrupts
 from .serving import Served
 from .supervisor import RunnerPlan, Supervisor
 

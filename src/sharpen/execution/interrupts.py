@@ -1,4 +1,4 @@
-"""How running work is interrupted: signals to this process, and the cancellation of a coroutine on another thread.
+"""How signals to this process interrupt a run.
 
 During a run the first Ctrl-C or SIGTERM ends it in order, a second one at once. A signal handler runs between two
 steps of the main thread, which may hold any lock. So it takes none: it only posts the signal to the supervising loop.
@@ -8,20 +8,14 @@ wakes the loop of its parent, so a SIGTERM meant for the fork would end the pare
 would not die of the signal. Signals that reach a fork before its handlers are restored wait.
 """
 
-import asyncio
-import contextlib
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..store import LightningStore
-from .base import Connect
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-MAX_ROUNDS = 10  # tasks that are cancelled may start others
 Handlers = dict[signal.Signals, Any]
 
 
@@ -105,84 +99,3 @@ def _restore() -> None:
 
 
 os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=_restore)
-
-
-# -- coroutines --------------------------------------------------------------------------------------
-
-
-async def happens(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until an event of this loop is set; return False if it was not within the time."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
-
-
-class CancellableCall:
-    """Work with the store of a run, in an event loop on the thread that calls `run`; any thread may cancel it."""
-
-    def __init__(self, connect: Connect, work: Callable[[LightningStore], Awaitable[None]]) -> None:
-        self._connect, self._work = connect, work
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.was_cancelled = False
-        self.error: BaseException | None = None
-        """What ended it, if it was an error; a cancellation that was asked for here is none."""
-
-    def run(self) -> None:
-        """Return when it has ended, whatever ended it."""
-        try:
-            run_to_end(self._run())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the end decides what it means
-            if not (self.was_cancelled and isinstance(error, asyncio.CancelledError)):
-                self.error = error
-
-    async def _run(self) -> None:
-        with self._lock:
-            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            if self.was_cancelled:
-                return
-        async with self._connect() as store:
-            await self._work(store)
-
-    def cancel(self) -> None:
-        with self._lock:
-            self.was_cancelled = True
-            if self._loop is not None and self._task is not None:
-                with contextlib.suppress(RuntimeError):  # it has ended
-                    self._loop.call_soon_threadsafe(self._task.cancel)
-
-
-def run_to_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine like `asyncio.run`, but leave every `asyncio.to_thread` that hangs instead of waiting for it."""
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(_report)
-    try:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(work)
-    finally:
-        try:
-            _cancel_all(loop)
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An interrupt that broke into a task has reached the caller of the loop already."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt | SystemExit):
-        loop.default_exception_handler(context)
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    for _ in range(MAX_ROUNDS):
-        if not (tasks := asyncio.all_tasks(loop)):
-            return
-        for task in tasks:
-            task.cancel()
-        for outcome in loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True)):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-                loop.call_exception_handler({"message": "a task failed in a loop that ends", "exception": outcome})

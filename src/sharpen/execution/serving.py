@@ -45,7 +45,7 @@ from ..store.task_json import TASK, encode_equal
 from ..store.token_files import given_token, left_in_file, port_of, read_token, token_file
 from ..types import Span
 from ..web.serving import address, listen
-from .interrupts import happens
+from .events import happens
 from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 

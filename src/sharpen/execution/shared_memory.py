@@ -50,7 +50,7 @@ class SharedMemoryExecutionStrategy(SupervisedStrategy):
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         from ..runner import MainThread
         from .execution import Execution
-        from .runner_thread import RunnerThread
+        from .runners import RunnerThread
         from .serving import Shared
         from .supervisor import RunnerPlan
 

@@ -24,7 +24,7 @@ from ..process.child import Failure
 from ..store import LightningStore
 from ..types import Attempt, Worker
 from .base import Connect
-from .interrupts import happens
+from .events import happens
 
 if TYPE_CHECKING:
     from .serving import Served

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 WARM_VARIABLE = "SHARPEN_WARM"
 IDLE_SECONDS = 300.0  # then a process that nobody needs ends
 Role = Literal["runner", "store"]
-PROGRAMS: dict[Role, str] = {"runner": "sharpen.execution.runner_process", "store": "sharpen.execution.serving"}
+PROGRAMS: dict[Role, str] = {"runner": "sharpen.execution.runners", "store": "sharpen.execution.serving"}
 # Runners report to the store, so it outlives them.
 ORPHAN_RULES: dict[Role, OrphanRule] = {"runner": OrphanRule(5.0, 10.0), "store": OrphanRule(0.0, 10.0, stage=1)}
 

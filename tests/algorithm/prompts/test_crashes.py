@@ -16,7 +16,7 @@ from tests.algorithm.verl.training_programs import eventually
 from .programs.search_programs import Names, SearchProgram, SearchPrograms
 from .programs.upstream import Upstream, answer_to
 
-RUNNER = "execution.runner_process"
+RUNNER = "execution.runners"
 SLOTS = 3  # of each of the two runners
 BRANCHES = 4  # of a round
 Point = Callable[[SearchProgram, random.Random], None]

@@ -108,7 +108,7 @@ def test_a_kill_while_a_checkpoint_is_written_or_removed_costs_nothing(programs:
 @pytest.mark.slow
 def test_whoever_else_is_killed_the_run_goes_on_and_nothing_is_lost(programs: TrainingPrograms) -> None:
     with programs.started("others", grpo={"steps": 4}) as program:
-        for number, words in enumerate(("execution.runner_process", "llm_proxy", " store")):
+        for number, words in enumerate(("execution.runners", "llm_proxy", " store")):
             eventually(lambda: len(program.notes) > 32 * number + 5, "a step")  # noqa: B023 - used at once
             victim = int(program.notes[-1].split()[-1]) if number == 0 else program.child(words)
             os.kill(victim, signal.SIGKILL)

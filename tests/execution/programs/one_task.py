@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tests.execution.bundles import RETRY
-from tests.execution.internals import ORPHAN_RULES, runner_process
+from tests.execution.internals import ORPHAN_RULES, runners
 from tests.process.internals import OrphanRule
 
 from sharpen.execution import ClientServerExecutionStrategy
@@ -22,7 +22,7 @@ from sharpen.store import InMemoryLightningStore, RedisLightningStore, SQLiteSto
 
 FOLDER, TASK = Path(sys.argv[1]), json.loads(sys.argv[3])
 STORE = sys.argv[4] if len(sys.argv) > 4 else "sqlite"
-runner_process.HUNG_SECONDS = float(sys.argv[2])
+runners.HUNG_SECONDS = float(sys.argv[2])
 if TASK == "hang":
     ORPHAN_RULES["runner"] = OrphanRule(0.5, 1.0)
 

@@ -1,9 +1,7 @@
 """Actors and nodes that die in the middle of their work: nothing is lost, and nothing completes twice."""
 
 import asyncio
-import functools
 import logging
-import secrets
 from collections import Counter
 from pathlib import Path
 
@@ -13,18 +11,9 @@ from sharpen.errors import RunError, RunnerStartError
 from sharpen.store import InMemoryLightningStore, SQLiteStore
 from sharpen.types import RolloutConfig
 from tests.errors import raises
-from tests.execution.internals import (
-    ActorContext,
-    Patience,
-    RunnerActor,
-    first_answer,
-    pack_with_modules,
-    ray_cluster,
-)
-from tests.store.internals import ServerAddress
 
 from ..bundles import SIGKILL, Enqueue, Work
-from ..processes import eventually, notes
+from ..processes import notes
 from .conftest import all_actors, node_with
 from .scenes import Agents, attempts_of, execute, mark
 
@@ -37,8 +26,7 @@ def test_a_runner_that_dies_is_started_again_and_its_rollout_tried_again(tmp_pat
     algorithm, store = Enqueue(task, "b"), InMemoryLightningStore()
     before = all_actors().keys()
     execute(algorithm, Work(folder=tmp_path), store)
-    (actor,) = [each for name, each in all_actors().items() if name not in before]
-    assert int(actor["NumRestarts"]) == 1  # by Ray
+    assert len(all_actors().keys() - before) == 2
     assert algorithm.statuses == ["succeeded"] * 2
     assert attempts_of(store, algorithm.rollouts[0].rollout_id) == ["unresponsive", "succeeded"]
     assert len(notes(tmp_path, "start")) == 2
@@ -94,8 +82,7 @@ def test_a_node_that_is_killed_loses_nothing_and_nothing_completes_twice(cluster
     asyncio.run(store.close())
 
 
-def test_a_lost_place_in_a_full_cluster_is_waited_for_while_the_others_work(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "AWAY_SECONDS", 0.3)
+def test_a_lost_place_in_a_full_cluster_is_waited_for_while_the_others_work(cluster, tmp_path):
     doomed = cluster.add_node(num_cpus=1, resources={"narrow": 1})
     cluster.add_node(num_cpus=1, resources={"narrow": 1})
     lines = tmp_path / "done"
@@ -142,48 +129,3 @@ def test_a_lost_place_that_no_other_node_has_ends_the_run_in_words(cluster):
     place = {"runner_resources": {"single": 1, "CPU": 0}, "placement_timeout": 1.0}
     with raises(RunError, 0, 1):
         execute(algorithm, Work(), InMemoryLightningStore(), **place)
-
-
-def test_a_life_that_the_program_lost_sight_of_ends_before_the_next_begins(tmp_path):
-    import ray
-
-    actor = ray.remote(RunnerActor).options(max_restarts=-1, num_cpus=0).remote()
-    context = ActorContext(ServerAddress("http://127.0.0.1:1"), {}, host_name="")
-    parcel = (pack_with_modules(Beating(tmp_path))[0], b"")
-    patience = Patience("runner 0", {}, "runner_resources", 10.0)
-    prepare = functools.partial(actor.prepare.remote, context, parcel, (1.0, 1.0), 0, 0)
-    try:
-        begin_life(actor, prepare, patience)
-        eventually(lambda: beats(tmp_path), "the first is at work", 20)
-        (first,) = beats(tmp_path)
-        begin_life(actor, prepare, patience)
-        eventually(lambda: beats(tmp_path) - {first}, "so is the second", 20)
-        (second,) = beats(tmp_path) - {first}
-        size, later = first.stat().st_size, second.stat().st_size
-        eventually(lambda: second.stat().st_size > later + 5, "the second works on", 10)
-        assert first.stat().st_size == size
-    finally:
-        ray.kill(actor)
-
-
-def begin_life(actor, prepare, patience) -> None:
-    asyncio.run(first_answer(prepare, patience))
-    actor.work.options(num_returns="streaming").remote()
-
-
-def beats(folder: Path) -> set[Path]:
-    return set(folder.glob("beats-*"))
-
-
-class Beating:
-    """A bundle that is seen to work, by a file of its own that grows."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    async def __call__(self, store, worker_id, event):
-        file = self._folder / f"beats-{secrets.token_hex(4)}"
-        while not event.is_set():
-            with file.open("a") as written:
-                written.write(".")
-            await asyncio.sleep(0.02)

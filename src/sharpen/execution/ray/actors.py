@@ -1,8 +1,8 @@
 """The actors of a run on a cluster of Ray, on their nodes and as the program sees them.
 
-`RunnerActor` runs one runner after another of one worker; Ray starts it again when its process or its node dies. The
-bundle runs in a separate thread, so the actor answers whatever the agent does. `AlgorithmActor` runs the algorithm of
-a run, which is cancelled and told of the run like one in the program.
+`RunnerActor` runs one runner; the next one of the worker has a new actor, on any node with a place for it. The bundle
+runs in a separate thread, so the actor answers whatever the agent does. `AlgorithmActor` runs the algorithm of a run,
+which is cancelled and told of the run like one in the program.
 """
 
 import asyncio
@@ -32,18 +32,15 @@ from ...runner.bundle import unpack
 from ...store import LightningStore
 from ...store.opening import ServerAddress
 from ..base import AlgorithmBundle
-from ..events import ExecutionEvent, Reach, RunEvent
-from ..interrupts import CancellableCall, happens
-from ..runner_process import keep_agents_sdk_private
-from ..runner_thread import RunnerThread
+from ..events import CancellableCall, ExecutionEvent, Reach, RunEvent, happens
+from ..runners import RunnerThread, keep_agents_sdk_private
 from ..serving import opened
 from ..supervisor import ExitKind, OnReady, RunnerExit
 from ..transport import unpack_modules
-from .cluster import Amounts, Patience, first_answer, options_for, this_node
+from .cluster import Amounts, Patience, options_for, this_node
 
 log = logging.getLogger(__name__)
-FIRST_PAUSE_SECONDS = 0.02  # between two reports of how many rollouts are finished: each costs more than a rollout may
-LONGEST_PAUSE_SECONDS = 0.25
+REPORT_SECONDS = 0.2  # between two reports of how many rollouts are finished: each costs more than a rollout may
 TIDY_SECONDS = 5.0  # for the last report of an actor that has ended its work in time
 LOOK_SECONDS = 0.05
 MAX_CHARACTERS = 300
@@ -138,11 +135,10 @@ class ActorOptions:
 
 
 class RunnerActor(Actor):
-    """Runs one runner after another of one worker; in a process that has died, Ray begins again."""
+    """Runs one runner."""
 
     def __init__(self) -> None:
         self._runner: RunnerThread | None = None
-        self._finished, self._change = 0, asyncio.Event()
 
     async def prepare(
         self, context: ActorContext, parcel: Parcel, seconds: tuple[float, float], worker_id: int, finished_before: int
@@ -153,42 +149,23 @@ class RunnerActor(Actor):
         """
         import ray
 
-        if self._runner is not None:
-            # The program lost sight of a runner that lives, and would work on beside the next one: Ray starts another.
-            await self.leave()
-            os._exit(1)
         keep_agents_sdk_private()
         try:
             bundle = await self._settle(context, f"runner {worker_id}", parcel)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the program shows it
             return Failure.of(error)
-        loop = asyncio.get_running_loop()
-
-        def note(count: int) -> None:
-            self._finished = count
-            loop.call_soon_threadsafe(self._change.set)
-
         connect = functools.partial(opened, context.store)
-        self._runner = RunnerThread(
-            bundle, connect, *seconds, None, worker_id, finished_before, lambda _: None, on_finished=note
-        )
+        self._runner = RunnerThread(bundle, connect, *seconds, None, worker_id, finished_before, lambda _: None)
         return worker_name(worker_id), ray.get_runtime_context().get_node_id()
 
     async def work(self) -> AsyncIterator[int | RunnerExit]:
         """Work; yield how many rollouts are finished, now and then, and at last how it ended."""
         assert self._runner is not None
-        running = asyncio.create_task(self._runner.run())
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            change = asyncio.create_task(self._change.wait())
-            await asyncio.wait([running, change], return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-            if running.done():
-                break
-            self._change.clear()
-            yield self._finished
-            await asyncio.wait([running], timeout=pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
+        running, reported = asyncio.create_task(self._runner.run()), 0
+        while not (await asyncio.wait([running], timeout=REPORT_SECONDS))[0]:
+            if self._runner.finished != reported:
+                reported = self._runner.finished
+                yield reported
         await self.leave()
         yield dataclasses.replace(running.result(), place="actor")
 
@@ -204,56 +181,37 @@ class RunnerActor(Actor):
 # -- the runners as the program sees them ------------------------------------------------------------
 
 
-class RunnerActors:
-    """The runner actors of a run, by the numbers of their workers; `parcel` is a reference of Ray.
+class ActorRunner:
+    """The handle of one runner: from a place in the cluster to the last report of the actor, or its death.
 
-    One whose process has died is Ray's to start again; after any other end the next runner has a new one.
+    `parcel` is a reference of Ray, and `seconds` how long the runner has when it is asked to stop, and when it was
+    cancelled.
     """
 
-    def __init__(self, options: ActorOptions, parcel: Any, resources: Amounts, seconds: tuple[float, float]) -> None:
-        self.options, self.parcel, self.resources, self.seconds = options, parcel, resources, seconds
-        self._actors: dict[int, Any] = {}
-
-    def of(self, worker_id: int) -> Any:
-        if worker_id not in self._actors:
-            options = {"max_restarts": -1, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-            self._actors[worker_id] = self.options.start(RunnerActor, self.resources, **options)
-        return self._actors[worker_id]
-
-    def dismiss(self, worker_id: int) -> None:
-        """End its process, if there is one; Ray starts no other."""
-        import ray
-
-        actor = self._actors.pop(worker_id, None)
-        if actor is not None and ray.is_initialized():
-            ray.kill(actor)
-
-    def close(self) -> None:
-        for worker_id in list(self._actors):
-            self.dismiss(worker_id)
-
-
-class ActorRunner:
-    """The handle of one runner: from a place in the cluster to the last report of the actor, or its death."""
-
-    def __init__(self, actors: RunnerActors, worker_id: int, finished_before: int, on_ready: OnReady) -> None:
-        self._actors, self._worker_id, self._on_ready = actors, worker_id, on_ready
+    def __init__(
+        self,
+        options: ActorOptions,
+        parcel: Any,
+        resources: Amounts,
+        seconds: tuple[float, float],
+        worker_id: int,
+        finished_before: int,
+        on_ready: OnReady,
+    ) -> None:
+        self._context, self._parcel, self._seconds = options.context, parcel, seconds
+        self._worker_id, self._on_ready = worker_id, on_ready
         self._finished_before, self._finished = finished_before, 0
-        self._actor = actors.of(worker_id)
+        self._actor = options.start(RunnerActor, resources, scheduling_strategy="SPREAD")
+        self._patience = Patience(f"runner {worker_id}", resources, "runner_resources", options.placement_timeout)
         self._ended = asyncio.Event()
         self._is_asked = False
         self._name: str | None = None
 
     async def run(self) -> RunnerExit:
-        from ray.exceptions import ActorUnavailableError, RayError
+        from ray.exceptions import RayError
 
-        is_back = False
         try:
             return await self._work()
-        except ActorUnavailableError:
-            # Ray starts it again. One that was not back in time may have no place: a new one is waited for instead.
-            is_back = self._name is not None and not self._is_asked
-            return self._exit("died", "its process or its node died")
         except RayError as error:
             if self._name is not None:
                 words = " ".join(str(error).split())
@@ -265,17 +223,13 @@ class ActorRunner:
             return self._exit("failed", failure.last_line, failure)
         finally:
             self._ended.set()
-            if not is_back:
-                self._actors.dismiss(self._worker_id)
+            self._end_actor()
 
     async def _work(self) -> RunnerExit:
         from ray.exceptions import RayError
 
-        actors, options = self._actors, self._actors.options
-        who, setting = f"runner {self._worker_id}", "runner_resources"
-        patience = Patience(who, actors.resources, setting, options.placement_timeout)
-        given = options.context, actors.parcel, actors.seconds, self._worker_id, self._finished_before
-        answer: tuple[str, str] | Failure = await first_answer(lambda: self._actor.prepare.remote(*given), patience)
+        given = self._context, self._parcel, self._seconds, self._worker_id, self._finished_before
+        answer: tuple[str, str] | Failure = await self._patience.wait(self._actor.prepare.remote(*given))
         if isinstance(answer, Failure):
             return self._exit("failed", answer.last_line, answer)
         self._name, node_id = answer
@@ -307,7 +261,7 @@ class ActorRunner:
         self._is_asked = True
         if self._name is not None:
             self._actor.stop.remote()
-            seconds = sum(self._actors.seconds) + TIDY_SECONDS
+            seconds = sum(self._seconds) + TIDY_SECONDS
             if await happens(self._ended, seconds):
                 return
             log.warning("runner %d did not stop within %g s; killing its actor", self._worker_id, seconds)
@@ -316,7 +270,13 @@ class ActorRunner:
 
     def kill(self) -> None:
         self._is_asked = True
-        self._actors.dismiss(self._worker_id)
+        self._end_actor()
+
+    def _end_actor(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self._actor)
 
 
 # -- the algorithm on its node -----------------------------------------------------------------------
@@ -438,14 +398,14 @@ class RemoteAlgorithm:
         if (on_begin := getattr(self._algorithm, "on_begin", None)) is not None:
             on_begin()
         actor, options = self._start(), self._options
-        amounts, setting = self._resources or {}, "algorithm_resources"
-        patience = Patience("the algorithm", amounts, setting, options.placement_timeout)
+        amounts, seconds = self._resources or {}, options.placement_timeout
         following = asyncio.create_task(_follow(actor, event))
         folders = getattr(self._algorithm, "folders", list)  # where it writes what the program reads
         try:
             with _marked(folders()) as marks:
-                given = options.context, marks, (options.node_id, self._reach), self._parcel
-                answer = await first_answer(lambda: actor.prepare.remote(*given), patience)
+                program = options.node_id, self._reach
+                preparing = actor.prepare.remote(options.context, marks, program, self._parcel)
+                answer = await Patience("the algorithm", amounts, "algorithm_resources", seconds).wait(preparing)
             if answer:
                 raise _unpacked(answer)
             listening = asyncio.create_task(_listen(actor, event))

@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...checks import is_number
@@ -29,8 +29,6 @@ CONNECT_SECONDS = 10.0
 EVERYWHERE = ("0.0.0.0", "::")
 LOOK_SECONDS = 1.0
 REMIND_SECONDS = 30.0
-RETRY_SECONDS = 0.5
-AWAY_SECONDS = 60.0  # an actor whose node has vanished is somewhere else within this time
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _HIDDEN = ("node:", "object_store_memory", "memory")
 _NO_NODE = (
@@ -244,6 +242,16 @@ class Patience:
         self._began = self._said = time.monotonic()
         self._nowhere_since: float | None = None
 
+    async def wait(self, asked: Any) -> Any:
+        """Return the answer to the first call of the actor, once there is one."""
+        answer = asyncio.wrap_future(asked.future())
+        try:
+            while not (await asyncio.wait([answer], timeout=LOOK_SECONDS))[0]:
+                await asyncio.to_thread(self.check)
+            return answer.result()
+        finally:
+            answer.cancel()
+
     def check(self) -> None:
         """An error where there will be no place."""
         now, there = time.monotonic(), nodes()
@@ -251,17 +259,22 @@ class Patience:
             self._nowhere_since = None
             self._remind(now)
             return
+        found = "; ".join(
+            f"{node['NodeManagerAddress']} has {describe(node['Resources'], self._wanted)}" for node in there[:5]
+        )
+        more = f"; and {len(there) - 5} more" if len(there) > 5 else ""
+        words = (
+            f"no node of the Ray cluster can hold {self._who}, which needs {describe(self._wanted, self._wanted)} "
+            f"({found}{more})"
+        )
         if self._nowhere_since is None:
             self._nowhere_since = now
-            log.warning("%s; waiting %g s for such a node", self._describe(there), self._seconds)
+            log.warning("%s; waiting %g s for such a node", words, self._seconds)
         if now - self._nowhere_since >= self._seconds:
             raise RunnerStartError(
-                f"{self._describe(there)}: request less in {self._setting}, or add such a node; none appeared "
-                f"within {self._seconds:g} s (placement_timeout)"
+                f"{words}: request less in {self._setting}, or add such a node; none appeared within "
+                f"{self._seconds:g} s (placement_timeout)"
             )
-
-    def is_over(self) -> bool:
-        return time.monotonic() - self._began > AWAY_SECONDS
 
     def _remind(self, now: float) -> None:
         if now - self._said >= REMIND_SECONDS:
@@ -271,31 +284,3 @@ class Patience:
             free = describe(ray.available_resources(), self._wanted)
             words = "%s has been waiting %.0f s for a node with %s and for its environment; free in the cluster: %s"
             log.warning(words, self._who, now - self._began, describe(self._wanted, self._wanted), free)
-
-    def _describe(self, there: list[dict[str, Any]]) -> str:
-        found = "; ".join(
-            f"{node['NodeManagerAddress']} has {describe(node['Resources'], self._wanted)}" for node in there[:5]
-        )
-        more = f"; and {len(there) - 5} more" if len(there) > 5 else ""
-        return (
-            f"no node of the Ray cluster can hold {self._who}, which needs {describe(self._wanted, self._wanted)} "
-            f"({found}{more})"
-        )
-
-
-async def first_answer(ask: Callable[[], Any], patience: Patience) -> Any:
-    """What the actor answers, once it is there. An actor that Ray moves is asked again."""
-    from ray.exceptions import ActorUnavailableError
-
-    while True:
-        answer = asyncio.wrap_future(ask().future())
-        try:
-            while not (await asyncio.wait([answer], timeout=LOOK_SECONDS))[0]:
-                await asyncio.to_thread(patience.check)
-            return answer.result()
-        except ActorUnavailableError:
-            if patience.is_over():
-                raise
-        finally:
-            answer.cancel()
-        await asyncio.sleep(RETRY_SECONDS)

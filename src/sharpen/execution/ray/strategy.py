@@ -95,7 +95,7 @@ class RayExecutionStrategy(SupervisedStrategy):
         from ..execution import Execution
         from ..serving import announced
         from ..supervisor import RunnerPlan
-        from .actors import ActorContext, ActorOptions, ActorRunner, RemoteAlgorithm, RunnerActors
+        from .actors import ActorContext, ActorOptions, ActorRunner, RemoteAlgorithm
         from .cluster import connected
 
         # What cannot travel is refused before anything starts.
@@ -115,13 +115,9 @@ class RayExecutionStrategy(SupervisedStrategy):
                     algorithm = RemoteAlgorithm(algorithm, options, parcel, self.algorithm_resources, reach)
                 grace = self.graceful_timeout
                 limits = grace, self.terminate_timeout
-                actors = RunnerActors(options, ray.put(of_runner), self.runner_resources, limits)
-                start = functools.partial(ActorRunner, actors)
+                start = functools.partial(ActorRunner, options, ray.put(of_runner), self.runner_resources, limits)
                 plan = RunnerPlan(start, self.n_runners, self._scaling(runner), self.max_runners)
-                try:
-                    self._run(Execution(served, plan, algorithm, grace, grace, reach=reach))
-                finally:
-                    actors.close()
+                self._run(Execution(served, plan, algorithm, grace, grace, reach=reach))
 
     def _scaling(self, runner: RunnerBundle) -> "Bounds | None":
         from ..supervisor import Bounds

@@ -1,8 +1,8 @@
-"""A runner in a separate process: the parent's handle of it, and what the child does.
+"""A runner, in a thread of this process or in a separate one: the handle that the supervisor has of it.
 
-The child is a fresh interpreter, `python -m sharpen.execution.runner_process`. It imports what a runner needs, waits
-for one job, does it and ends. A runner whose parent has gone finishes what it is doing and ends. What is different
-there for an agent: there is no terminal, and the statements of the user's script did not run.
+The process of a runner is a fresh interpreter, `python -m sharpen.execution.runners`. It imports what a runner needs,
+waits for one job, does it and ends. A runner whose parent has gone finishes what it is doing and ends. What is
+different there for an agent: there is no terminal, and the statements of the user's script did not run.
 
 Time limits, heartbeats and stops all need the interpreter of the runner. An agent that holds its lock for good (a
 backtracking regular expression, native code) stops them all, so the parent listens for a sign of life and kills a
@@ -10,6 +10,7 @@ process that gives none.
 """
 
 import asyncio
+import contextlib
 import functools
 import io
 import json
@@ -18,21 +19,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 import msgspec
 
 from ..errors import AgentError
-from ..process.child import ExitReport
+from ..process.child import ExitReport, Failure
 from ..process.python_process import Data, Job, Parent
-from ..runner import RunnerWornOut, worker_name
+from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
 from ..runner.bundle import unpack
 from ..store.client import LightningStoreClient
 from ..store.opening import ServerAddress
 from ..tracer.instrumentation import ImportWatch
-from .events import RunnerEvent
-from .interrupts import SIGNALS, restore_in_forks, run_to_end
+from .base import Connect, RunnerBundle
+from .events import CancellableCall, RunnerEvent, run_to_end
+from .interrupts import SIGNALS, restore_in_forks
 from .supervisor import ExitKind, OnReady, RunnerExit
 from .warm_pool import IDLE_SECONDS, RoleProcess, pool
 
@@ -45,6 +47,94 @@ NO_TERMINAL = (
     "a runner process has no terminal. To debug, run the agent in this process with Trainer(strategy='shm'), or set "
     "PYTHONBREAKPOINT to a remote debugger, such as debugpy.breakpoint"
 )
+
+
+# -- in a thread -------------------------------------------------------------------------------------
+
+
+class RunnerThread:
+    """The handle of one runner in a thread with its own event loop. `place` is where its agents run, if not there."""
+
+    def __init__(
+        self,
+        bundle: RunnerBundle,
+        connect: Connect,
+        graceful_delay: float,
+        join_timeout: float,
+        place: MainThread | None,
+        worker_id: int,
+        finished_before: int,
+        on_ready: OnReady,
+    ) -> None:
+        self._worker_id, self._on_ready, self._place = worker_id, on_ready, place
+        self._graceful_delay, self._join_timeout = graceful_delay, join_timeout
+        self._event = RunnerEvent(finished_before)
+        self._call = CancellableCall(connect, lambda store: bundle(store, worker_id, self._event))
+        self._supervising = asyncio.get_running_loop()
+        self._exit: asyncio.Future[RunnerExit] = self._supervising.create_future()
+        self._is_asked = False
+
+    @property
+    def finished(self) -> int:
+        """How many rollouts it has finished."""
+        return self._event.count
+
+    async def run(self) -> RunnerExit:
+        threading.Thread(target=self._run, name=f"sharpen-runner-{self._worker_id}", daemon=True).start()
+        self._on_ready(worker_name(self._worker_id))
+        return await self._exit
+
+    def _run(self) -> None:
+        with agents_on(self._place) if self._place is not None else contextlib.nullcontext():
+            self._call.run()
+        error = self._call.error
+        kind: ExitKind = "stopped" if self._is_asked else "done"
+        if error is not None:
+            kind = "saturated" if isinstance(error, RunnerWornOut) else "failed"
+        with contextlib.suppress(RuntimeError):  # abandoned: nobody waits any more
+            self._supervising.call_soon_threadsafe(self._settle, kind, error)
+
+    def _settle(self, kind: ExitKind, error: BaseException | None = None, reason: str = "") -> None:
+        if self._exit.done():
+            return
+        failure = None if error is None else Failure.of(error)
+        self._exit.set_result(
+            RunnerExit(
+                kind,
+                finished=self.finished,
+                worker_name=worker_name(self._worker_id),
+                leaves_work=kind not in ("done", "stopped"),
+                reason=reason or (kind if failure is None else failure.last_line),
+                failure=failure,
+                place="thread",
+            )
+        )
+
+    def ask_to_stop(self) -> None:
+        self._is_asked = True
+        self._event.set()
+
+    async def stop(self) -> None:
+        self.ask_to_stop()
+        if (await asyncio.wait([self._exit], timeout=self._graceful_delay))[0]:
+            return
+        log.warning("runner %d did not stop within %g s; cancelling it", self._worker_id, self._graceful_delay)
+        self._call.cancel()
+        if not (await asyncio.wait([self._exit], timeout=self._join_timeout))[0]:
+            self._abandon(f"it did not stop within {self._join_timeout:g} s of being cancelled")
+
+    def kill(self) -> None:
+        self.ask_to_stop()
+        self._call.cancel()
+        self._supervising.call_later(1.0, self._abandon, "it did not stop when the run was aborted")
+
+    def _abandon(self, reason: str) -> None:
+        if not self._exit.done():
+            log.error("abandoning the thread of runner %d: %s", self._worker_id, reason)
+            self._settle("died", reason=reason)
+
+
+# -- in a process ------------------------------------------------------------------------------------
 
 
 class RunnerProcess:
@@ -66,7 +156,6 @@ class RunnerProcess:
         self._worker_id, self._on_ready, self._allowed_exit_codes = worker_id, on_ready, allowed_exit_codes
         self._graceful_timeout, self._terminate_timeout = graceful_timeout, terminate_timeout
         self._child = pool.take("runner")
-        self._ended = asyncio.Event()
         self._is_asked = False
         self._reported: dict[str, Any] = {}
         self._hung = ""
@@ -76,8 +165,15 @@ class RunnerProcess:
         while self._child.was_lost_early and not self._is_asked:
             self._child = RoleProcess("runner")
             report = await self._work()
-        self._ended.set()
-        return self._exit(report)
+        failure, kind = report.failure, self._kind(report)
+        return RunnerExit(
+            kind,
+            finished=self._reported["finished"],
+            worker_name=self._reported.get("ready"),
+            leaves_work=report.code != 0 or kind not in ("done", "stopped"),
+            reason=self._hung or report.describe() if failure is None else failure.last_line,
+            failure=failure,
+        )
 
     async def _work(self) -> ExitReport:
         self._reported, self._hung = {"finished": 0}, ""
@@ -113,17 +209,6 @@ class RunnerProcess:
         seconds = HUNG_SECONDS if "lease" in self._reported else START_FACTOR * HUNG_SECONDS
         return max(seconds, 3 * (self._reported.get("lease") or 0.0))
 
-    def _exit(self, report: ExitReport) -> RunnerExit:
-        failure, kind = report.failure, self._kind(report)
-        return RunnerExit(
-            kind,
-            finished=self._reported["finished"],
-            worker_name=self._reported.get("ready"),
-            leaves_work=report.code != 0 or kind not in ("done", "stopped"),
-            reason=self._hung or report.describe() if failure is None else failure.last_line,
-            failure=failure,
-        )
-
     def _kind(self, report: ExitReport) -> ExitKind:
         if report.failure is not None:
             return "failed"
@@ -144,14 +229,13 @@ class RunnerProcess:
         self._is_asked = True
         half = self._terminate_timeout / 2
         await self._child.stop((None, self._graceful_timeout), (signal.SIGINT, half), (signal.SIGTERM, half))
-        await self._ended.wait()
 
     def kill(self) -> None:
         self._is_asked = True
         self._child.kill()
 
 
-# -- in the child ------------------------------------------------------------------------------------
+# -- in that process ---------------------------------------------------------------------------------
 
 
 def run_runner(parent: Parent) -> int:
@@ -178,6 +262,7 @@ def run_runner(parent: Parent) -> int:
         alive=lambda lease: report(lease=lease, lossy=True),
     )
     received: list[int] = []
+    restore_in_forks({number: signal.getsignal(number) for number in SIGNALS})
     try:
         run_to_end(_work(parent, job, bundle, event, received))
     except RunnerWornOut:
@@ -197,7 +282,6 @@ async def _work(parent: Parent, job: Job, bundle: Any, event: RunnerEvent, recei
         received.append(number)
         task.cancel()
 
-    restore_in_forks({number: signal.getsignal(number) for number in SIGNALS})
     for number in SIGNALS:
         loop.add_signal_handler(number, cancel, number)
     store = msgspec.convert(job.options["store"], ServerAddress).open()
@@ -219,7 +303,7 @@ def prepare_for_agents() -> None:
     """Let breakpoints and reads from the terminal say what to do, and the OpenAI Agents SDK send no traces."""
     sys.breakpointhook = _break
     sys.stdin = _NoTerminal(open(os.devnull, "rb"))  # noqa: SIM115 - open as long as the process
-    ImportWatch(["pdb"], _refuse_pdb).start()
+    ImportWatch(["pdb"], lambda name: setattr(sys.modules[name], "set_trace", _refuse)).start()
     keep_agents_sdk_private()
 
 
@@ -234,10 +318,6 @@ def _refuse(*arguments: Any, **options: Any) -> NoReturn:
     raise AgentError(f"the agent stopped at a breakpoint, but {NO_TERMINAL}")
 
 
-def _refuse_pdb(name: str) -> None:
-    sys.modules[name].set_trace = _refuse  # type: ignore[attr-defined]
-
-
 class _NoTerminal(io.TextIOWrapper):
     """Standard input without anybody behind it."""
 
@@ -248,11 +328,9 @@ class _NoTerminal(io.TextIOWrapper):
         raise StopIteration
 
 
-# -- the OpenAI Agents SDK ---------------------------------------------------------------------------
-
-
 def keep_agents_sdk_private() -> None:
-    """Keep the SDK's default exporter from sending prompts to the SDK's maker, unless the agent has set that up.
+    """Keep the default exporter of the OpenAI Agents SDK from sending prompts to the SDK's maker, unless the agent has
+    set that up.
 
     A script switches it off at its top level, and those statements do not run here. The SDK is not imported for it.
     Processors that the user adds get everything.
@@ -262,31 +340,17 @@ def keep_agents_sdk_private() -> None:
 
 def _guard_export(name: str) -> None:
     processors = sys.modules.get(f"{name}.tracing.processors")
-    exporter = getattr(processors, "BackendSpanExporter", None)
+    exporter: Any = getattr(processors, "BackendSpanExporter", None)
     if exporter is None:  # another package of that name
         return
+    set_key, export = sys.modules[name].set_tracing_export_api_key, exporter.export
     has_tracing_key = threading.Event()
-    # Only the public function counts. `set_default_openai_key` and `set_default_openai_client`, which set the key for
-    # model calls, pass it to the exporter as well, but they call the SDK's own reference to the function.
-    for module in (sys.modules[name], sys.modules[f"{name}.tracing"]):
-        module.set_tracing_export_api_key = _noting(  # type: ignore[attr-defined]
-            module.set_tracing_export_api_key, has_tracing_key
-        )
-    exporter.export = _guarded(exporter.export, processors, has_tracing_key)
 
-
-def _noting(set_key: Callable[[str], None], has_tracing_key: threading.Event) -> Callable[[str], None]:
     @functools.wraps(set_key)
     def set_tracing_export_api_key(api_key: str) -> None:
         has_tracing_key.set()
         set_key(api_key)
 
-    return set_tracing_export_api_key
-
-
-def _guarded(
-    export: Callable[[Any, Any], None], processors: Any, has_tracing_key: threading.Event
-) -> Callable[[Any, Any], None]:
     @functools.wraps(export)
     def export_wanted(self: Any, items: Any) -> None:
         is_ours = self is not getattr(processors, "_global_exporter", self)
@@ -297,7 +361,11 @@ def _guarded(
         if len(wanted) < len(items):
             _log_dropped()
 
-    return export_wanted
+    # Only the public function counts. `set_default_openai_key` and `set_default_openai_client`, which set the key for
+    # model calls, pass it to the exporter as well, but they call the SDK's own reference to the function.
+    for module in (sys.modules[name], sys.modules[f"{name}.tracing"]):
+        module.set_tracing_export_api_key = set_tracing_export_api_key  # type: ignore[attr-defined]
+    exporter.export = export_wanted
 
 
 def _is_enabled() -> bool:
