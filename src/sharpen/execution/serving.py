@@ -21,9 +21,8 @@ import os
 import secrets
 import signal
 import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
@@ -36,14 +35,13 @@ from ..backoff import Backoff
 from ..errors import AccessDeniedError, ConfigError, MissingExtraError, RunError, StoreUnavailableError
 from ..process.python_process import Job, Parent
 from ..runs.screen import is_terminal, say
-from ..store import UNSET, LightningStore, LightningStoreCapabilities
+from ..store import UNSET, LightningStore
 from ..store.client import LightningStoreClient, connected
 from ..store.local import LocalStore
-from ..store.methods import Method, call_method, forward_methods
-from ..store.opening import DatabaseAddress, ServerAddress, StoreAddress, address_of
+from ..store.methods import Method, StoreWrapper
+from ..store.opening import DatabaseAddress, ServerAddress, address_of
 from ..store.task_json import TASK, encode_equal
 from ..store.token_files import given_token, left_in_file, port_of, read_token, token_file
-from ..types import Span
 from ..web.serving import address, listen
 from .events import happens
 from .supervisor import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MAX_STARTS, RunnerExit
@@ -57,9 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GRACE_SECONDS, TERMINATE_SECONDS = 10.0, 5.0
 LONGEST_WAIT_SECONDS = 2.0  # between two questions whether a server of somebody else answers
-TOKEN_SECONDS = 5.0  # a server that answers has left its token long before
 LOOK_SECONDS = 2.0
-REMIND_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0
 OnEnd = Callable[[BaseException | None], None]
 
@@ -246,30 +242,21 @@ class Shared(Served):
 
     def __init__(self, store: LightningStore, *, is_wrapped: bool | None, address: ServerAddress | None = None) -> None:
         super().__init__(address or ServerAddress(""))
-        self._store = store
-        self._is_wrapped = not store.capabilities.get("thread_safe") if is_wrapped is None else is_wrapped
-        self._lock = threading.Lock()
-        self._wrapper: LightningStore | None = None
+        self._store, self._is_wrapped = store, is_wrapped
+        if is_wrapped is None:
+            self._is_wrapped = not store.capabilities.get("thread_safe")
+        if self._is_wrapped:
+            from ..store.threading import LightningStoreThreaded
 
-    def store(self) -> LightningStore:
-        """Return the store, thread-safe."""
-        if not self._is_wrapped:
-            return self._store
-        with self._lock:
-            if self._wrapper is None:
-                from ..store.threading import LightningStoreThreaded
-
-                self._wrapper = LightningStoreThreaded(LentStore(self._store))
-            return self._wrapper
+            self._store = LightningStoreThreaded(LentStore(store))
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return contextlib.nullcontext(self.store())
+        return contextlib.nullcontext(self._store)
 
     async def close(self) -> None:
         """Let go of the wrapper; the store itself belongs to the caller and stays open."""
-        if self._wrapper is not None:
-            wrapper, self._wrapper = self._wrapper, None
-            await wrapper.close()
+        if self._is_wrapped:
+            await self._store.close()
 
 
 class ServedHere(Shared):
@@ -279,11 +266,11 @@ class ServedHere(Shared):
         self, store: LightningStore, settings: "ServerSettings", listening: socket.socket, address: ServerAddress
     ) -> None:
         super().__init__(store, is_wrapped=None, address=address)
-        self._site, self._listening = settings, listening
+        self._settings, self._listening = settings, listening
         self._server: LightningStoreServer | None = None
 
     async def open(self, on_end: OnEnd) -> None:
-        self._server = self._site.server(self.store(), self._listening)
+        self._server = self._settings.server(self._store, self._listening)
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)
@@ -300,31 +287,10 @@ class ServedHere(Shared):
             await super().close()
 
     def connect(self) -> AbstractAsyncContextManager[LightningStore]:
-        return contextlib.nullcontext(LentStore(self.store(), checks_tasks=True))
+        return contextlib.nullcontext(LentStore(self._store, checks_tasks=True))
 
 
-def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
-    brings_tasks = {"input", "metadata", "requests"} & set(method.parameters)
-
-    async def call(self: "LentStore", *args: Any, **kwargs: Any) -> Any:
-        if brings_tasks and self.checks_tasks:
-            _check_tasks(method.bind(args, kwargs))
-        return await call_method(self.store, method.name, args, kwargs)
-
-    return call
-
-
-def _check_tasks(arguments: dict[str, Any]) -> None:
-    found = [(name, arguments.get(name)) for name in ("input", "metadata")]
-    for request in arguments.get("requests", ()):
-        found += [("input", request.input), ("metadata", request.metadata)]
-    for name, value in found:
-        if value is not None and value is not UNSET:
-            encode_equal(value, TASK if name == "input" else name)
-
-
-@forward_methods(_pass_on, derived=True)
-class LentStore(LightningStore):
+class LentStore(StoreWrapper):
     """The store of the user for the time of a run: whoever closes this one leaves the user's open.
 
     With `checks_tasks` it is for the algorithm of a run whose runners reach the store over HTTP: a task that would
@@ -332,7 +298,8 @@ class LentStore(LightningStore):
     """
 
     def __init__(self, store: LightningStore, *, checks_tasks: bool = False) -> None:
-        self.store, self.checks_tasks = store, checks_tasks
+        super().__init__(store)
+        self._checks_tasks = checks_tasks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -340,20 +307,16 @@ class LentStore(LightningStore):
     async def close(self) -> None:
         """Its owner closes it."""
 
-    async def add_otel_span(
-        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
-    ) -> Span | None:
-        return await self.store.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self.store.capabilities
-
-    def address(self) -> StoreAddress | None:
-        return self.store.address()
-
-    def otlp_traces_endpoint(self) -> str:
-        return self.store.otlp_traces_endpoint()
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._checks_tasks and not {"input", "metadata", "requests"}.isdisjoint(method.parameters):
+            given = method.bind(args, kwargs)
+            found = [(name, given.get(name)) for name in ("input", "metadata")]
+            for request in given.get("requests", ()):
+                found += [("input", request.input), ("metadata", request.metadata)]
+            for name, value in found:
+                if value is not None and value is not UNSET:
+                    encode_equal(value, TASK if name == "input" else name)
+        return await super()._call(method, args, kwargs)
 
 
 # -- separate roles ----------------------------------------------------------------------------------
@@ -385,35 +348,24 @@ class ServedRemotely(Served):
 
     async def _answers(self) -> bool:
         """Ask once, with the token of the server that is there now; a token that stays wrong is an error."""
-        file, refused_since = self._token_file, 0.0
-        while True:
-            try:
-                token = self.address.token if file is None else read_token(file)
-                async with connected(self.url, token, retry_seconds=0) as store:
-                    await store.get_rollout_by_id("-")  # costs next to nothing, whatever the size of the store
-                return True
-            except StoreUnavailableError:
-                return False
-            except AccessDeniedError as error:
-                if file is None:
-                    raise AccessDeniedError(
-                        f"the store server at {self.url} rejects the token in SHARPEN_TOKEN: set the same token on "
-                        "both sides"
-                    ) from error
-                if not refused_since:
-                    refused_since = time.monotonic()
-                    log.warning("waiting for the token of the store server at %s in %s", self.url, file)
-                if time.monotonic() - refused_since > TOKEN_SECONDS:
-                    raise AccessDeniedError(
-                        f"the store server at {self.url} expects a different token than the one in {file}: set "
-                        "SHARPEN_TOKEN to the token of the process that serves the store"
-                    ) from error
-            await asyncio.sleep(FIRST_PAUSE_SECONDS)
+        file = self._token_file
+        # The client waits a moment for another token than one that is refused.
+        token = self.address.token if file is None else read_token(file) or "none yet"
+        try:
+            async with connected(self.url, token, token_file=file, retry_seconds=0) as store:
+                await store.get_rollout_by_id("-")  # costs next to nothing, whatever the size of the store
+        except StoreUnavailableError:
+            return False
+        except AccessDeniedError as error:
+            raise AccessDeniedError(
+                f"the store server at {self.url} rejects the token in {file or 'SHARPEN_TOKEN'}: set SHARPEN_TOKEN to "
+                "the same token on both sides"
+            ) from error
+        return True
 
     async def _look(self, on_end: OnEnd) -> None:
         """Ask now and then: a server that has not answered for a minute is not coming back."""
         away_since: float | None = None
-        reminded_at = 0.0
         while True:
             await happens(self._is_refused, LOOK_SECONDS)
             self._is_refused.clear()
@@ -427,15 +379,12 @@ class ServedRemotely(Served):
                     log.warning("the store at %s is responding again", self.url)
                 away_since = None
             elif away_since is None:
-                away_since = reminded_at = now
+                away_since = now
                 log.warning("the store at %s is not responding; waiting up to %g s", self.url, PATIENCE_SECONDS)
             elif now - away_since > PATIENCE_SECONDS:
                 log.warning("the store is gone: nothing answers at %s; stopping the runners", self.url)
                 on_end(None)
                 return
-            elif now - reminded_at >= REMIND_SECONDS:
-                reminded_at = now
-                log.warning("the store at %s has not responded for %.0f s", self.url, now - away_since)
 
     def ends_work(self, ended: RunnerExit) -> bool:
         """Whether the runner has ended because its store has gone."""
