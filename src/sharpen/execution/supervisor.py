@@ -120,7 +120,6 @@ class _Worker:
     handle: RunnerHandle | None = None
     name: str | None = None
     """In the store, while its runner is ready."""
-    was_ready: bool = False
     is_leaving: bool = False
     is_done: bool = False
 
@@ -132,7 +131,6 @@ class Supervisor:
         plan: Which runners there are.
         served: The store.
         on_end: Called when the run is to end: with an error, or with None when there is nothing left to do.
-        on_ready: Called whenever a runner became ready and no worker waits for its first.
         awaits_work: Whether somebody here may enqueue more.
     """
 
@@ -142,11 +140,10 @@ class Supervisor:
         served: "Served",
         *,
         on_end: Callable[[BaseException | None], None],
-        on_ready: Callable[[], None] = lambda: None,
         awaits_work: bool = True,
     ) -> None:
         self._plan, self._served = plan, served
-        self._on_end, self._on_ready, self._awaits_work = on_end, on_ready, awaits_work
+        self._on_end, self._awaits_work = on_end, awaits_work
         highest = plan.count if plan.bounds is None else plan.bounds.high
         self._workers = [_Worker(number, Restarts(number)) for number in range(highest)]
         # A start costs CPU: with more of them than cores at once, the first rollout waits for all.
@@ -253,7 +250,11 @@ class Supervisor:
                 worker.restarts.finished += ended.finished
                 return
             pause = worker.restarts.after(ended, lost=lost)
-            _log_restart(worker.worker_id, ended, pause)
+            if ended.kind == "saturated":
+                log.warning("runner %d has too many hung agent threads; restarting it", worker.worker_id)
+            else:
+                words = "runner %d exited (%s); restarting it in %.1f s%s"
+                log.warning(words, worker.worker_id, ended.reason, pause, ended.traceback)
             await happens(self._stopping, pause)
 
     async def _run(self, worker: _Worker) -> RunnerExit | None:
@@ -263,18 +264,16 @@ class Supervisor:
             turn.callback(self._starts.release)
             if self._stopping.is_set() or worker.is_leaving:
                 return None
-            on_ready = functools.partial(self._note_ready, worker, turn)
-            worker.handle = self._plan.start(worker.worker_id, worker.restarts.finished, on_ready)
+
+            def note_ready(name: str) -> None:
+                turn.close()
+                worker.name = name
+
+            worker.handle = self._plan.start(worker.worker_id, worker.restarts.finished, note_ready)
             try:
                 return await worker.handle.run()
             finally:
                 worker.handle = worker.name = None
-
-    def _note_ready(self, worker: _Worker, turn: contextlib.ExitStack, name: str) -> None:
-        turn.close()
-        worker.name, worker.was_ready = name, True
-        if sum(each.was_ready for each in self._workers) >= self._plan.count:
-            self._on_ready()
 
     async def _mark_lost(self, worker: _Worker, ended: RunnerExit) -> int:
         """Give up the attempts of a dead runner, and return how many there were."""
@@ -286,31 +285,22 @@ class Supervisor:
         stopping.cancel()
         try:
             return await asyncio.wait_for(marking, MARK_SECONDS)  # a run that ends does not wait for an absent store
-        except TimeoutError:
-            log.warning("could not mark the rollouts of lost runner %d: the store cannot be reached", worker.worker_id)
+        except Exception as error:  # the lease of each attempt decides then
+            is_expected = isinstance(error, StoreError | InvalidInputError | TimeoutError)
+            reason = error if str(error) else "the store cannot be reached"
+            words = "could not mark the rollouts of lost runner %d: %s"
+            log.warning(words, worker.worker_id, reason, exc_info=not is_expected)
             return 0
 
     async def _mark(self, worker_id: int, ended: RunnerExit) -> int:
         count = 0
-        try:
-            async with self._served.connect() as store:
-                for attempt in await _open_attempts(store):
-                    if attempt.worker_id == ended.worker_name:
-                        count += 1
-                        await _lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
-                        log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
-        except Exception as error:  # the lease of each attempt decides then
-            is_refusal = isinstance(error, StoreError | InvalidInputError)
-            words = "could not mark the rollouts of lost runner %d: %s"
-            log.warning(words, worker_id, error, exc_info=not is_refusal)
+        async with self._served.connect() as store:
+            for attempt in await _open_attempts(store):
+                if attempt.worker_id == ended.worker_name:
+                    count += 1
+                    await _lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
+                    log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
         return count
-
-
-def _log_restart(worker_id: int, ended: RunnerExit, pause: float) -> None:
-    if ended.kind == "saturated":
-        log.warning("runner %d has too many hung agent threads; restarting it", worker_id)
-        return
-    log.warning("runner %d exited (%s); restarting it in %.1f s%s", worker_id, ended.reason, pause, ended.traceback)
 
 
 class Restarts:
