@@ -108,7 +108,13 @@ def why_not_found(module: str) -> str | None:
     found = find_module(name)
     known = getattr(sys.modules.get(name), "__spec__", None)
     if found is None:
-        return _where_from(name, known)
+        if name not in sys.modules:
+            return "which cannot be imported"
+        if known is None or known.loader is None:
+            return "which was created at run time and has no file"
+        if isinstance(known.loader, _LOADERS):
+            return f"which was loaded from {known.origin!r}, outside sys.path"
+        return f"which was loaded by {type(known.loader).__name__}, which a new process does not have"
     places = [spec.origin for spec in (known, found) if spec is not None and spec.has_location and spec.origin]
     if len({os.path.realpath(place) for place in places}) > 1:
         return f"which was loaded from {places[0]!r}, but a new process would find {places[1]!r}"
@@ -126,16 +132,6 @@ def find_module(name: str) -> ModuleSpec | None:
     # Packages installed in place bring a finder of their own, which every interpreter of this environment has.
     editable = [finder for finder in sys.meta_path if "editable" in getattr(finder, "__module__", "")]
     return next((spec for finder in editable if (spec := finder.find_spec(name, None)) is not None), None)
-
-
-def _where_from(name: str, spec: ModuleSpec | None) -> str:
-    if name not in sys.modules:
-        return "which cannot be imported"
-    if spec is None or spec.loader is None:
-        return "which was created at run time and has no file"
-    if isinstance(spec.loader, _LOADERS):
-        return f"which was loaded from {spec.origin!r}, outside sys.path"
-    return f"which was loaded by {type(spec.loader).__name__}, which a new process does not have"
 
 
 # -- what cannot be pickled --------------------------------------------------------------------------
@@ -175,15 +171,15 @@ def _reason(thing: object) -> str | None:
     inner, reason = chain[-1], _failure(chain[-1][1])
     if len(chain) == 1:
         return reason
-    outer = next((each for each in chain[1:] if not _is_looked_through(each[1])), chain[1])
+
+    def is_looked_through(value: object) -> bool:
+        is_ours = type(value).__module__.partition(".")[0] == _OWN
+        return is_ours or isinstance(value, types.FunctionType | types.MethodType | type)
+
+    outer = next((each for each in chain[1:] if not is_looked_through(each[1])), chain[1])
     if inner is not outer:
         reason = f"{inner[0]} ({_kind(inner[1])}): {reason}"
     return f"{outer[0]} ({_kind(outer[1])}) cannot be pickled ({reason})"
-
-
-def _is_looked_through(value: object) -> bool:
-    is_ours = type(value).__module__.partition(".")[0] == _OWN
-    return is_ours or isinstance(value, types.FunctionType | types.MethodType | type)
 
 
 def _inside(thing: object) -> Iterator[Named]:

@@ -135,10 +135,9 @@ class ActorOptions:
 
 
 class RunnerActor(Actor):
-    """Runs one runner."""
+    """Runs one runner, once it is prepared."""
 
-    def __init__(self) -> None:
-        self._runner: RunnerThread | None = None
+    _runner: RunnerThread
 
     async def prepare(
         self, context: ActorContext, parcel: Parcel, seconds: tuple[float, float], worker_id: int, finished_before: int
@@ -160,7 +159,6 @@ class RunnerActor(Actor):
 
     async def work(self) -> AsyncIterator[int | RunnerExit]:
         """Work; yield how many rollouts are finished, now and then, and at last how it ended."""
-        assert self._runner is not None
         running, reported = asyncio.create_task(self._runner.run()), 0
         while not (await asyncio.wait([running], timeout=REPORT_SECONDS))[0]:
             if self._runner.finished != reported:
@@ -170,12 +168,10 @@ class RunnerActor(Actor):
         yield dataclasses.replace(running.result(), place="actor")
 
     async def ask_to_stop(self) -> None:
-        if self._runner is not None:
-            self._runner.ask_to_stop()
+        self._runner.ask_to_stop()
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.stop()
+        await self._runner.stop()
 
 
 # -- the runners as the program sees them ------------------------------------------------------------
@@ -283,11 +279,12 @@ class ActorRunner:
 
 
 class AlgorithmActor(Actor):
-    """Runs one algorithm, in a thread with its own event loop."""
+    """Runs one algorithm, once it is prepared, in a thread with its own event loop."""
+
+    _call: CancellableCall
 
     def __init__(self) -> None:
         self._reports: asyncio.Queue[Any] = asyncio.Queue()
-        self._call: CancellableCall | None = None
         self._event = RunEvent(lambda: self._report(END_RUNNERS), lambda: self._report(START_RUNNERS))
 
     async def prepare(
@@ -309,27 +306,24 @@ class AlgorithmActor(Actor):
 
     async def run(self) -> AsyncIterator[Any]:
         """Run it; yield what it wants of the program meanwhile, and at last `CANCELLED` or the error that ended it."""
-        assert self._call is not None
-        call = self._call
 
         def run() -> None:
-            call.run()
+            self._call.run()
             self._report(None)
 
         threading.Thread(target=run, name="sharpen-algorithm", daemon=True).start()
         while (report := await self._reports.get()) is not None:
             yield report
         await self.leave()
-        if call.error is not None:
-            yield _packed(call.error)
-        elif call.was_cancelled:
+        if self._call.error is not None:
+            yield _packed(self._call.error)
+        elif self._call.was_cancelled:
             yield CANCELLED
 
     def _report(self, report: str | None) -> None:
         self._loop.call_soon_threadsafe(self._reports.put_nowait, report)
 
     async def cancel(self) -> None:
-        assert self._call is not None
         self._call.cancel()
 
     async def set_event(self) -> None:
