@@ -24,6 +24,7 @@ from .serving import Served
 from .supervisor import RunnerPlan, Supervisor
 
 log = logging.getLogger(__name__)
+AHEAD_SECONDS = 1.5
 TIDY_SECONDS = 1.0  # for the last steps of a thread whose work is done
 
 
@@ -40,7 +41,7 @@ class Execution:
             `cancelled_on_stop`.
         grace_seconds: How long a cancelled algorithm has to end.
         place: Where the calling thread runs agents.
-        start_ahead: Called at the end, before the runners end: starts what the next run needs.
+        start_ahead: Called once all runners are at work, and at the end: starts what the next run needs.
         reach: How agents on other machines find a gateway of this run.
     """
 
@@ -71,10 +72,12 @@ class Execution:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._supervise, name="sharpen-supervisor", daemon=True)
         self._interrupts = Interrupts(lambda number, is_again: self._post(self._interrupt, number, is_again))
-        self._supervisor = Supervisor(runners, served, on_end=self._end, awaits_work=algorithm is not None)
+        ready, awaits_work = self._runners_are_ready, algorithm is not None
+        self._supervisor = Supervisor(runners, served, on_end=self._end, on_ready=ready, awaits_work=awaits_work)
         self._ending, self._algorithm_ended, self._main_thread_free = (asyncio.Event() for _ in range(3))
         self._reason: BaseException | None = None
         self._is_killed = self._is_beside = self._is_algorithm_done = False
+        self._ahead: asyncio.TimerHandle | None = None
         self._cancelling: asyncio.TimerHandle | None = None
 
     # -- the calling thread --------------------------------------------------------------------------
@@ -191,9 +194,18 @@ class Execution:
         if not self._ending.is_set():
             self._supervisor.start()
         await self._ending.wait()
+        if self._ahead is not None:
+            self._ahead.cancel()
         if self._reason is None:  # a run that failed has no next one
             self._start_ahead()
         await self._supervisor.stop()
+
+    def _runners_are_ready(self) -> None:
+        """Start what the next run needs in a quiet moment, since it costs CPU."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+        if not self._ending.is_set():
+            self._ahead = self._loop.call_later(AHEAD_SECONDS, self._start_ahead)
 
     async def _let_agents_end(self) -> None:
         """Break into an agent on the calling thread that nobody waits for any more."""

@@ -120,6 +120,7 @@ class _Worker:
     handle: RunnerHandle | None = None
     name: str | None = None
     """In the store, while its runner is ready."""
+    was_ready: bool = False
     is_leaving: bool = False
     is_done: bool = False
 
@@ -131,6 +132,7 @@ class Supervisor:
         plan: Which runners there are.
         served: The store.
         on_end: Called when the run is to end: with an error, or with None when there is nothing left to do.
+        on_ready: Called whenever a runner became ready and no worker waits for its first.
         awaits_work: Whether somebody here may enqueue more.
     """
 
@@ -140,10 +142,11 @@ class Supervisor:
         served: "Served",
         *,
         on_end: Callable[[BaseException | None], None],
+        on_ready: Callable[[], None] = lambda: None,
         awaits_work: bool = True,
     ) -> None:
         self._plan, self._served = plan, served
-        self._on_end, self._awaits_work = on_end, awaits_work
+        self._on_end, self._on_ready, self._awaits_work = on_end, on_ready, awaits_work
         highest = plan.count if plan.bounds is None else plan.bounds.high
         self._workers = [_Worker(number, Restarts(number)) for number in range(highest)]
         # A start costs CPU: with more of them than cores at once, the first rollout waits for all.
@@ -267,7 +270,9 @@ class Supervisor:
 
             def note_ready(name: str) -> None:
                 turn.close()
-                worker.name = name
+                worker.name, worker.was_ready = name, True
+                if sum(each.was_ready for each in self._workers) >= self._plan.count:
+                    self._on_ready()
 
             worker.handle = self._plan.start(worker.worker_id, worker.restarts.finished, note_ready)
             try:
