@@ -1,9 +1,11 @@
 """The algorithm of a run travels, and leaves behind what belongs to one process."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pytest
 
 from sharpen.algorithm import Algorithm
 from sharpen.execution import ThreadingEvent
@@ -23,9 +25,14 @@ class Noting(Algorithm[Any]):
         await self.get_store().enqueue_rollout(train_dataset)
 
 
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def algorithm_bundle(algorithm: Any, trainer: Any = None, **more: Any) -> AlgorithmBundle:
     parts: dict[str, Any] = {"train_dataset": "train", "rollout_config": RolloutConfig(max_attempts=9), **more}
-    return AlgorithmBundle(RunPlan(algorithm=algorithm, **parts), trainer)
+    return AlgorithmBundle(RunPlan(run_dir=Path.cwd(), algorithm=algorithm, **parts), trainer)
 
 
 async def test_an_algorithm_bundle_runs_also_after_a_journey() -> None:

@@ -41,7 +41,7 @@ async def test_metrics_are_written_along_the_way_and_at_the_end(tmp_path: Path) 
     async def has_begun() -> bool:
         return bool(lines(path))
 
-    async with Progress(store, RunPlan(metrics_path=path)):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         await until(has_begun)
         await finish(store, 1, 2, 6)
         await store.enqueue_rollout("waits")
@@ -56,7 +56,7 @@ async def test_metrics_are_written_along_the_way_and_at_the_end(tmp_path: Path) 
 async def test_what_others_left_in_the_store_is_not_counted(tmp_path: Path) -> None:
     store, path = InMemoryLightningStore(), tmp_path / "metrics.jsonl"
     await finish(store, *range(50))
-    async with Progress(store, RunPlan(metrics_path=path)):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         await finish(store, 1000)
     assert (lines(path)[-1]["rollouts"], lines(path)[-1]["reward_mean"]) == (1, 1000)
 
@@ -64,7 +64,7 @@ async def test_what_others_left_in_the_store_is_not_counted(tmp_path: Path) -> N
 async def test_a_run_that_is_taken_up_counts_all_of_it(tmp_path: Path) -> None:
     store, path = InMemoryLightningStore(), tmp_path / "metrics.jsonl"
     await finish(store, 1)
-    async with Progress(store, RunPlan(metrics_path=path, is_resumed=True)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, is_resumed=True)):
         await finish(store, 3)
     assert (lines(path)[-1]["rollouts"], lines(path)[-1]["reward_mean"]) == (2, 2)
 
@@ -74,15 +74,17 @@ async def test_a_run_that_is_taken_up_counts_nothing_of_the_runs_before_it(tmp_p
     (tmp_path / "checkpoints").mkdir()
     await finish(store, 1000)
     for is_resumed in (False, True):
-        plan = RunPlan(metrics_path=path, run_dir=tmp_path, is_resumed=is_resumed)
+        plan = RunPlan(run_dir=tmp_path, is_resumed=is_resumed)
         async with Progress(store, plan):
             await finish(store, 2)
     assert (lines(path)[-1]["rollouts"], lines(path)[-1]["reward_mean"]) == (2, 2)
 
 
-async def test_in_a_pipe_there_are_plain_lines_a_table_and_the_place(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_in_a_pipe_there_are_plain_lines_a_table_and_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = InMemoryLightningStore()
-    async with Progress(store, RunPlan(run_dir=Path("/some/where"))):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         await finish(store, 1, 2)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -91,14 +93,16 @@ async def test_in_a_pipe_there_are_plain_lines_a_table_and_the_place(capsys: pyt
         r"^queued 0  running 0  done 2  failed 0  reward 1.500  \d+\.\d rollouts/s$", shown.err, re.MULTILINE
     )
     assert re.search(r"│ train │ +2 │ +2 │", shown.err)
-    assert shown.err.splitlines()[-1] == "records: /some/where"
+    assert shown.err.splitlines()[-1] == f"records: {tmp_path}"
 
 
-async def test_the_line_says_in_which_iteration_the_algorithm_is(capsys: pytest.CaptureFixture[str]) -> None:
-    loop, progress = TrainingLoop(RunPlan()), Progress(InMemoryLightningStore(), RunPlan())
-    progress.follow_loop(lambda: loop.place)
+async def test_the_line_says_in_which_iteration_the_algorithm_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = RunPlan(run_dir=tmp_path)
+    loop = TrainingLoop(plan)
     assert loop.place == ""
-    async with progress:
+    async with Progress(InMemoryLightningStore(), plan, place=lambda: loop.place):
         loop.report_iteration({}, None)
         loop.begin_iteration()
     assert re.search(r"^iteration 2  queued 0  running 0", capsys.readouterr().err, re.MULTILINE)
@@ -106,14 +110,16 @@ async def test_the_line_says_in_which_iteration_the_algorithm_is(capsys: pytest.
     assert loop.place == "2 iterations"
 
 
-async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
     store = InMemoryLightningStore()
 
     async def has_warned() -> bool:
         return "nothing has finished" in caplog.text
 
-    async with Progress(store, RunPlan(stall_seconds=0.2)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, stall_seconds=0.2)):
         await store.enqueue_rollout("waits")
         await store.enqueue_rollout("hangs", rollout_id="ro-stuck")
         for _ in range(2):
@@ -125,31 +131,31 @@ async def test_a_run_in_which_nothing_finishes_says_what_is_in_hand(caplog: pyte
     assert re.search(r"ro-stuck: running, without a span yet, for \d+\.\d s, attempt 1 at worker-7", message)
 
 
-async def test_work_that_no_runner_takes_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_work_that_no_runner_takes_is_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
     store = InMemoryLightningStore()
 
     async def has_warned() -> bool:
         return "no heartbeat from any runner" in caplog.text
 
-    async with Progress(store, RunPlan(stall_seconds=0.2)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, stall_seconds=0.2)):
         await store.enqueue_rollout("waits")
         await until(has_warned)
 
 
-async def test_warnings_come_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
+async def test_warnings_come_with_growing_pauses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
     store = InMemoryLightningStore()
-    async with Progress(store, RunPlan(stall_seconds=0.2)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, stall_seconds=0.2)):
         await store.enqueue_rollout("waits")
         await asyncio.sleep(3)
     assert 1 <= len(caplog.records) <= 4
 
 
-async def test_an_algorithm_that_thinks_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_algorithm_that_thinks_is_no_stall(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
     store = InMemoryLightningStore()
-    async with Progress(store, RunPlan(stall_seconds=0.2)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, stall_seconds=0.2)):
         await finish(store, 1)
         await asyncio.sleep(1.2)
     assert caplog.text == ""
@@ -173,7 +179,7 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(tmp_path: Path) ->
     async def is_back() -> bool:
         return bool(lines(path))
 
-    async with Progress(store, RunPlan(metrics_path=path)):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         await finish(store, 5)
         await until(is_back)
     assert lines(path)[-1]["rollouts"] == 1
@@ -186,7 +192,7 @@ async def test_whoever_only_watches_ends_no_run(caplog: pytest.LogCaptureFixture
     async def has_said_so() -> bool:
         return "progress display failed" in caplog.text
 
-    async with Progress(store, RunPlan(metrics_path=tmp_path / "gone" / "metrics.jsonl")):
+    async with Progress(store, RunPlan(run_dir=tmp_path / "gone")):
         await until(has_said_so)
         await finish(store, 1)
     assert (await store.statistics())["rollouts_by_status"]["succeeded"] == 1
@@ -314,7 +320,7 @@ class SlowToTell(InMemoryLightningStore):
 async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "LOOK_SECONDS", 1.0)
     store, path = SlowToTell(), tmp_path / "metrics.jsonl"
-    async with Progress(store, RunPlan(metrics_path=path)):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         for number in range(60):
             await store.enqueue_rollout(number)
             claimed = await store.dequeue_rollout(worker_id="worker-0")
@@ -330,14 +336,14 @@ async def test_a_look_that_is_cut_off_counts_nothing_twice(tmp_path: Path, monke
 async def test_the_rate_of_a_resumed_run_is_that_of_all_its_starts(tmp_path: Path) -> None:
     store, path = InMemoryLightningStore(), tmp_path / "metrics.jsonl"
     (tmp_path / "checkpoints").mkdir()
-    async with Progress(store, RunPlan(metrics_path=path, run_dir=tmp_path)):
+    async with Progress(store, RunPlan(run_dir=tmp_path)):
         await finish(store, *range(30))
     before = len(lines(path))
 
     async def has_resumed() -> bool:
         return len(lines(path)) > before
 
-    async with Progress(store, RunPlan(metrics_path=path, run_dir=tmp_path, is_resumed=True, earlier_seconds=60.0)):
+    async with Progress(store, RunPlan(run_dir=tmp_path, is_resumed=True, earlier_seconds=60.0)):
         await until(has_resumed)
         await finish(store, *range(10))
     resumed, last = lines(path)[before], lines(path)[-1]
@@ -351,7 +357,7 @@ async def test_a_resumed_run_counts_what_a_store_in_memory_has_forgotten(tmp_pat
     path = tmp_path / "metrics.jsonl"
     (tmp_path / "checkpoints").mkdir()
     for is_resumed in (False, True, True):
-        plan = RunPlan(metrics_path=path, run_dir=tmp_path, is_resumed=is_resumed)
+        plan = RunPlan(run_dir=tmp_path, is_resumed=is_resumed)
         store = InMemoryLightningStore()
         async with Progress(store, plan):
             await finish(store, 1, 3)

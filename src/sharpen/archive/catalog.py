@@ -19,7 +19,7 @@ import msgspec
 from ..checks import nearest_names
 from ..errors import InvalidInputError, UnknownIdError, describe
 from ..runs import runs_root
-from ..runs.history import seconds_worked
+from ..runs.folder import seconds_worked
 from .run_files import RunFiles, RunKind, fields_of, metrics_of, number_in, text_in
 
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "interrupted", "killed", "ended"]

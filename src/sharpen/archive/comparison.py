@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ..errors import ConfigError, SharpenError
-from ..runs.history import EARLIER
+from ..runs.folder import EARLIER
 from ..stats import Decline, ended_worse, mean_interval, wilson_interval
 from ..store import LightningStore
 from ..types import AttemptedRollout, NamedResources, PromptTemplate, Rollout, RolloutMode

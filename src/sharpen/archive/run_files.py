@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigError
 from ..files import read_json
-from ..runs.history import is_of_last_start, moment
+from ..runs.folder import is_of_last_start, moment
 from .curves import as_number, decode_line, metrics_in
 
 RunKind = Literal["agents", "simulator", "fine-tuning", "store"]

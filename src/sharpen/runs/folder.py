@@ -1,4 +1,4 @@
-"""`RunFolder`: the folder of one run, its lock, and what happens when its disk is full.
+"""`RunFolder`: the folder of one run, its starts, its lock, and what happens when its disk is full.
 
 A new run never shares a folder with another, and one process at a time works in a folder: the kernel releases its lock
 when the process dies, however it dies. What is in it:
@@ -9,6 +9,10 @@ when the process dies, however it dies. What is in it:
     metrics.jsonl    progress over time
     checkpoints/     what the algorithm needs to continue
     result.json      how it ended
+
+A run is started once and resumed any number of times. `config.json` names every start (`started`, `resumed`) and the
+seconds that the earlier ones took; `result.json` holds the number of the start that it ended. File times are never
+used for that, as they change when a folder is copied.
 """
 
 import contextlib
@@ -19,15 +23,18 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ..checks import is_number
 from ..errors import ConfigError, DiskFullError
 from ..files import append_json, is_disk_full, last_json_line, read_json, write_json
-from .history import EARLIER, START, is_of_last_start, moment, number_of_starts, seconds_worked
 
 log = logging.getLogger(__name__)
 VARIABLE = "SHARPEN_RUNS"
+METRICS, CHECKPOINT = "metrics.jsonl", "checkpoints/algorithm.json"
+MOMENT, EARLIER, START = "%Y-%m-%dT%H:%M:%S%z", "earlier_seconds", "start"
 _NAME = re.compile(r"[\w][\w.+-]{0,99}")
 _LOCK = ".lock"
 # Locked while the store of a finished run is served: the run does not continue, but its files are in use.
@@ -90,13 +97,14 @@ class RunFolder:
     def last(cls, root: str | os.PathLike[str] | None = None) -> "RunFolder":
         """Open the folder of the newest run in which anything happened."""
         below = Path(root) if root is not None else runs_root()
-        found = [path.parent for path in below.glob("*/config.json") if (path.parent / _LOCK).is_file()]
+        paths = [path.parent for path in below.glob("*/config.json")]
+        found = [cls(path, FolderLock(path / _LOCK)) for path in paths if (path / _LOCK).is_file()]
         if not found:
             raise ConfigError(
                 f"there is no run to resume in {str(below)!r}: pass the folder of the run, or start a new one"
             )
-        worthwhile = [path for path in found if not _did_nothing(path)]
-        return cls.open(max(worthwhile or found, key=_made_at))
+        worthwhile = [each for each in found if not each._did_nothing()]
+        return cls.open(max(worthwhile or found, key=cls._made_at).path)
 
     @classmethod
     def _locked(cls, path: Path) -> "RunFolder":
@@ -121,11 +129,11 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def checkpoint_path(self) -> Path:
-        return self.path / "checkpoints" / "algorithm.json"
+        return self.path / CHECKPOINT
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         write_json(self.path / "config.json", config)
@@ -148,8 +156,8 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Save how the last start of the run ended."""
         has_config = (self.path / "config.json").exists()  # the run may have failed before it was written
-        start = number_of_starts(self.read_config() if has_config else {})
-        write_json(self.path / "result.json", {**result, START: start})
+        starts = _starts(self.read_config() if has_config else {})
+        write_json(self.path / "result.json", {**result, START: len(starts)})
 
     def read_result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
@@ -168,22 +176,18 @@ class RunFolder:
     def load_checkpoint(self) -> dict[str, Any] | None:
         return read_json(self.checkpoint_path, kind=dict) if self.checkpoint_path.exists() else None
 
+    def _did_nothing(self) -> bool:
+        """Whether the run failed before it had a rollout or a checkpoint, mostly for a wrong setting: there is nothing
+        to resume."""
+        result = self.read_result() or {}
+        has_failed = result.get("status") == "failed" and not (result.get("metrics") or {}).get("rollouts")
+        return has_failed and not self.checkpoint_path.exists()
 
-def _did_nothing(path: Path) -> bool:
-    """Whether a run failed before it had a rollout or a checkpoint, mostly for a wrong setting: there is nothing to
-    resume."""
-    result = path / "result.json"
-    found = read_json(result, kind=dict) if result.exists() else {}
-    if (path / "checkpoints" / "algorithm.json").exists():
-        return False
-    return found.get("status") == "failed" and not (found.get("metrics") or {}).get("rollouts")
-
-
-def _made_at(path: Path) -> tuple[float, int]:
-    """Return a sort key: when the run began, then when its lock was created."""
-    made = (path / _LOCK).stat().st_mtime_ns
-    started = moment(read_json(path / "config.json", kind=dict).get("started"))
-    return (made / 1e9 if started is None else started), made
+    def _made_at(self) -> tuple[float, int]:
+        """Return a sort key: when the run began, then when its lock was created."""
+        made = (self.path / _LOCK).stat().st_mtime_ns
+        started = moment(self.read_config().get("started"))
+        return (made / 1e9 if started is None else started), made
 
 
 def _make_exactly(path: Path) -> Path:
@@ -227,6 +231,51 @@ def _make_next(root: Path, name: str) -> Path:
             return path
 
 
+# -- its starts ---------------------------------------------------------------------------------------
+
+
+def moment(value: Any) -> float | None:
+    """Return the seconds since 1970 of a time as `config.json` has it; None for anything else."""
+    try:
+        return datetime.strptime(value, MOMENT).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def _starts(config: Mapping[str, Any]) -> list[Any]:
+    """Return when the run was started, and every time it was resumed."""
+    resumed = config.get("resumed")
+    return [config.get("started"), *(resumed if isinstance(resumed, list) else [])]
+
+
+def is_of_last_start(
+    config: Mapping[str, Any], result: Mapping[str, Any], progress: Mapping[str, Any], status: str | None
+) -> bool:
+    """Whether a result says how the last start ended; otherwise that one was killed.
+
+    Results of version 0.1 have no number. They are of the last start if they repeat its last line of progress or,
+    without one, if the loggers recorded the same `status`.
+    """
+    starts, metrics = _starts(config), result.get("metrics")
+    if START in result:
+        return bool(result[START] == len(starts))
+    if len(starts) == 1:
+        return True
+    if isinstance(metrics, dict) and "seconds" in metrics:
+        return bool(metrics["seconds"] == progress.get("seconds"))
+    return bool(status == result.get("status"))
+
+
+def seconds_worked(config: Mapping[str, Any], result: Mapping[str, Any] | None, ended: float | None) -> float | None:
+    """Return the seconds over all starts: from the result of the last one, or from its start to `ended`."""
+    if result is not None and is_number(result.get("seconds")):
+        return float(result["seconds"])
+    began, earlier = moment(_starts(config)[-1]), config.get(EARLIER)
+    if began is None or ended is None:
+        return None
+    return max(ended - began, 0.0) + (float(earlier) if is_number(earlier) else 0.0)
+
+
 # -- the lock -----------------------------------------------------------------------------------------
 
 
@@ -238,18 +287,15 @@ class FolderLock:
         self._handle: int | None = None
 
     def take(self) -> None:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            _lock(handle)
-        except BlockingIOError:
-            os.close(handle)
-            raise ConfigError(
-                f"the run in {str(self._path.parent)!r} is in use: another process, or another fit of this one, is "
-                "working on it; wait until it ends, or start a new run"
-            ) from None
-        except BaseException:
-            os.close(handle)
-            raise
+        handle, end = _open_lock(self._path), time.monotonic() + LOCK_WAIT_SECONDS
+        while not _try_lock(handle):
+            if time.monotonic() >= end:
+                os.close(handle)
+                raise ConfigError(
+                    f"the run in {str(self._path.parent)!r} is in use: another process, or another fit of this one, "
+                    "is working on it; wait until it ends, or start a new run"
+                )
+            time.sleep(0.005)
         self._handle = handle
 
     def release(self) -> None:
@@ -258,21 +304,22 @@ class FolderLock:
             os.close(handle)
 
 
-def _lock(handle: int) -> None:
-    end = time.monotonic() + LOCK_WAIT_SECONDS
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.005)
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[None]:
     """Mark the store in this folder as served during the block. Several servers may do so."""
-    handle = os.open(folder / SERVED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = _open_lock(folder / SERVED)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH)
         yield
@@ -287,12 +334,9 @@ def is_served(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _try_lock(handle)
     finally:
         os.close(handle)
-    return False
 
 
 # -- a full disk --------------------------------------------------------------------------------------
@@ -303,7 +347,7 @@ class FullDisk:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._full_since: float | None = None
+        self._is_full = False
         self._next_warning = 0.0
 
     @contextmanager
@@ -314,19 +358,15 @@ class FullDisk:
         except Exception as error:
             if not is_disk_full(error):
                 raise
-            self._warn(folder)
+            now = time.monotonic()
+            if not self._is_full or now >= self._next_warning:
+                self._next_warning = now + WARN_SECONDS
+                log.warning("%s cannot be written to %s: the disk is full, free some space there", self._what, folder)
+            self._is_full = True
         else:
-            if self._full_since is not None:
+            if self._is_full:
                 log.warning("%s can be written again in %s", self._what, folder)
-            self._full_since = None
-
-    def _warn(self, folder: Path) -> None:
-        now = time.monotonic()
-        if self._full_since is None:
-            self._full_since = self._next_warning = now
-        if now >= self._next_warning:
-            self._next_warning = now + WARN_SECONDS
-            log.warning("%s cannot be written to %s, as the disk is full: free some space there", self._what, folder)
+            self._is_full = False
 
 
 @contextmanager

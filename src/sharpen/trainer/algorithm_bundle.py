@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,8 @@ from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
 from ..execution.supervisor import lose_those_of_the_dead
 from ..files import is_disk_full
-from ..store import LightningStore, LightningStoreCapabilities
-from ..store.methods import Method, forward_methods
-from ..store.opening import StoreAddress
+from ..store import LightningStore
+from ..store.methods import Method, StoreWrapper
 from ..types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 from .gateway import RunGateway
 from .loop import Checkpoints, TrainingLoop
@@ -42,6 +41,7 @@ class RunPlan:
     """The parts of a run and its settings, in a form that travels. Callbacks and loggers are specs, built where the
     algorithm runs."""
 
+    run_dir: Path
     algorithm: Algorithm[Any] | None = None
     train_dataset: Dataset[Any] | None = None
     val_dataset: Dataset[Any] | None = None
@@ -53,16 +53,13 @@ class RunPlan:
     rollout_config: RolloutConfig = field(default_factory=RolloutConfig)
     holds_runners: bool = False
     """Whether runners, which would find work at once, wait until the gateway answers."""
-    retries: int = 0
+    algorithm_retries: int = 0
     needs_llm: bool = False
     """Whether the agent asks for an LLM that no algorithm publishes."""
     agent_prompt: PromptTemplate | None = None
     agent_takes_prompt: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
-    """What loggers are told of the settings."""
-    run_dir: Path | None = None
-    metrics_path: Path | None = None
-    checkpoint_path: Path | None = None
+    """The settings, as loggers record them."""
     is_resumed: bool = False
     earlier_seconds: float = 0.0
     """How long the run worked before it was resumed."""
@@ -74,11 +71,10 @@ class AlgorithmBundle:
     """Gives the algorithm all it needs and runs it. The trainer is there only in its own process."""
 
     def __init__(self, plan: RunPlan, trainer: Any = None) -> None:
-        self.plan, self._trainer = plan, trainer
-        self.checkpoints = Checkpoints(plan.checkpoint_path)
+        self.plan, self._trainer, self._checkpoints = plan, trainer, Checkpoints(plan.run_dir)
         self.cancelled_on_stop = plan.algorithm is not None  # which does not see the event
         self.holds_runners = plan.holds_runners
-        self.on_begin: Callable[[], None] | None = None
+        self.on_begin: Callable[[], None] = lambda: None
         """Called in the process of the trainer when the strategy has begun."""
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
@@ -89,7 +85,7 @@ class AlgorithmBundle:
 
     def folders(self) -> list[Path]:
         """Return the folders where it writes what the trainer reads, wherever it runs."""
-        return [] if self.plan.run_dir is None else [self.plan.run_dir]
+        return [self.plan.run_dir]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AlgorithmBundle, (self.plan,)
@@ -105,8 +101,7 @@ class AlgorithmBundle:
         task = asyncio.current_task()
         assert task is not None
         self._running = asyncio.get_running_loop(), task
-        if self.on_begin is not None:
-            self.on_begin()
+        self.on_begin()
         try:
             await self._run(store, event)
         finally:
@@ -127,12 +122,11 @@ class AlgorithmBundle:
             resources = plan.initial_resources
             if algorithm is None or not algorithm.publishes_model:
                 resources = gateway.add_to(resources, needs_llm=plan.needs_llm)
-            progress = Progress(run_store, plan, gateway)
             if algorithm is not None:
-                self._equip(algorithm, run_store, gateway.own_address, resources)
-                await self._train(algorithm, run_store, progress)
+                algorithm.set_initial_resources(resources)
+                await self._train(algorithm, run_store, gateway)
                 return
-            async with progress:  # others enqueue: serve the runners until somebody stops the run
+            async with Progress(run_store, plan, gateway):  # others enqueue: serve the runners until somebody stops it
                 await self._publish(run_store, resources)
                 while not event.is_set():
                     await asyncio.to_thread(event.wait, 0.2)
@@ -143,51 +137,40 @@ class AlgorithmBundle:
         if resources is not None and not is_known:
             await store.add_resources(resources)
 
-    def _equip(
-        self,
-        algorithm: Algorithm[Any],
-        store: "AlgorithmStore",
-        gateway_address: str | None,
-        resources: NamedResources | None,
-    ) -> None:
-        plan = self.plan
+    async def _train(self, algorithm: Algorithm[Any], store: "AlgorithmStore", gateway: RunGateway) -> None:
+        plan, checkpoints = self.plan, self._checkpoints
+        trainer = self._trainer if hasattr(self._trainer, "follow_loop") else None
+        loop, saved = TrainingLoop(plan, trainer), checkpoints.load_loop()
         if self._trainer is not None:
             algorithm.set_trainer(self._trainer)
-        algorithm.set_store(store)
         if plan.adapter is not None:
             algorithm.set_adapter(plan.adapter)
+        algorithm.set_store(store)
         algorithm.set_llm_proxy(plan.llm_proxy)
-        algorithm.set_initial_resources(resources)
-        algorithm.own_gateway_address = gateway_address
+        algorithm.own_gateway_address = gateway.own_address
         algorithm.agent_prompt, algorithm.agent_takes_prompt = plan.agent_prompt, plan.agent_takes_prompt
         algorithm.run_dir = algorithm.records_dir = plan.run_dir
-
-    async def _train(self, algorithm: Algorithm[Any], store: "AlgorithmStore", progress: Progress) -> None:
-        trainer = self._trainer if hasattr(self._trainer, "follow_loop") else None
-        loop, saved = TrainingLoop(self.plan, trainer), self.checkpoints.load_loop()
-        progress.follow_loop(lambda: loop.place)
         if trainer is not None:
             trainer.follow_loop(loop)
         with loop.opened(saved):
-            async with progress:
+            async with Progress(store, plan, gateway, lambda: loop.place):
                 algorithm.set_loop(loop)
-                save = lambda state: self.checkpoints.save(state, loop)  # noqa: E731
-                algorithm.set_checkpointer(save if self.checkpoints.path is not None else None)
+                algorithm.set_checkpointer(lambda state: checkpoints.save(state, loop))
                 await self._publish(store, algorithm.get_initial_resources())
                 loop.start(saved)
                 await self._run_with_retries(algorithm, loop)
                 loop.end()
 
     async def _run_with_retries(self, algorithm: Algorithm[Any], loop: TrainingLoop) -> None:
-        left, first = self.plan.retries, loop.own_state()
+        left, first, checkpoints = self.plan.algorithm_retries, loop.own_state(), self._checkpoints
         while True:
-            state = self.checkpoints.load()
+            state = checkpoints.load()
             if state is not None:
                 algorithm.load_state_dict(state)
             try:
                 return await run_to_end(algorithm, self.plan.train_dataset, self.plan.val_dataset)
             except Exception as error:
-                has_checkpoint = self.checkpoints.load() is not None
+                has_checkpoint = checkpoints.load() is not None
                 may_retry = left > 0 and loop.error is None
                 if not may_retry or not has_checkpoint or is_disk_full(error):
                     if may_retry and not has_checkpoint:
@@ -200,30 +183,10 @@ class AlgorithmBundle:
                 log.exception(
                     "the algorithm failed; restarting it from its last checkpoint (%d retries left after this)", left
                 )
-                loop.restore(self.checkpoints.load_loop() or first)
+                loop.restore(checkpoints.load_loop() or first)
 
 
-# -- its store ---------------------------------------------------------------------------------------
-
-
-def _pass_on(method: Method) -> Callable[..., Awaitable[Any]]:
-    async def call(self: "AlgorithmStore", *args: Any, **kwargs: Any) -> Any:
-        if method.name in ("enqueue_rollout", "enqueue_many_rollouts", "start_rollout"):
-            args, kwargs = (), self._with_config(method.bind(args, kwargs))
-        loop = asyncio.get_running_loop()
-        self._waiting[loop] += 1
-        try:
-            return await getattr(self.store, method.name)(*args, **kwargs)
-        finally:
-            self._waiting[loop] -= 1
-            if not self._waiting[loop]:
-                del self._waiting[loop]
-
-    return call
-
-
-@forward_methods(_pass_on, derived=True)
-class AlgorithmStore(LightningStore):
+class AlgorithmStore(StoreWrapper):
     """The store as an algorithm sees it: rollouts that come without a configuration get the trainer's.
 
     It knows which event loops wait in it, so that they can be woken. Closing it closes nothing: the store belongs to
@@ -231,9 +194,21 @@ class AlgorithmStore(LightningStore):
     """
 
     def __init__(self, store: LightningStore, rollout_config: RolloutConfig) -> None:
-        self.store = store
+        super().__init__(store)
         self.rollout_config = rollout_config
         self._waiting: Counter[asyncio.AbstractEventLoop] = Counter()
+
+    async def _call(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if method.name in ("enqueue_rollout", "enqueue_many_rollouts", "start_rollout"):
+            args, kwargs = (), self._with_config(method.bind(args, kwargs))
+        loop = asyncio.get_running_loop()
+        self._waiting[loop] += 1
+        try:
+            return await super()._call(method, args, kwargs)
+        finally:
+            self._waiting[loop] -= 1
+            if not self._waiting[loop]:
+                del self._waiting[loop]
 
     def _with_config(self, given: dict[str, Any]) -> dict[str, Any]:
         if "requests" not in given:
@@ -246,16 +221,6 @@ class AlgorithmStore(LightningStore):
         for loop in list(self._waiting):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(lambda: None)
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self.store.capabilities
-
-    def address(self) -> StoreAddress | None:
-        return self.store.address()
-
-    def otlp_traces_endpoint(self) -> str:
-        return self.store.otlp_traces_endpoint()
 
     def __getattr__(self, name: str) -> Any:
         if name == "store":  # a half-made copy has none yet

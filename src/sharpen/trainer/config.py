@@ -15,7 +15,7 @@ from ..algorithm import Algorithm
 from ..algorithm.datasets import size_of
 from ..algorithm.sequence import AlgorithmSequence, path_of
 from ..components.paths import class_path
-from ..runs.history import MOMENT
+from ..runs.folder import MOMENT
 from ..secrets import HIDDEN, hidden_password, looks_secret, shown, without_secrets
 from ..types import Dataset
 
@@ -42,22 +42,21 @@ def resolved_config(run: "Run") -> dict[str, Any]:
         "settings": {name: getattr(trainer, name) for name in trainer.SETTINGS},
         "rollout_config": trainer.rollout_config,
         "initial_resources": sorted(trainer.initial_resources or {}),
-        "datasets": {"train": _dataset(run.train_dataset), "val": _dataset(run.val_dataset)},
+        "datasets": {name: _dataset(each) for name, each in zip(("train", "val"), run.datasets, strict=True)},
         "environment": _environment(),
         "versions": _versions(),
     }
 
 
 def describe(algorithm: Algorithm[Any] | None, spec: object = None) -> dict[str, Any] | None:
-    """What an algorithm is, by which a run that goes on is known to be the same; a sequence with its stages."""
+    """What an algorithm is, by which a resumed run is known to be the same; a sequence with its stages."""
     if not isinstance(algorithm, AlgorithmSequence):
         return _component(algorithm, spec)
     specs = spec if isinstance(spec, list | tuple) else algorithm.stages
-    described = zip(algorithm.stages, map(_component, algorithm.stages, specs), strict=True)
-    return {
-        "class": class_path(algorithm),
-        "stages": [{**(each or {}), "class": path_of(of)} for of, each in described],
-    }
+    stages = [
+        (_component(*pair) or {}) | {"class": path_of(pair[0])} for pair in zip(algorithm.stages, specs, strict=True)
+    ]
+    return {"class": class_path(algorithm), "stages": stages}
 
 
 def made_by(described: Mapping[str, Any] | None) -> str | None:
@@ -89,9 +88,8 @@ def _dataset(dataset: Dataset[Any] | None) -> dict[str, Any] | None:
 
 
 def _environment() -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if name.startswith("SHARPEN_")}
-    shown = {name: value for name, value in sorted(ours.items()) if not looks_secret(name)}
-    return {name: without_secrets(hidden_password(value)) for name, value in shown.items()}
+    ours = {name: value for name, value in sorted(os.environ.items()) if name.startswith("SHARPEN_")}
+    return {name: without_secrets(hidden_password(each)) for name, each in ours.items() if not looks_secret(name)}
 
 
 @cache
@@ -120,10 +118,7 @@ def options_of(component: object) -> dict[str, Any]:
     except (TypeError, ValueError):  # some classes have no signature
         return {}
     # Some turn what they are given into one configuration.
-    found = {name: _plain(_value(component, name)) for name in dict.fromkeys([*names, "config"])}
-    return {
-        name: HIDDEN if looks_secret(name, value) else value for name, value in found.items() if value is not _NOT_PLAIN
-    }
+    return _plain_values({name: _value(component, name) for name in dict.fromkeys([*names, "config"])})
 
 
 def _value(component: object, name: str) -> Any:
@@ -134,19 +129,20 @@ def _value(component: object, name: str) -> Any:
     return getattr(component, name) if is_property else _NOT_PLAIN
 
 
+def _plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
+    pairs = {str(name): HIDDEN if looks_secret(str(name), each) else _plain(each) for name, each in values.items()}
+    return {name: each for name, each in pairs.items() if each is not _NOT_PLAIN}
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    for kind in (int, float):
-        if isinstance(value, kind):
-            return kind(value)  # JSON knows no classes of numbers, such as a default that can be told apart
+    if isinstance(value, int | float):  # JSON knows no classes of numbers, such as a default that can be told apart
+        return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, str):
         text = without_secrets(value)  # before it is cut, or half a secret could stay
         return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
     if isinstance(value, list | tuple):
         items = [_plain(item) for item in value]
         return _NOT_PLAIN if any(item is _NOT_PLAIN for item in items) else items
-    if isinstance(value, dict):
-        pairs = {str(key): HIDDEN if looks_secret(str(key), item) else _plain(item) for key, item in value.items()}
-        return {key: item for key, item in pairs.items() if item is not _NOT_PLAIN}
-    return _NOT_PLAIN
+    return _plain_values(value) if isinstance(value, dict) else _NOT_PLAIN

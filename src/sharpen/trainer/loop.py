@@ -15,23 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..callbacks import (
-    Callback,
-    Checkpoint,
-    Hook,
-    load_state,
-    named,
-    restore_rng,
-    rng_state,
-    run_hook,
-    save_state,
-)
+from ..callbacks import Callback, Checkpoint, Hook, named, restore_rng, rng_state, run_hook
 from ..callbacks.base import State
+from ..checkpoints import load_state, save_state
 from ..components import build_component
 from ..files import read_json, remove_leftovers, write_json
 from ..loggers import ConsoleLogger, FinishStatus, JsonlLogger, Logger, LogLevel
 from ..loggers.metrics import as_numbers
-from ..runs.folder import FullDisk
+from ..runs.folder import CHECKPOINT, METRICS, FullDisk
 from ..runs.screen import screen
 
 if TYPE_CHECKING:
@@ -64,7 +55,7 @@ class TrainingLoop:
 
     @contextmanager
     def opened(self, saved: State | None) -> Iterator[None]:
-        """Everything is built and knows the settings; at the end, the loggers know how it ended."""
+        """Build everything and hand out the settings; at the end, tell the loggers how the run ended."""
         status: FinishStatus = "failed"
         try:
             self._open(saved)
@@ -74,40 +65,37 @@ class TrainingLoop:
             status = "interrupted"
             raise
         finally:
-            self._finish(status)
+            if self.error is None:
+                self._write_records()
+            for logger in self.loggers:
+                try:
+                    logger.finish(status)
+                except Exception:  # the others must hear of the end, too, and the run is over
+                    log.exception("%s failed in finish()", type(logger).__name__)
 
     def _open(self, saved: State | None) -> None:
         plan = self.plan
-        self.callbacks = make_callbacks(plan.callbacks, plan.run_dir)
+        callbacks = make_callbacks(plan.callbacks, plan.run_dir)
         self.loggers = make_loggers(plan.loggers, plan.run_dir)
-        path = plan.metrics_path
-        if path is not None and not any(map(self._writes_records, self.loggers)):  # or they would be there twice
-            self._records = JsonlLogger(path.parent, path.name)
+        if not any(map(self._writes_records, self.loggers)):  # or they would be there twice
+            self._records = JsonlLogger(plan.run_dir)
         if saved is not None:
-            self._load(saved)
+            self.restore(saved)  # without the callbacks, whose on_fit_start makes them forget
             restore_rng(saved["rng"])
         elif self._records is not None:
             self._records.load_state_dict({"step": 0, "is_begun": True})  # nothing is rewritten while the run goes on
+        self.callbacks = callbacks
         for logger in self.loggers:
             logger.log_config(plan.config)
 
     def _writes_records(self, logger: Logger) -> bool:
-        return isinstance(logger, JsonlLogger) and logger.path == self.plan.metrics_path
-
-    def _finish(self, status: FinishStatus) -> None:
-        if self.error is None:
-            self._write_records()
-        for logger in self.loggers:
-            try:
-                logger.finish(status)
-            except Exception:  # the others must hear of the end, too, and the run is over
-                log.exception("%s failed in finish()", type(logger).__name__)
+        return isinstance(logger, JsonlLogger) and logger.path == self.plan.run_dir / METRICS
 
     def start(self, saved: State | None) -> None:
         """Before the algorithm runs."""
         self._call("on_fit_start")
         if saved is not None:
-            _load_named(self.callbacks, saved["callbacks"])  # on_fit_start makes them forget
+            _load_named(self.callbacks, saved["callbacks"])
 
     def end(self) -> None:
         """After the algorithm has run."""
@@ -159,7 +147,7 @@ class TrainingLoop:
     def _write_records(self) -> None:
         """Write the metrics into the run's folder; those that find the disk full are written later."""
         if self._records is not None:
-            with self._disk.tolerated(self._records.path.parent):
+            with self._disk.tolerated(self.plan.run_dir):
                 while self._unwritten:
                     self._records.log_metrics(*self._unwritten[0])
                     del self._unwritten[0]
@@ -204,11 +192,8 @@ class TrainingLoop:
 
     def restore(self, saved: State) -> None:
         """Go back to what `own_state` gave. Random generators go on: a second try is another one."""
-        self._load(saved)
-        _load_named(self.callbacks, saved["callbacks"])
-
-    def _load(self, saved: State) -> None:
         self._unwritten.clear()
+        _load_named(self.callbacks, saved["callbacks"])
         _load_named(self.loggers, saved["loggers"])
         if self._records is not None and saved["records"] is not None:
             self._records.load_state_dict(saved["records"])
@@ -222,11 +207,6 @@ class TrainingLoop:
         if self._is_in_iteration:
             return f"iteration {self.current_iter + 1}"
         return f"{self.current_iter} iterations" if self.current_iter else ""
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether there is anything worth keeping."""
-        return bool(self.callbacks or self.loggers or self.current_iter)
 
 
 def _in_namespace(name: str, metrics: Metrics) -> dict[str, float]:
@@ -250,69 +230,70 @@ class Checkpoints:
 
     `algorithm.json` is what counts. The state of the loop is in a file whose name is made from the state of the
     algorithm that it belongs to, and is written first; so the two that are read are always of one moment, also when
-    the process is killed between them. Without a path nothing is kept.
+    the process is killed between them.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / CHECKPOINT
         self._disk = FullDisk("checkpoints")
 
     def save(self, state: State, loop: TrainingLoop) -> None:
         """Keep the state. While the disk is full, the last one that could be written stays."""
-        assert self.path is not None
-        with self._disk.tolerated(self.path.parent):
-            kept = _loop_path(self.path, state) if loop.is_in_use else None
-            if kept is not None:
+        with self._disk.tolerated(self._path.parent):
+            kept = self._loop_path(state)
+            if loop.callbacks or loop.loggers or loop.current_iter:
                 save_state(kept, loop.own_state())
-            write_json(self.path, state)
-            for old in self.path.parent.glob("loop-*.state"):
+            write_json(self._path, state)
+            for old in self._path.parent.glob("loop-*.state"):
                 if old != kept:
                     old.unlink(missing_ok=True)
 
     def load(self) -> State | None:
         """Return the state of the algorithm."""
-        return None if self.path is None or not self.path.exists() else read_json(self.path, kind=dict)
+        return read_json(self._path, kind=dict) if self._path.exists() else None
 
     def load_loop(self) -> State | None:
         """Return the state of the loop at that moment."""
         state = self.load()
-        if state is None or self.path is None:
+        if state is None:
             return None
-        remove_leftovers(self.path.parent)
-        path = _loop_path(self.path, state)
+        remove_leftovers(self._path.parent)
+        path = self._loop_path(state)
         return load_state(path) if path.exists() else None
 
-
-def _loop_path(path: Path, state: Any) -> Path:
-    # Read and written once more: what JSON lacks, such as a tuple, is then what it will be when it is loaded.
-    plain = msgspec.json.decode(msgspec.json.encode(state))
-    digest = hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
-    return path.with_name(f"loop-{digest[:16]}.state")
+    def _loop_path(self, state: Any) -> Path:
+        # Read and written once more: what JSON lacks, such as a tuple, is then what it will be when it is loaded.
+        plain = msgspec.json.decode(msgspec.json.encode(state))
+        digest = hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
+        return self._path.with_name(f"loop-{digest[:16]}.state")
 
 
 # -- its parts ---------------------------------------------------------------------------------------
 
 
-def make_callbacks(specs: Sequence[Any], run_dir: Path | None) -> list[Callback]:
+def make_callbacks(specs: Sequence[Any], run_dir: Path) -> list[Callback]:
     """What takes a folder and has none gets that of the run; files of a `Checkpoint` lie in its `checkpoints`."""
-    offered = {} if run_dir is None else {"dirpath": run_dir}
     callbacks: list[Callback] = []
     for spec in specs:
-        callback = build_component(spec, expected_type=Callback, spec_name="callbacks", optional_defaults=offered)
+        callback = build_component(
+            spec, expected_type=Callback, spec_name="callbacks", optional_defaults={"dirpath": run_dir}
+        )
         if isinstance(callback, Checkpoint) and callback is not spec and callback.dirpath == run_dir:
             callback.dirpath /= "checkpoints"
         callbacks.append(callback)
     return callbacks
 
 
-def make_loggers(specs: Sequence[Any], run_dir: Path | None) -> list[Logger]:
-    offered = {} if run_dir is None else {"dirpath": run_dir}
-    loggers = [
-        build_component(spec, expected_type=Logger, spec_name="loggers", optional_defaults=offered) for spec in specs
-    ]
-    for logger in loggers:
+def make_loggers(specs: Sequence[Any], run_dir: Path) -> list[Logger]:
+    """The same for loggers. Those for the console share the screen of the run, with its progress line at the end."""
+    loggers: list[Logger] = []
+    for spec in specs:
+        logger = build_component(
+            spec, expected_type=Logger, spec_name="loggers", optional_defaults={"dirpath": run_dir}
+        )
         if not hasattr(logger, "loglevel"):  # one of the user's own, which does not call our constructor
             logger.loglevel = LogLevel.PERIODIC
         if isinstance(logger, ConsoleLogger):
-            logger.share(screen())  # which has the progress line of the run at its end
+            logger.share(screen())
+        loggers.append(logger)
     return loggers

@@ -24,7 +24,7 @@ from ..algorithm.base import is_gateway
 from ..algorithm.rewards import Rewards, with_last_attempt
 from ..errors import StoreError
 from ..files import append_json, read_json, write_json
-from ..runs.folder import FullDisk
+from ..runs.folder import METRICS, FullDisk
 from ..runs.screen import is_terminal, say, screen, show
 from ..store import LightningStore
 from .gateway import RunGateway, summary
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUICK_SECONDS, SLOW_SECONDS = 0.5, 2.0
+PAUSE_SECONDS = 1.0
 PLAIN_SECONDS = 5.0
 METRICS_SECONDS = 5.0
 RATE_SECONDS = 10.0
@@ -63,12 +63,18 @@ class _Counted(msgspec.Struct):
 
 
 class Progress:
-    """Asks the store, counts, and says what it sees, from `async with` to its end."""
+    """Asks the store, counts, and says what it sees, from `async with` to its end. `place` says in a few words where
+    the algorithm is."""
 
-    def __init__(self, store: LightningStore, plan: "RunPlan", gateway: RunGateway | None = None) -> None:
-        self.plan = plan
-        self._store, self._gateway = store, gateway or RunGateway(None)
-        self._place: Callable[[], str] = str
+    def __init__(
+        self,
+        store: LightningStore,
+        plan: "RunPlan",
+        gateway: RunGateway | None = None,
+        place: Callable[[], str] = str,
+    ) -> None:
+        self.plan, self._place = plan, place
+        self._store, self._gateway = store, gateway or RunGateway(None, plan.run_dir)
         self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
@@ -79,19 +85,16 @@ class Progress:
         self._counts: deque[tuple[float, int]] = deque()
         self._collector = open_collector(plan.run_dir)
 
-    def follow_loop(self, place: Callable[[], str]) -> None:
-        """Say where the algorithm is: a few words, asked for whenever the line is written."""
-        self._place = place
-
     async def __aenter__(self) -> "Progress":
         """What earlier runs left in the store is not ours; a run that is resumed goes on from what it has counted."""
         if self.plan.is_resumed:
-            counted = self._counted = self._read()
-            if counted.last is not None and await self._store.get_rollout_by_id(counted.last) is None:
-                counted.after = 0  # a store in memory is empty after a resume, and counts anew
-            await self._take_finished()
-        else:
-            await self._skip_finished()
+            self._counted = self._read()
+            last = self._counted.last
+            if last is not None and await self._store.get_rollout_by_id(last) is None:
+                self._counted.after = 0  # a store in memory is empty after a resume, and counts anew
+        await self._take_finished(is_counted=self.plan.is_resumed)
+        with self._disk.tolerated(self.plan.run_dir):
+            self._keep()
         self._began = self._last_finish = time.monotonic()
         self._counts.append((self._began, self._counted.rewards.all.count))
         self._loop = asyncio.new_event_loop()
@@ -106,28 +109,21 @@ class Progress:
     # -- what has finished ---------------------------------------------------------------------------
 
     def _read(self) -> _Counted:
-        for name in (COUNTED, BEGINNING):
-            if self.plan.run_dir is not None and (path := self.plan.run_dir / name).exists():
+        for path in (self.plan.run_dir / COUNTED, self.plan.run_dir / BEGINNING):
+            if path.exists():
                 return msgspec.convert(read_json(path), _Counted)
         return _Counted()
 
     def _keep(self) -> None:
-        if self.plan.run_dir is not None and (path := self.plan.run_dir / COUNTED).parent.is_dir():
+        if (path := self.plan.run_dir / COUNTED).parent.is_dir():
             write_json(path, self._counted)
 
-    async def _skip_finished(self) -> None:
-        page = None
-        while page is None or len(page.items) == SKIP_PAGE:
-            page = await self._store.finished_rollouts(after=self._counted.after, limit=SKIP_PAGE)
-            self._counted.after = page.cursor
-        self._keep()
-
-    async def _take_finished(self) -> None:
-        page = None
-        while page is None or len(page.items) == PAGE:
-            page = await self._store.finished_rollouts(after=self._counted.after, limit=PAGE)
+    async def _take_finished(self, *, is_counted: bool = True) -> None:
+        page, limit = None, PAGE if is_counted else SKIP_PAGE
+        while page is None or len(page.items) == limit:
+            page = await self._store.finished_rollouts(after=self._counted.after, limit=limit)
             # All of the page or, when time runs out in between, nothing of it: nothing is counted twice.
-            for rollout in [await with_last_attempt(self._store, each) for each in page.items]:
+            for rollout in [await with_last_attempt(self._store, each) for each in page.items if is_counted]:
                 self._counted.rewards.add(rollout)
                 self._counted.last = rollout.rollout_id
                 self._last_finish, self._next_warning = time.monotonic(), self.plan.stall_seconds
@@ -143,10 +139,10 @@ class Progress:
                 log.exception("the progress display failed and is switched off")
 
     async def _follow(self) -> None:
-        pause, is_last = QUICK_SECONDS, False
-        with _LiveLine() if is_terminal() else _Line() as line:
+        is_last = False
+        with contextlib.closing(_LiveLine() if is_terminal() else _Line()) as line:
             while not is_last:
-                is_last, before = self._stop.is_set(), self._counted.rewards.all.count
+                is_last = self._stop.is_set()
                 try:
                     await asyncio.wait_for(self._look(), LOOK_SECONDS)
                 except (StoreError, TimeoutError) as error:
@@ -155,12 +151,16 @@ class Progress:
                     line.show(self._text(), is_last=is_last)
                     self._write_metrics(is_last=is_last)
                     await self._warn_of_stall()
-                is_quiet = self._counted.rewards.all.count == before
-                pause = min(pause * 1.5, SLOW_SECONDS) if is_quiet else QUICK_SECONDS
                 if not is_last:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stop.wait(), pause)
-        self._conclude()
+                        await asyncio.wait_for(self._stop.wait(), PAUSE_SECONDS)
+        if self._collector is not None:
+            self._collector.close()
+        if self.plan.shows_table and self._counted.rewards.all.count:
+            show(self._counted.rewards.table("rollouts"))
+        if self._llm:
+            say("; ".join(filter(None, (summary(self._llm), self._gateway.notice))))
+        say(f"records: {self.plan.run_dir}")
 
     async def _look(self) -> None:
         statistics = await self._store.statistics()
@@ -173,17 +173,6 @@ class Progress:
         self._counts.append((now, total.count))
         while len(self._counts) > 2 and self._counts[1][0] < now - RATE_SECONDS:
             self._counts.popleft()
-
-    def _conclude(self) -> None:
-        """The table at the end, and where the records are."""
-        if self._collector is not None:
-            self._collector.close()
-        if self.plan.shows_table and self._counted.rewards.all.count:
-            show(self._counted.rewards.table("rollouts"))
-        if self._llm:
-            say("; ".join(filter(None, (summary(self._llm), self._gateway.notice))))
-        if self.plan.run_dir is not None:
-            say(f"records: {self.plan.run_dir}")
 
     # -- what it says --------------------------------------------------------------------------------
 
@@ -209,10 +198,9 @@ class Progress:
         seconds, rewards = self.plan.earlier_seconds + now - self._began, self._counted.rewards
         rate = rewards.all.count / seconds if is_last else self._rate()
         metrics = {"seconds": seconds, "rollouts_per_second": rate, **self._numbers, **rewards.metrics(), **self._llm}
-        if self.plan.metrics_path is not None:
-            with self._disk.tolerated(self.plan.metrics_path.parent):
-                append_json(self.plan.metrics_path, {"time": time.time(), **metrics}, is_private=True)
-                self._keep()
+        with self._disk.tolerated(self.plan.run_dir):
+            append_json(self.plan.run_dir / METRICS, {"time": time.time(), **metrics}, is_private=True)
+            self._keep()
         if self._collector is not None:
             self._collector.record(metrics)
 
@@ -249,31 +237,26 @@ class _Line:
         self._next = time.monotonic() + 1.0
         self._shown = ""
 
-    def __enter__(self) -> "_Line":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return
-
     def show(self, text: str, *, is_last: bool) -> None:
         if text == self._shown or (time.monotonic() < self._next and not is_last):
             return
         self._shown, self._next = text, time.monotonic() + PLAIN_SECONDS
         say(text)
 
+    def close(self) -> None:
+        """A plain line leaves nothing open."""
+
 
 class _LiveLine(_Line):
     """One line of a terminal, kept up to date; what others print appears above it. A debugger ends it: the prompt
     of one must not be written over."""
 
-    _live: "Live | None" = None
-    _is_debugging = False
-
-    def __enter__(self) -> "_LiveLine":
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._is_debugging = False
         self._breakpointhook, sys.breakpointhook = sys.breakpointhook, self._debug
-        return self
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         if sys.breakpointhook == self._debug:
             sys.breakpointhook = self._breakpointhook
         self._end_live()
@@ -313,7 +296,7 @@ class _LiveLine(_Line):
 # -- the collector -----------------------------------------------------------------------------------
 
 
-def open_collector(run_dir: Path | None) -> "MetricsCollector | None":
+def open_collector(run_dir: Path) -> "MetricsCollector | None":
     """The way to the collector; None where there is none. A missing package is a warning that holds the command."""
     variable = next((name for name in COLLECTOR_VARIABLES if os.environ.get(name)), None)
     if variable is None:
@@ -333,10 +316,9 @@ def open_collector(run_dir: Path | None) -> "MetricsCollector | None":
 class MetricsCollector:
     """Every metric is a gauge, `sharpen.<name>`, with the folder of the run as its attribute."""
 
-    def __init__(self, provider: "MeterProvider", run_dir: Path | None) -> None:
-        self._provider = provider
+    def __init__(self, provider: "MeterProvider", run_dir: Path) -> None:
+        self._provider, self._attributes = provider, {"sharpen.run": str(run_dir)}
         self._gauge = functools.cache(provider.get_meter("sharpen").create_gauge)
-        self._attributes = {} if run_dir is None else {"sharpen.run": str(run_dir)}
 
     def record(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():

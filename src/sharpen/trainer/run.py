@@ -13,8 +13,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -32,8 +32,7 @@ from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
 from ..runner.bundle import RunnerBundle
 from ..runs import RunFolder
-from ..runs.folder import FullDisk, naming_full_disk
-from ..runs.history import EARLIER, moment
+from ..runs.folder import EARLIER, FullDisk, moment, naming_full_disk
 from ..secrets import hiding
 from ..store import LightningStore
 from ..store.local import LocalStore
@@ -41,7 +40,6 @@ from ..store.task_json import check_task
 from ..types import Dataset, ProxyLLM, ResourcesUpdate, SizedDataset
 from .algorithm_bundle import AlgorithmBundle, RunPlan
 from .config import resolved_config
-from .specs import is_runner_only
 from .status import RunEnd, RunResult
 
 if TYPE_CHECKING:
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 ASYNC_AGENTS = 32  # side by side in a runner
+Datasets = tuple[Dataset[Any] | None, Dataset[Any] | None]
 DASHBOARD_PREFIX = "/dashboard"
 DASHBOARD = "sharpen.dashboard.mounted:dashboard_app"
 
@@ -83,48 +82,51 @@ def algorithm_for(trainer: "Trainer", *, is_dev: bool) -> Algorithm[Any] | None:
     return algorithm
 
 
-def check_datasets(algorithm: Algorithm[Any] | None, *, is_json: bool, **datasets: Dataset[Any] | None) -> None:
+def check_datasets(algorithm: Algorithm[Any] | None, datasets: Datasets, *, is_json: bool) -> None:
     """Refuse what is no data set, and tasks that a store of JSON cannot keep: all of a list, the first of other data
     sets with an index, which may be large or slow to read. An iterable may be readable only once."""
-    for name, dataset in datasets.items():
+    given = {
+        name: each for name, each in zip(("train_dataset", "val_dataset"), datasets, strict=True) if each is not None
+    }
+    for name, dataset in given.items():
         refuse_address(name, dataset)
-        is_dataset = isinstance(dataset, SizedDataset | Iterable) and not isinstance(dataset, Mapping | bytes)
-        if dataset is not None and not is_dataset:
+        if not isinstance(dataset, SizedDataset | Iterable) or isinstance(dataset, Mapping | bytes):
             raise ComponentTypeError(
                 f"{name} is a {type(dataset).__name__}: pass a list of tasks, anything with __len__ and __getitem__, "
                 "or an iterable"
             )
-    if algorithm is None and any(dataset is not None for dataset in datasets.values()):
+    if algorithm is None and given:
         log.warning("tasks were given, but no algorithm to enqueue them: use dev(...) or Trainer(algorithm=...)")
-    if not is_json or not any(stage.enqueues_tasks for stage in stages_of(algorithm)):
-        return
-    for name, dataset in datasets.items():
-        if isinstance(dataset, SizedDataset):
-            count = len(dataset) if isinstance(dataset, list | tuple) else min(len(dataset), 1)
-            for index in range(count):
-                check_task(dataset[index], f"{name}[{index}]")
+    if is_json and any(stage.enqueues_tasks for stage in stages_of(algorithm)):
+        for name, dataset in given.items():
+            if isinstance(dataset, SizedDataset):
+                count = len(dataset) if isinstance(dataset, list | tuple) else min(len(dataset), 1)
+                for index in range(count):
+                    check_task(dataset[index], f"{name}[{index}]")
 
 
-@dataclass(eq=False)
 class Run:
-    """One call of `fit`: `execute` builds the parts, hands them to the strategy, and reports how it ended."""
+    """One call of `fit`: `execute` builds the parts, hands them to the strategy, and reports how it ended. Where there
+    is no folder, this process only runs agents for a store and an algorithm elsewhere."""
 
-    trainer: "Trainer"
-    folder: RunFolder | None
-    agent: LitAgent[Any]
-    algorithm: Algorithm[Any] | None
-    train_dataset: Dataset[Any] | None
-    val_dataset: Dataset[Any] | None
-    is_resumed: bool
-    result: RunResult | None = field(default=None, init=False)
-    _bundle: AlgorithmBundle | None = field(default=None, init=False)
-    _is_stopped: bool = field(default=False, init=False)
-    _started: str = field(default="", init=False)
-    _earlier_seconds: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        self._stages, self._began = stages_of(self.algorithm), time.monotonic()
-        self._run_dir = None if self.folder is None else self.folder.path
+    def __init__(
+        self,
+        trainer: "Trainer",
+        folder: RunFolder | None,
+        agent: LitAgent[Any],
+        algorithm: Algorithm[Any] | None,
+        datasets: Datasets,
+        *,
+        is_resumed: bool,
+    ) -> None:
+        self.trainer, self.folder, self.agent, self.algorithm = trainer, folder, agent, algorithm
+        self.datasets, self.is_resumed = datasets, is_resumed
+        self.result: RunResult | None = None
+        self._bundle: AlgorithmBundle | None = None
+        self._is_stopped = False
+        self._started, self._began, self._earlier_seconds = "", time.monotonic(), 0.0
+        self._stages = stages_of(algorithm)
+        self._run_dir = None if folder is None else folder.path
 
     def execute(self) -> RunResult:
         """Run to the end. An error passes to the caller, after it was recorded."""
@@ -159,8 +161,12 @@ class Run:
     def _build(self) -> tuple[AlgorithmBundle, RunnerBundle]:
         """Lay out the two halves of the run, and write down what it consists of."""
         trainer, agent, algorithm = self.trainer, self.agent, self.algorithm
-        if trainer.seed is not None:
-            _seed_everything(trainer.seed)
+        if trainer.seed is not None:  # of Python's own generator, and those that are loaded already
+            random.seed(trainer.seed)
+            if (numpy := sys.modules.get("numpy")) is not None:
+                numpy.random.seed(trainer.seed % 2**32)
+            if (torch := sys.modules.get("torch")) is not None:
+                torch.manual_seed(trainer.seed)
         agent.set_trainer(trainer)
         adapter: Any = trainer.adapter
         if agent.trained_agents is not None and getattr(adapter, "agent_match", "") is None:
@@ -176,37 +182,36 @@ class Run:
             if algorithm is not None:  # one that runs in another process is asked here where its model is
                 algorithm.run_dir = self.folder.path
         self._started = config["started"]
-        bundle = AlgorithmBundle(self._plan(config), trainer)
-        bundle.on_begin = self._begin
+        bundle = self._bundle = AlgorithmBundle(self._plan(config), trainer)
+        # A strategy that was asked to stop before it began has not heard of it.
+        bundle.on_begin = lambda: self.stop() if self._is_stopped else None
         return bundle, RunnerBundle(agent, trainer.runner, trainer.hooks)
 
     def _plan(self, config: dict[str, Any]) -> RunPlan:
-        trainer, folder, agent, stages = self.trainer, self.folder, self.agent, self._stages
+        trainer, agent, stages = self.trainer, self.agent, self._stages
         is_asking = isinstance(agent, FunctionalLitAgent) and agent.asks_for("llm")
         return RunPlan(
+            run_dir=self._run_dir or Path(),  # without one, no algorithm runs here
             algorithm=self.algorithm,
-            train_dataset=self.train_dataset,
-            val_dataset=self.val_dataset,
+            train_dataset=self.datasets[0],
+            val_dataset=self.datasets[1],
             adapter=trainer.adapter,
             llm_proxy=trainer.llm_proxy,
             initial_resources=trainer.initial_resources,
             callbacks=trainer.callbacks,
             loggers=trainer.loggers,
             rollout_config=trainer.rollout_config,
+            algorithm_retries=trainer.algorithm_retries,
+            stall_seconds=trainer.stall_seconds,
             holds_runners=self._may_find_work() and trainer.llm_proxy is not None,
-            retries=trainer.algorithm_retries,
             needs_llm=is_asking and bool(stages) and isinstance(stages[0], Baseline) and not self.is_resumed,
             agent_prompt=prompt_of_agent(agent),
             agent_takes_prompt=takes_prompt(agent),
             config=msgspec.to_builtins(config, enc_hook=str),
-            run_dir=self._run_dir,
-            metrics_path=None if folder is None else folder.metrics_path,
-            checkpoint_path=None if folder is None else folder.checkpoint_path,
             is_resumed=self.is_resumed,
             earlier_seconds=self._earlier_seconds,
             # A Baseline shows its own.
             shows_table=not stages or any(not isinstance(each, Baseline) for each in stages),
-            stall_seconds=trainer.stall_seconds,
         )
 
     def _raise_concurrency(self) -> None:
@@ -252,10 +257,16 @@ class Run:
 
     def _hand_over(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> None:
         """Have the strategy run both halves to their end."""
-        self._bundle = algorithm
-        log.info("%s", self._summary())
+        trainer = self.trainer
+        if self.folder is None:
+            log.info("starting runners for a store that is served elsewhere")
+        else:
+            begin = "resuming" if self.is_resumed else "starting"
+            title = "no algorithm" if self.algorithm is None else title_of(self.algorithm)
+            parts = f"{title}, {type(trainer.strategy).__name__}, {type(trainer.store).__name__}"
+            log.info("%s the run in %s: %s", begin, self._run_dir, parts)
         self._warn_of_content()
-        executing: Any = self.trainer.strategy.execute(algorithm, runner, self.trainer.store)
+        executing: Any = trainer.strategy.execute(algorithm, runner, trainer.store)
         if inspect.isawaitable(executing):
 
             async def finish() -> None:
@@ -274,19 +285,6 @@ class Run:
                 "the gateway omits or redacts content, but the tracer records what agents send to models on its own: "
                 "pass tracer=OtelTracer(capture_content=False) to the Trainer"
             )
-
-    def _begin(self) -> None:
-        """A strategy that was asked to stop before it began has not heard of it."""
-        if self._is_stopped:
-            self.stop()
-
-    def _summary(self) -> str:
-        if is_runner_only(self.trainer.strategy):
-            return "starting runners for a store that is served elsewhere"
-        algorithm = "no algorithm" if self.algorithm is None else title_of(self.algorithm)
-        parts = f"{algorithm}, {type(self.trainer.strategy).__name__}, {type(self.trainer.store).__name__}"
-        where = "" if self._run_dir is None else f" in {self._run_dir}"
-        return f"{'resuming' if self.is_resumed else 'starting'} the run{where}: {parts}"
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -322,21 +320,20 @@ class Run:
         return result
 
     def _end(self, error: BaseException | None) -> RunEnd:
-        if self._is_stopped and self.algorithm is not None:
-            return "interrupted"
-        if error is None:
-            return "succeeded"
         is_interrupt = isinstance(error, KeyboardInterrupt | SystemExit | asyncio.CancelledError)
-        return "interrupted" if is_interrupt else "failed"
+        if is_interrupt or (self._is_stopped and self.algorithm is not None):
+            return "interrupted"
+        return "succeeded" if error is None else "failed"
 
     def _metrics(self) -> dict[str, Any]:
         """Those of the whole run, of the last iteration and of the last validation, less what passes with the run."""
         if self.folder is None:
             return {}
         of_the_run = self.folder.last_metrics(lambda line: "step" not in line)
-        iteration = self.folder.last_metrics(lambda line: _of_step(line).keys() != _validated(line).keys())
-        validation = self.folder.last_metrics(lambda line: bool(_validated(line)))
-        found = with_old_names(of_the_run | _of_step(iteration) | _validated(validation))
+        iteration = self.folder.last_metrics(lambda line: not all(map(_is_val, _of_step(line))))
+        validation = _of_step(self.folder.last_metrics(lambda line: any(map(_is_val, _of_step(line)))))
+        validated = {name: value for name, value in validation.items() if _is_val(name)}
+        found = with_old_names(of_the_run | _of_step(iteration) | validated)
         return {name: value for name, value in found.items() if name not in ("time", "queued", "running", "done")}
 
     def _rollout_warnings(self, metrics: dict[str, Any]) -> list[str]:
@@ -358,8 +355,7 @@ class Run:
             return []
         from ..archive.comparison import validation_decline
 
-        published = latest.resources_id, latest.version
-        began = moment(self._started) or 0.0
+        published, began = (latest.resources_id, latest.version), moment(self._started) or 0.0
         decline = self._ask(lambda store: validation_decline(store, published, started_after=began))
         return [] if decline is None else [decline.describe("val/reward_mean")]
 
@@ -378,8 +374,7 @@ class Run:
 async def _last_failure(store: LightningStore) -> str | None:
     """Why the rollout that failed last did so."""
     failed = await store.query_rollouts(status_in=["failed"], sort_by="end_time", sort_order="desc", limit=1)
-    reasons = [why_failed(await with_last_attempt(store, rollout)) for rollout in failed]
-    return reasons[0] if reasons else None
+    return why_failed(await with_last_attempt(store, failed[0])) if failed else None
 
 
 def _of_step(line: dict[str, Any]) -> dict[str, Any]:
@@ -389,14 +384,5 @@ def _of_step(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in ("step", "time")}
 
 
-def _validated(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in _of_step(line).items() if name.startswith("val/")}
-
-
-def _seed_everything(seed: int) -> None:
-    """Seed Python's own generator, and those of NumPy and torch where they are loaded already."""
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % 2**32)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+def _is_val(name: str) -> bool:
+    return name.startswith("val/")

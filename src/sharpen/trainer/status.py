@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,18 +108,18 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 async def snapshot(store: LightningStore, state: RunState, run_dir: str | None) -> RunStatus:
     """Ask the store what is going on."""
-    statistics = await store.statistics()
-    by_status, now = statistics["rollouts_by_status"], time.time()
+    statistics, workers, now = await store.statistics(), await store.query_workers(), time.time()
+    counts = Counter(statistics["rollouts_by_status"])
     return RunStatus(
         state=state,
         run_dir=run_dir,
         queued=statistics["queue_length"],
-        running=by_status.get("preparing", 0) + by_status.get("running", 0),
-        succeeded=by_status.get("succeeded", 0),
-        failed=by_status.get("failed", 0),
-        cancelled=by_status.get("cancelled", 0),
+        running=counts["preparing"] + counts["running"],
+        succeeded=counts["succeeded"],
+        failed=counts["failed"],
+        cancelled=counts["cancelled"],
         open_rollouts=await open_rollouts(store, now),
-        workers=[_view(worker, now) for worker in await store.query_workers()],
+        workers=[_view(worker, now) for worker in workers],
         statistics=statistics,
     )
 

@@ -6,9 +6,12 @@ algorithm; their specs are checked here. One call of `fit` is a `Run` (`run.py`)
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import math
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,23 +26,25 @@ from ..algorithm.base import Gateway
 from ..algorithm.sequence import AlgorithmSequence, build_stages, file_name
 from ..callbacks import Callback
 from ..callbacks.base import State
-from ..checks import check_bool, check_int, check_ints, check_number
+from ..checks import check_bool, check_int, check_ints, check_number, did_you_mean, listed
 from ..compat.trainer import TrainerLegacy, check_daemon, renamed
-from ..components import ComponentSpec, build_component
-from ..components.paths import is_address
-from ..errors import ConfigError
+from ..components import DEFAULT_REGISTRY, ComponentSpec, build_component
+from ..components.build import has_methods_of
+from ..components.paths import Origin, is_address, load_from, resolve_address
+from ..components.registry import Target, classes_in_main
+from ..errors import ComponentError, ComponentTypeError, ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..litagent import as_agent
 from ..loggers import Logger
 from ..runner import LitAgentRunner, Runner
 from ..runs import RunFolder
+from ..secrets import hidden_password
 from ..store import LightningStore
 from ..types import LLM, Dataset, Hook, NamedResources, PromptTemplate, RolloutConfig
 from .algorithm_bundle import RunPlan
 from .config import describe, made_by
 from .loop import TrainingLoop
-from .run import Run, algorithm_for, check_datasets
-from .specs import gateway_spec, has_no_place, is_runner_only, listener_specs, store_at, taken_by, takes_two
+from .run import Datasets, Run, algorithm_for, check_datasets
 from .status import RunResult, RunStatus, snapshot
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+_SQLITE = re.compile(r"sqlite|(sharpen\.(store\.(sqlite\.)?)?)?SQLiteStore")
 Resume = str | os.PathLike[str] | None
 DEFAULT_ROLLOUT_CONFIG = RolloutConfig(unresponsive_seconds=60, max_attempts=3, retry_condition=["unresponsive"])
 
@@ -153,15 +159,16 @@ class Trainer(TrainerLegacy):
         self._llm_proxy: Gateway | None = None
         self._fitting = threading.Lock()
         self._folder: RunFolder | None = None
-        self._is_folder_new = self._is_store_in_folder = False
+        self._is_store_in_folder = False
         self._run: Run | None = None
-        self._loop = TrainingLoop(RunPlan())
+        self._loop = TrainingLoop(RunPlan(run_dir=Path()))
         self.hooks = self._normalize_hooks(hooks)
-        self.callbacks = listener_specs(callbacks, Callback, "callbacks")
+        self.callbacks = _listener_specs(callbacks, Callback, "callbacks")
         self.tracer = self._make_tracer(tracer)
         self.adapter = self._make_adapter(adapter)
-        named = taken_by(self._make_strategy, n_runners=self.n_runners or 1, port=self.port)
-        self.strategy = self._make_strategy(strategy, **named)
+        offered = {"n_runners": self.n_runners or 1, "port": self.port}  # an override may take fewer
+        taken = {name: value for name, value in offered.items() if _accepts(self._make_strategy, **{name: value})}
+        self.strategy = self._make_strategy(strategy, **taken)
         self._check_strategy()
         self.n_runners = getattr(self.strategy, "n_runners", self.n_runners)
         self.runner = self._make_runner(runner)
@@ -170,7 +177,7 @@ class Trainer(TrainerLegacy):
         if self.algorithm is not None and self.algorithm.needs_gateway and llm_proxy is None:
             self._specs["llm_proxy"] = "LLMProxy"
         own_loggers = () if self.algorithm is None else self.algorithm.default_loggers
-        self.loggers = listener_specs(own_loggers if loggers is None else loggers, Logger, "loggers")
+        self.loggers = _listener_specs(own_loggers if loggers is None else loggers, Logger, "loggers")
 
     def spec_of(self, name: str) -> Any:
         """What was given for a component."""
@@ -201,7 +208,8 @@ class Trainer(TrainerLegacy):
             val_dataset: Tasks to measure with.
             resume: Resume an earlier run: `"last"`, or its folder.
         """
-        return self._fit_here(agent, train_dataset, val_dataset, resume, is_dev=self.is_dev)
+        work = partial(self._fit, agent, (train_dataset, val_dataset), resume, is_dev=self.is_dev)
+        return _without_loop(work, on_interrupt=self.stop)
 
     def dev(
         self,
@@ -212,7 +220,8 @@ class Trainer(TrainerLegacy):
         resume: Resume = None,
     ) -> RunResult:
         """Try out the agent: like `fit`, with a `FastAlgorithm` (`Baseline` by default)."""
-        return self._fit_here(agent, train_dataset, val_dataset, resume, is_dev=True)
+        work = partial(self._fit, agent, (train_dataset, val_dataset), resume, is_dev=True)
+        return _without_loop(work, on_interrupt=self.stop)
 
     async def fit_async(
         self,
@@ -223,15 +232,14 @@ class Trainer(TrainerLegacy):
         resume: Resume = None,
     ) -> RunResult:
         """`fit` for async code. Cancelling it ends the run in order."""
-        asked = threading.Event()
-        arguments = (agent, train_dataset, val_dataset, resume)
-        work = partial(self._fit, *arguments, is_dev=self.is_dev, is_unwanted=asked.is_set)
-        running = asyncio.wrap_future(_in_thread(work))
+        is_unwanted = threading.Event()
+        work = partial(self._fit, agent, (train_dataset, val_dataset), resume, is_dev=self.is_dev)
+        running = asyncio.wrap_future(_in_thread(partial(work, is_unwanted=is_unwanted.is_set)))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not running.done():
-                asked.set()  # for a run that has not begun yet
+                is_unwanted.set()  # for a run that has not begun yet
                 self.stop()
                 await asyncio.wait([running])
             raise
@@ -255,30 +263,19 @@ class Trainer(TrainerLegacy):
         """The result of the last run, also if it failed."""
         return None if self._run is None else self._run.result
 
-    def _fit_here(self, *arguments: Any, is_dev: bool) -> RunResult:
-        return _without_loop(partial(self._fit, *arguments, is_dev=is_dev), on_interrupt=self.stop)
-
     def _fit(
-        self,
-        agent: Any,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-        resume: Resume,
-        *,
-        is_dev: bool,
-        is_unwanted: Callable[[], bool] = lambda: False,
+        self, agent: Any, datasets: Datasets, resume: Resume, *, is_dev: bool, is_unwanted: Callable[[], bool] = bool
     ) -> RunResult:
         algorithm, lit_agent = algorithm_for(self, is_dev=is_dev), as_agent(agent)
-        is_default_store = has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
+        is_default_store = _has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
         is_json = is_default_store or isinstance(self.strategy, ClientServerExecutionStrategy)
-        check_datasets(algorithm, is_json=is_json, train_dataset=train_dataset, val_dataset=val_dataset)
+        check_datasets(algorithm, datasets, is_json=is_json)
         if not self._fitting.acquire(blocking=False):
             raise ConfigError("this Trainer is already running: wait for it to finish, or create another Trainer")
         try:
             self._open_folder(resume, algorithm)
-            self._loop = TrainingLoop(RunPlan())
-            datasets = (train_dataset, val_dataset)
-            self._run = Run(self, self._folder, lit_agent, algorithm, *datasets, is_resumed=resume is not None)
+            self._loop = TrainingLoop(RunPlan(run_dir=Path()))
+            self._run = Run(self, self._folder, lit_agent, algorithm, datasets, is_resumed=resume is not None)
             if is_unwanted():
                 self._run.stop()
             return self._run.execute()
@@ -340,22 +337,30 @@ class Trainer(TrainerLegacy):
 
     def _open_folder(self, resume: Resume, algorithm: Algorithm[Any] | None) -> None:
         """The folder for a run that begins or is resumed; the store in it is made anew when it is asked for."""
-        if is_runner_only(self.strategy):
-            return
-        if self._is_folder_new and resume is None:
-            self._is_folder_new = False  # the store was asked for before the run
+        if _is_runner_only(self.strategy):
             return
         if self._folder is not None:
+            has_had_run = self._run is not None and self._run.folder is self._folder
+            if resume is None and not has_had_run:
+                return  # it was made for the store, which was asked for before the run
             self._folder.release()
         if self._is_store_in_folder and self._store is not None:
             asyncio.run(self._store.close())
             self._store = self._llm_proxy = None
-        self._is_store_in_folder = self._is_folder_new = False
+        self._is_store_in_folder, self._folder = False, None
         if resume is None:
             self._folder = self._new_folder(algorithm)
-        else:
-            self._folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
-            _check_same_run(self._folder, algorithm)
+            return
+        folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
+        before = made_by(folder.read_config().get("components", {}).get("algorithm"))
+        now = made_by(describe(algorithm)) or "no algorithm"
+        if before is not None and before != now:
+            folder.release()
+            raise ConfigError(
+                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's algorithm, or "
+                "resume another folder"
+            )
+        self._folder = folder
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
         name = self.name or ("run" if algorithm is None else file_name(algorithm))
@@ -364,7 +369,6 @@ class Trainer(TrainerLegacy):
     def _place_of_store(self) -> Path:
         if self._folder is None:
             self._folder = self._new_folder(getattr(self, "algorithm", None))
-            self._is_folder_new = True
         self._is_store_in_folder = True
         return self._folder.store_path
 
@@ -372,9 +376,9 @@ class Trainer(TrainerLegacy):
     def store(self) -> LightningStore:
         """The store of the run under way, of the last one, or of the next: made when it is first asked for."""
         if self._store is None:
-            # Older overrides of the method take no strategy.
-            strategy = [self.strategy] if takes_two(self._make_store) else []
-            self._store = self._make_store(self._specs["store"], *strategy)
+            given = (self._specs["store"], self.strategy)
+            takes_both = _accepts(self._make_store, *given)  # older overrides of the method take no strategy
+            self._store = self._make_store(*given) if takes_both else self._make_store(given[0])
         return self._store
 
     @property
@@ -430,11 +434,11 @@ class Trainer(TrainerLegacy):
     def _make_store(
         self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy | None = None
     ) -> LightningStore:
-        if store is None and is_runner_only(self.strategy if strategy is None else strategy):
+        if store is None and _is_runner_only(self.strategy if strategy is None else strategy):
             store = "memory"  # never used: the store of this run is served elsewhere
         if is_address(store):
-            return store_at(store)
-        if has_no_place(store):
+            return _store_at(store)
+        if _has_no_place(store):
             given = store if isinstance(store, Mapping) else {}
             store = {**given, "type": "SQLiteStore", "database_url": self._place_of_store()}
         return build_component(
@@ -442,8 +446,13 @@ class Trainer(TrainerLegacy):
         )
 
     def _make_llm_proxy(self, llm_proxy: ComponentSpec[Any], *, store: LightningStore) -> Gateway | None:
+        # A dict without a type is for the gateway of this package, which is imported only then.
+        if is_address(llm_proxy):
+            llm_proxy = {"type": "LLMProxyClient", "url": resolve_address(llm_proxy)}
+        elif isinstance(llm_proxy, Mapping):
+            llm_proxy = {"type": "LLMProxy", **llm_proxy}
         return build_component(
-            gateway_spec(llm_proxy),
+            llm_proxy,
             expected_type=Gateway,  # type: ignore[type-abstract]
             spec_name="llm_proxy",
             allow_none=True,
@@ -451,10 +460,7 @@ class Trainer(TrainerLegacy):
         )
 
     def _normalize_hooks(self, hooks: Hook | Sequence[Any] | None) -> list[Hook]:
-        if hooks is None:
-            return []
-        several = hooks if isinstance(hooks, Sequence) and not isinstance(hooks, str) else [hooks]
-        return [build_component(each, expected_type=Hook, spec_name="hooks") for each in several]
+        return [build_component(each, expected_type=Hook, spec_name="hooks") for each in _several(hooks)]
 
     def _check_strategy(self) -> None:
         """What was given to the trainer must be what the strategy has: nothing is dropped in silence."""
@@ -515,16 +521,85 @@ def _rollout_config(given: RolloutConfig | Mapping[str, Any] | None) -> RolloutC
         raise ConfigError(f"rollout_config is {given!r}: {error}") from error
 
 
-def _check_same_run(folder: RunFolder, algorithm: Algorithm[Any] | None) -> None:
-    """A run goes on with the algorithm that it began with."""
-    before = made_by(folder.read_config().get("components", {}).get("algorithm"))
-    now = made_by(describe(algorithm)) or "no algorithm"
-    if before is not None and before != now:
-        folder.release()
-        raise ConfigError(
-            f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's algorithm, or resume "
-            "another folder"
-        )
+def _several(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+
+
+def _accepts(method: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether a method that somebody may have overridden takes these arguments."""
+    try:
+        inspect.signature(method).bind_partial(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+# -- what specs mean to a trainer, beyond what `components` makes of any spec --------------------------
+
+
+def _is_runner_only(strategy: object) -> bool:
+    """Whether this process only runs agents for a store and an algorithm elsewhere."""
+    return getattr(strategy, "role", None) == "runner"
+
+
+def _has_no_place(store: ComponentSpec[LightningStore]) -> bool:
+    """Whether a spec asks for a durable store without saying where: then it lies in the folder of the run."""
+    if isinstance(store, Mapping):
+        return _is_sqlite(store.get("type")) and "database_url" not in store
+    loaded = getattr(sys.modules.get("sharpen.store.sqlite"), "SQLiteStore", None)  # by whoever has the class
+    return store is None or store is loaded or _is_sqlite(store)
+
+
+def _is_sqlite(name: object) -> bool:
+    return isinstance(name, str) and _SQLITE.fullmatch(name) is not None
+
+
+def _store_at(url: str) -> LightningStore:
+    """Open the store that an address names; `env:NAME` stands for one with a password."""
+    found = resolve_address(url)
+    if not found.startswith(("http://", "https://")):
+        from ..store.opening import open_url
+
+        return open_url(found)
+    from ..store.client import LightningStoreClient
+
+    try:
+        return LightningStoreClient(found)
+    except ValueError as error:  # a port that is no number; and our own errors, which say more
+        raise ConfigError(f"store is {hidden_password(found)!r}: {error}") from error
+
+
+def _listener_specs(specs: Any, expected_type: type, spec_name: str) -> list[Any]:
+    """The specs of callbacks or loggers, which are built where the algorithm runs. What can be no spec at all is
+    refused here, not in the middle of a run."""
+    several = _several(specs)
+    for spec in several:
+        if isinstance(spec, str | Mapping):
+            _check_name(spec, expected_type, spec_name)
+        elif not callable(spec):
+            build_component(spec, expected_type=expected_type, spec_name=spec_name)
+    return several
+
+
+def _check_name(spec: str | Mapping[str, Any], expected_type: type, spec_name: str) -> None:
+    """Refuse a name that leads nowhere, with the nearest that does, and one that leads to another kind of part. The
+    modules of others are not imported for that."""
+    name, origin = spec if isinstance(spec, str) else spec.get("type"), Origin(spec_name, spec)
+    if name is None:
+        raise ComponentError(f"{origin}: {spec_name} dict must have a 'type' key: a name or an import path")
+    known: dict[str, Target] = {**classes_in_main(), **DEFAULT_REGISTRY}
+    target = known.get(name, name) if isinstance(name, str) else name
+    if isinstance(target, str) and "." not in target:
+        package = expected_type.__module__.rpartition(".")[0]
+        fitting = sorted(each for each, path in known.items() if str(path).startswith(package))
+        hint = did_you_mean(target, fitting) or f" Known names: {listed(fitting)}."
+        raise ComponentError(f"{origin}: no component is named {target!r}.{hint}")
+    if isinstance(target, str) and target.rpartition(".")[0] in sys.modules:
+        target = load_from(target, origin)
+    if isinstance(target, type) and not (issubclass(target, expected_type) or has_methods_of(target, expected_type)):
+        raise ComponentTypeError(f"{origin} resolves to {target.__name__}, which is not a {expected_type.__name__}")
 
 
 # -- calls from a thread with an event loop, such as a notebook's ------------------------------------

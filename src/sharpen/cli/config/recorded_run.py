@@ -13,8 +13,7 @@ from ..._version import __version__
 from ...errors import ConfigError
 from ...logging import also_to_file, is_set_up, setup_logging
 from ...runs import RunFolder
-from ...runs.folder import FullDisk, naming_full_disk
-from ...runs.history import EARLIER, MOMENT
+from ...runs.folder import EARLIER, MOMENT, FullDisk, naming_full_disk
 from ...secrets import hiding
 from ...trainer.status import RunEnd, RunResult
 from .kept_config import keep_config
