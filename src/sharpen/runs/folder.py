@@ -143,15 +143,13 @@ class RunFolder:
 
     def resumed_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the configuration of a resumed run: when it began, every resume, and the seconds before this one."""
-        before = self.read_config()
-        resumed = [*before.get("resumed", []), config["started"]]
-        return {**config, "started": before.get("started"), "resumed": resumed, EARLIER: self._seconds_worked(before)}
-
-    def _seconds_worked(self, config: Mapping[str, Any]) -> float:
-        result, last = self.read_result() or {}, self.last_metrics()
+        before, result, last = self.read_config(), self.read_result(), self.last_metrics()
         progress = self.last_metrics(lambda line: "step" not in line)
-        is_ended = bool(result) and is_of_last_start(config, result, progress, last.get("status"))
-        return seconds_worked(config, result if is_ended else None, last.get("time")) or 0.0
+        if result is not None and not is_of_last_start(before, result, progress, last.get("status")):
+            result = None
+        earlier = seconds_worked(before, result, last.get("time")) or 0.0
+        resumed = [*before.get("resumed", []), config["started"]]
+        return {**config, "started": before.get("started"), "resumed": resumed, EARLIER: earlier}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Save how the last start of the run ended."""
@@ -329,10 +327,9 @@ def served(folder: Path) -> Iterator[None]:
 
 def is_served(folder: Path) -> bool:
     """Whether a live process serves the store in this folder."""
-    try:
-        handle = os.open(folder / SERVED, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not (folder / SERVED).exists():
         return False
+    handle = _open_lock(folder / SERVED)
     try:
         return not _try_lock(handle)
     finally:

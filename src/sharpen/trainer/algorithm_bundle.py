@@ -74,9 +74,9 @@ class AlgorithmBundle:
         self.plan, self._trainer, self._checkpoints = plan, trainer, Checkpoints(plan.run_dir)
         self.cancelled_on_stop = plan.algorithm is not None  # which does not see the event
         self.holds_runners = plan.holds_runners
-        self.on_begin: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[], object] = lambda: None
         """Called in the process of the trainer when the strategy has begun."""
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     def parts(self) -> dict[str, object]:
         """Return what travels, under the names that users know."""
@@ -92,20 +92,17 @@ class AlgorithmBundle:
 
     def cancel(self) -> None:
         """End the algorithm, from any thread. Does nothing where it runs in another process or not at all."""
-        if self._running is not None:
-            loop, task = self._running
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
+        task = self._task
+        if task is not None and not task.get_loop().is_closed():
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._running = asyncio.get_running_loop(), task
+        self._task = asyncio.current_task()
         self.on_begin()
         try:
             await self._run(store, event)
         finally:
-            self._running = None
+            self._task = None
 
     async def _run(self, store: LightningStore, event: ExecutionEvent) -> None:
         plan, algorithm = self.plan, self.plan.algorithm

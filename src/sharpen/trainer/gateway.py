@@ -77,7 +77,7 @@ class RunGateway:
     async def at_work(self, store: LightningStore, event: ExecutionEvent) -> AsyncIterator[None]:
         """It runs as long as the block lasts, and then until the runners have ended, unless it ran before."""
         gateway, run_event = self._gateway, event if isinstance(event, RunEvent) else None
-        start_runners: Callable[[], object] = bool if run_event is None else run_event.start_runners
+        start_runners: Callable[[], None] = (lambda: None) if run_event is None else run_event.start_runners
         if gateway is None or gateway.is_running():
             self._before = await self._counts()
             start_runners()

@@ -83,7 +83,7 @@ class TrainingLoop:
             self.restore(saved)  # without the callbacks, whose on_fit_start makes them forget
             restore_rng(saved["rng"])
         elif self._records is not None:
-            self._records.load_state_dict({"step": 0, "is_begun": True})  # nothing is rewritten while the run goes on
+            self._records.load_state_dict({"step": 0, "is_begun": True})  # nothing is rewritten during the run
         self.callbacks = callbacks
         for logger in self.loggers:
             logger.log_config(plan.config)
@@ -168,7 +168,7 @@ class TrainingLoop:
     # -- state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Everything that is needed to go on, the state of the algorithm included."""
+        """Return everything that is needed to continue, with the state of the algorithm."""
         return {"algorithm": {} if self.algorithm is None else self.algorithm.state_dict(), **self.own_state()}
 
     def load_state_dict(self, state_dict: State, /) -> None:
@@ -191,7 +191,7 @@ class TrainingLoop:
         }
 
     def restore(self, saved: State) -> None:
-        """Go back to what `own_state` gave. Random generators go on: a second try is another one."""
+        """Go back to what `own_state` returned. Random generators continue: a second try differs from the first."""
         self._unwritten.clear()
         _load_named(self.callbacks, saved["callbacks"])
         _load_named(self.loggers, saved["loggers"])

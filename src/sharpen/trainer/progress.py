@@ -76,8 +76,7 @@ class Progress:
         self.plan, self._place = plan, place
         self._store, self._gateway = store, gateway or RunGateway(None, plan.run_dir)
         self._thread = threading.Thread(target=self._run, name="sharpen-progress", daemon=True)
-        self._loop: asyncio.AbstractEventLoop
-        self._stop = asyncio.Event()
+        self._stop = threading.Event()
         self._counted, self._numbers = _Counted(), dict.fromkeys(("queued", "running", "done", "failed"), 0)
         self._llm: dict[str, float] = {}
         self._disk = FullDisk("progress")
@@ -86,9 +85,11 @@ class Progress:
         self._collector = open_collector(plan.run_dir)
 
     async def __aenter__(self) -> "Progress":
-        """What earlier runs left in the store is not ours; a run that is resumed goes on from what it has counted."""
+        """What earlier runs left in the store is not ours; a resumed run continues from what it has counted."""
         if self.plan.is_resumed:
-            self._counted = self._read()
+            paths = (self.plan.run_dir / COUNTED, self.plan.run_dir / BEGINNING)
+            if (path := next(filter(Path.exists, paths), None)) is not None:
+                self._counted = msgspec.convert(read_json(path), _Counted)
             last = self._counted.last
             if last is not None and await self._store.get_rollout_by_id(last) is None:
                 self._counted.after = 0  # a store in memory is empty after a resume, and counts anew
@@ -97,22 +98,14 @@ class Progress:
             self._keep()
         self._began = self._last_finish = time.monotonic()
         self._counts.append((self._began, self._counted.rewards.all.count))
-        self._loop = asyncio.new_event_loop()
         self._thread.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._stop.set()
         await asyncio.shield(asyncio.to_thread(self._thread.join))
 
     # -- what has finished ---------------------------------------------------------------------------
-
-    def _read(self) -> _Counted:
-        for path in (self.plan.run_dir / COUNTED, self.plan.run_dir / BEGINNING):
-            if path.exists():
-                return msgspec.convert(read_json(path), _Counted)
-        return _Counted()
 
     def _keep(self) -> None:
         if (path := self.plan.run_dir / COUNTED).parent.is_dir():
@@ -132,28 +125,28 @@ class Progress:
     # -- its thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._follow())
-            except Exception:  # whoever only watches must not end a run
-                log.exception("the progress display failed and is switched off")
+        try:
+            with asyncio.Runner() as runner, contextlib.closing(_LiveLine() if is_terminal() else _Line()) as line:
+                is_last, pause = False, 0.0
+                while not is_last:
+                    is_last, pause = self._stop.wait(pause), PAUSE_SECONDS
+                    runner.run(self._follow(line, is_last=is_last))
+            self._conclude()
+        except Exception:  # whoever only watches must not end a run
+            log.exception("the progress display failed and is switched off")
 
-    async def _follow(self) -> None:
-        is_last = False
-        with contextlib.closing(_LiveLine() if is_terminal() else _Line()) as line:
-            while not is_last:
-                is_last = self._stop.is_set()
-                try:
-                    await asyncio.wait_for(self._look(), LOOK_SECONDS)
-                except (StoreError, TimeoutError) as error:
-                    log.debug("could not read progress: %s", error)
-                else:
-                    line.show(self._text(), is_last=is_last)
-                    self._write_metrics(is_last=is_last)
-                    await self._warn_of_stall()
-                if not is_last:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stop.wait(), PAUSE_SECONDS)
+    async def _follow(self, line: "_Line", *, is_last: bool) -> None:
+        try:
+            await asyncio.wait_for(self._look(), LOOK_SECONDS)
+        except (StoreError, TimeoutError) as error:
+            log.debug("could not read progress: %s", error)
+            return
+        line.show(self._text(), is_last=is_last)
+        self._write_metrics(is_last=is_last)
+        await self._warn_of_stall()
+
+    def _conclude(self) -> None:
+        """The table at the end, and where the records are."""
         if self._collector is not None:
             self._collector.close()
         if self.plan.shows_table and self._counted.rewards.all.count:

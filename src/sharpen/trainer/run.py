@@ -291,7 +291,7 @@ class Run:
     def _conclude(self, error: BaseException | None) -> RunResult:
         latest, status = self._ask(lambda store: store.get_latest_resources()), self._end(error)
         metrics = self._metrics()
-        warnings = self._rollout_warnings(metrics) + ([] if status == "failed" else self._decline_warnings(latest))
+        warnings = self._warnings(metrics, None if status == "failed" else latest)
         for warning in warnings:
             log.warning("%s", warning)
         if status != "failed":  # those of the algorithm are logged already
@@ -336,28 +336,25 @@ class Run:
         found = with_old_names(of_the_run | _of_step(iteration) | validated)
         return {name: value for name, value in found.items() if name not in ("time", "queued", "running", "done")}
 
-    def _rollout_warnings(self, metrics: dict[str, Any]) -> list[str]:
-        """That every rollout failed, or that none had a reward."""
-        count, succeeded = metrics.get("rollouts", 0), metrics.get("succeeded", 0)
+    def _warnings(self, metrics: dict[str, Any], latest: ResourcesUpdate | None) -> list[str]:
+        """That every rollout failed, or that none had a reward; that what was published last is worse than what the run
+        began with."""
+        warnings, count, succeeded = [], metrics.get("rollouts", 0), metrics.get("succeeded", 0)
         if count and metrics.get("failed") == count:
             reason = self._ask(_last_failure) or "no reason was recorded"
-            return [f"all {count} rollouts failed; the last: {self.trainer.hide(reason)}"]
-        if succeeded and metrics.get("run/reward_mean", 0) is None:
-            return [
+            warnings.append(f"all {count} rollouts failed; the last: {self.trainer.hide(reason)}")
+        elif succeeded and metrics.get("run/reward_mean", 0) is None:
+            warnings.append(
                 f"none of the {succeeded} rollouts that succeeded had a reward: return a number from the agent or "
                 "call emit_reward, unless the algorithm computes rewards"
-            ]
-        return []
+            )
+        if self.algorithm is not None and latest is not None:
+            from ..archive.comparison import validation_decline
 
-    def _decline_warnings(self, latest: ResourcesUpdate | None) -> list[str]:
-        """That what was published last is worse than what the run began with."""
-        if self.algorithm is None or latest is None:
-            return []
-        from ..archive.comparison import validation_decline
-
-        published, began = (latest.resources_id, latest.version), moment(self._started) or 0.0
-        decline = self._ask(lambda store: validation_decline(store, published, started_after=began))
-        return [] if decline is None else [decline.describe("val/reward_mean")]
+            published, began = (latest.resources_id, latest.version), moment(self._started) or 0.0
+            decline = self._ask(lambda store: validation_decline(store, published, started_after=began))
+            warnings += [] if decline is None else [decline.describe("val/reward_mean")]
+        return warnings
 
     def _ask(self, question: Callable[[LightningStore], Coroutine[Any, Any, T]]) -> T | None:
         """An answer of the store, after the run; None where it does not answer any more."""

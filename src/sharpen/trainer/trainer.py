@@ -36,7 +36,7 @@ from ..errors import ComponentError, ComponentTypeError, ConfigError
 from ..execution import ClientServerExecutionStrategy, ExecutionStrategy
 from ..litagent import as_agent
 from ..loggers import Logger
-from ..runner import LitAgentRunner, Runner
+from ..runner import Runner
 from ..runs import RunFolder
 from ..secrets import hidden_password
 from ..store import LightningStore
@@ -169,10 +169,11 @@ class Trainer(TrainerLegacy):
         offered = {"n_runners": self.n_runners or 1, "port": self.port}  # an override may take fewer
         taken = {name: value for name, value in offered.items() if _accepts(self._make_strategy, **{name: value})}
         self.strategy = self._make_strategy(strategy, **taken)
-        self._check_strategy()
-        self.n_runners = getattr(self.strategy, "n_runners", self.n_runners)
         self.runner = self._make_runner(runner)
-        self._check_runner()
+        self._check_agreement()
+        self.n_runners = getattr(self.strategy, "n_runners", self.n_runners)
+        if getattr(self.runner, "tracer", None) is None:
+            self.runner.tracer = self.tracer
         self.algorithm = self._make_algorithm(algorithm)
         if self.algorithm is not None and self.algorithm.needs_gateway and llm_proxy is None:
             self._specs["llm_proxy"] = "LLMProxy"
@@ -232,14 +233,14 @@ class Trainer(TrainerLegacy):
         resume: Resume = None,
     ) -> RunResult:
         """`fit` for async code. Cancelling it ends the run in order."""
-        is_unwanted = threading.Event()
-        work = partial(self._fit, agent, (train_dataset, val_dataset), resume, is_dev=self.is_dev)
-        running = asyncio.wrap_future(_in_thread(partial(work, is_unwanted=is_unwanted.is_set)))
+        unwanted = threading.Event()  # set for a run that has not begun yet
+        work = partial(self._fit, agent, (train_dataset, val_dataset), resume, is_dev=self.is_dev, unwanted=unwanted)
+        running = asyncio.wrap_future(_in_thread(work))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not running.done():
-                is_unwanted.set()  # for a run that has not begun yet
+                unwanted.set()
                 self.stop()
                 await asyncio.wait([running])
             raise
@@ -264,7 +265,7 @@ class Trainer(TrainerLegacy):
         return None if self._run is None else self._run.result
 
     def _fit(
-        self, agent: Any, datasets: Datasets, resume: Resume, *, is_dev: bool, is_unwanted: Callable[[], bool] = bool
+        self, agent: Any, datasets: Datasets, resume: Resume, *, is_dev: bool, unwanted: threading.Event | None = None
     ) -> RunResult:
         algorithm, lit_agent = algorithm_for(self, is_dev=is_dev), as_agent(agent)
         is_default_store = _has_no_place(self._specs["store"]) and type(self)._make_store is Trainer._make_store
@@ -276,7 +277,7 @@ class Trainer(TrainerLegacy):
             self._open_folder(resume, algorithm)
             self._loop = TrainingLoop(RunPlan(run_dir=Path()))
             self._run = Run(self, self._folder, lit_agent, algorithm, datasets, is_resumed=resume is not None)
-            if is_unwanted():
+            if unwanted is not None and unwanted.is_set():
                 self._run.stop()
             return self._run.execute()
         finally:
@@ -285,8 +286,8 @@ class Trainer(TrainerLegacy):
             self._fitting.release()
 
     # -- as the loop of callbacks --------------------------------------------------------------------
-    # What callbacks read and set is of the loop under way, or of the last one. Where the algorithm runs in another
-    # process, its loop is there too, and this one stays at its beginning.
+    # Callbacks read and set these on the current loop, or on the last one. Where the algorithm runs in another process,
+    # its loop is there too, and this one keeps its initial values.
 
     def follow_loop(self, loop: TrainingLoop) -> None:
         self._loop = loop
@@ -327,7 +328,7 @@ class Trainer(TrainerLegacy):
         self._loop.should_stop = should_stop
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on, the state of the algorithm included."""
+        """Return everything that is needed to continue, with the state of the algorithm."""
         return self._loop.state_dict()
 
     def load_state_dict(self, state_dict: State, /) -> None:
@@ -339,28 +340,16 @@ class Trainer(TrainerLegacy):
         """The folder for a run that begins or is resumed; the store in it is made anew when it is asked for."""
         if _is_runner_only(self.strategy):
             return
-        if self._folder is not None:
-            has_had_run = self._run is not None and self._run.folder is self._folder
-            if resume is None and not has_had_run:
-                return  # it was made for the store, which was asked for before the run
-            self._folder.release()
+        before, has_had_run = self._folder, self._run is not None and self._run.folder is self._folder
+        if before is not None and resume is None and not has_had_run:
+            return  # it was made for the store, which was asked for before the run
+        self._folder = self._new_folder(algorithm) if resume is None else _folder_of(resume, algorithm)
+        if before is not None:
+            before.release()
         if self._is_store_in_folder and self._store is not None:
             asyncio.run(self._store.close())
             self._store = self._llm_proxy = None
-        self._is_store_in_folder, self._folder = False, None
-        if resume is None:
-            self._folder = self._new_folder(algorithm)
-            return
-        folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
-        before = made_by(folder.read_config().get("components", {}).get("algorithm"))
-        now = made_by(describe(algorithm)) or "no algorithm"
-        if before is not None and before != now:
-            folder.release()
-            raise ConfigError(
-                f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's algorithm, or "
-                "resume another folder"
-            )
-        self._folder = folder
+        self._is_store_in_folder = False
 
     def _new_folder(self, algorithm: Algorithm[Any] | None) -> RunFolder:
         name = self.name or ("run" if algorithm is None else file_name(algorithm))
@@ -401,9 +390,9 @@ class Trainer(TrainerLegacy):
         return build_component(tracer, expected_type=Tracer, spec_name="tracer", default_factory=OtelTracer)
 
     def _make_adapter(self, adapter: "ComponentSpec[TraceAdapter[Any]]") -> "TraceAdapter[Any]":
-        from ..adapter import TraceAdapter, TracerTraceToTriplet
+        from ..adapter import TraceAdapter
 
-        return _built("adapter", adapter, TraceAdapter, TracerTraceToTriplet)  # type: ignore[type-abstract]
+        return _built("adapter", adapter, TraceAdapter, "TracerTraceToTriplet")  # type: ignore[type-abstract]
 
     def _make_algorithm(
         self, algorithm: ComponentSpec[Algorithm[Any]] | Sequence[ComponentSpec[Algorithm[Any]]]
@@ -425,11 +414,11 @@ class Trainer(TrainerLegacy):
         is_given = self.n_runners is not None or n_runners != 1
         wanted = {"n_runners": n_runners if is_given else None, "server_port": self.port if port is None else port}
         offered = {name: value for name, value in wanted.items() if value is not None}
-        return _built("strategy", strategy, ExecutionStrategy, ClientServerExecutionStrategy, offered)
+        return _built("strategy", strategy, ExecutionStrategy, "ClientServerExecutionStrategy", offered)
 
     def _make_runner(self, runner: ComponentSpec[Runner[Any]]) -> Runner[Any]:
         offered = {"tracer": lambda: self.tracer, "max_rollouts": self.max_rollouts, "hooks": lambda: self.hooks}
-        return _built("runner", runner, Runner, LitAgentRunner, offered)
+        return _built("runner", runner, Runner, "LitAgentRunner", offered)
 
     def _make_store(
         self, store: ComponentSpec[LightningStore], strategy: ExecutionStrategy | None = None
@@ -462,8 +451,8 @@ class Trainer(TrainerLegacy):
     def _normalize_hooks(self, hooks: Hook | Sequence[Any] | None) -> list[Hook]:
         return [build_component(each, expected_type=Hook, spec_name="hooks") for each in _several(hooks)]
 
-    def _check_strategy(self) -> None:
-        """What was given to the trainer must be what the strategy has: nothing is dropped in silence."""
+    def _check_agreement(self) -> None:
+        """What was given to the trainer must be what strategy and runner have: nothing is dropped in silence."""
         name, strategy = type(self.strategy).__name__, self.strategy
         port, count = getattr(strategy, "server_port", None), getattr(strategy, "n_runners", None)
         if self.port is not None and port != self.port:
@@ -476,28 +465,32 @@ class Trainer(TrainerLegacy):
                 f"n_runners is {self.n_runners}, but the given {name} has n_runners={count}: change it there, or pass "
                 "only the strategy's name ('shm', 'cs') and n_runners here"
             )
-
-    def _check_runner(self) -> None:
         name, limit = type(self.runner).__name__, getattr(self.runner, "max_rollouts", None)
         if self.max_rollouts is not None and limit != self.max_rollouts:
             raise ConfigError(f"max_rollouts is {self.max_rollouts}, but the given {name} has max_rollouts={limit}")
-        if getattr(self.runner, "tracer", None) is None:
-            self.runner.tracer = self.tracer
+
+
+def _folder_of(resume: str | os.PathLike[str], algorithm: Algorithm[Any] | None) -> RunFolder:
+    """Open the folder of an earlier run, which continues with the algorithm that it began with."""
+    folder = RunFolder.last() if resume == "last" else RunFolder.open(resume)
+    before = made_by(folder.read_config().get("components", {}).get("algorithm"))
+    now = made_by(describe(algorithm)) or "no algorithm"
+    if before is not None and before != now:
+        folder.release()
+        raise ConfigError(
+            f"the run in {str(folder.path)!r} was made by {before}, not by {now}: use that run's algorithm, or resume "
+            "another folder"
+        )
+    return folder
 
 
 def _built(
-    name: str, spec: ComponentSpec[Any], kind: type[T], default: type[T], offered: Mapping[str, Any] | None = None
+    name: str, spec: ComponentSpec[Any], kind: type[T], default: str, offered: Mapping[str, Any] | None = None
 ) -> T:
     """Build a part of which there is always one: no spec, and a dict without a type, are for the default."""
-    return build_component(
-        spec,
-        expected_type=kind,
-        spec_name=name,
-        default_factory=default,
-        optional_defaults=offered,
-        dict_requires_type=False,
-        dict_default_cls=default,
-    )
+    if spec is None or isinstance(spec, Mapping):
+        spec = {"type": default, **(spec or {})}
+    return build_component(spec, expected_type=kind, spec_name=name, optional_defaults=offered)
 
 
 def _checked_resources(resources: NamedResources | None) -> NamedResources | None:
