@@ -6,6 +6,6 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.runner.attempt import with_keys
-    from sharpen.runner.bundle import RunnerBundle, unpack
+    from sharpen.runner.base import RunnerBundle, unpack
 
 __getattr__ = imports_on_use(__file__)

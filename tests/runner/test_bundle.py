@@ -45,7 +45,7 @@ if __name__ == "__main__":
 SHARED_MEMORY = """
 import asyncio
 from sharpen import InMemoryLightningStore, LitAgentRunner, SharedMemoryExecutionStrategy
-from sharpen.runner.bundle import RunnerBundle
+from sharpen.runner.base import RunnerBundle
 
 async def algorithm(store, event):
     rollout = await store.enqueue_rollout(sys.argv[1])

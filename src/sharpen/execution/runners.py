@@ -28,7 +28,7 @@ from ..errors import AgentError
 from ..process.child import ExitReport, Failure
 from ..process.python_process import Data, Job, Parent
 from ..runner import MainThread, RunnerWornOut, agents_on, worker_name
-from ..runner.bundle import unpack
+from ..runner.base import unpack
 from ..store.client import LightningStoreClient
 from ..store.opening import ServerAddress
 from ..tracer.instrumentation import ImportWatch

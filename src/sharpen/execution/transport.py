@@ -1,4 +1,4 @@
-"""How a bundle travels to another process: it is pickled here, and `runner.bundle.unpack` reads it over there.
+"""How a bundle travels to another process: it is pickled here, and `runner.base.unpack` reads it over there.
 
 What is defined in `__main__` or in a notebook travels by value, what lives in a module by its name. Everything that
 would fail over there is refused here, before anything starts: the error names the component, the part of it that cannot
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TransportError
-from ..runner.bundle import cached_again
+from ..runner.base import cached_again
 
 DEPTH = 6  # how deep a culprit is looked for
 MAX_BYTES = 64 * 2**20  # of all modules that go to another machine

@@ -15,8 +15,8 @@ import numbers
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set as AbstractSet
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from ..tracer import Tracer, activate
 from ..tracer.trace import Shared, traceback_text
 from ..types import LLM, AttemptedRollout, Hook, NamedResources, Span, SpanCoreFields
 from .heartbeat import Outbox, send_one_by_one
-from .threads import agent_errors, guarded
+from .threads import agent_errors
 
 if TYPE_CHECKING:
     from .base import Runner
@@ -104,7 +104,7 @@ class RunningAttempt:
         spans: list[Span] = []
         try:
             async with self._trace(tracer, known):
-                result = await self._run_agent(rollout, resources)
+                result = await self._call_agent(rollout, resources)
             recorded = tracer.get_last_trace()
             spans = self._settle(result, recorded[0].trace_id if recorded else None)
         finally:
@@ -128,26 +128,22 @@ class RunningAttempt:
                 finally:
                     await hooks.call("on_trace_end", **known, tracer=tracer)
 
-    async def _run_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
-        seconds = rollout.config.timeout_seconds
+    async def _call_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
+        """Call or await the agent's method for this mode, within the rollout's time."""
+        agent, threads, seconds = self._runner.get_agent(), self._runner.threads, rollout.config.timeout_seconds
+        name = "training_rollout" if rollout.mode == "train" else "validation_rollout"
+        method = getattr(agent, f"{name}_async" if agent.is_async() else name)
+        call = partial(method, rollout.input, resources, rollout)
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await self._call_agent(rollout, resources)
+                if agent.is_async():
+                    return await threads.call_async(call)
+                result = await threads.call(call)
+                return await threads.call_async(lambda: result) if inspect.isawaitable(result) else result
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise AgentTimeoutError(f"the agent exceeded its rollout's timeout_seconds={seconds:g}") from error
-
-    async def _call_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
-        agent, threads = self._runner.get_agent(), self._runner.threads
-        kind = "training" if rollout.mode == "train" else "validation"
-        arguments = (rollout.input, resources, rollout)
-        if agent.is_async():
-            method = getattr(agent, f"{kind}_rollout_async")
-            return await threads.call_async(lambda: guarded(method(*arguments)))
-        method = getattr(agent, f"{kind}_rollout")
-        result = await threads.call(lambda: method(*arguments))
-        return await guarded(result) if inspect.isawaitable(result) else result
 
     def cancel(self) -> None:
         """Stop the agent, since nobody waits for it any more. May be called from any thread."""
@@ -176,7 +172,7 @@ class RunningAttempt:
         """Store the last spans and the outcome; retry for a while where the store cannot write now."""
         spans = await self.outbox.close_and_take()
         about: dict[str, Any] = {} if self.error is None else {"metadata": _reason(self.error)}
-        backoff = Backoff(0.1, maximum=5.0, deadline_seconds=PATIENCE_SECONDS)
+        backoff: Backoff | None = None
         while True:
             try:
                 await self.store.complete_attempt(*self._ids, spans=spans, status=self.outcome, **about)
@@ -188,6 +184,7 @@ class RunningAttempt:
                 await send_one_by_one(self.store, spans, error)
                 spans = []
             except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
+                backoff = backoff or Backoff(0.1, maximum=5.0, deadline_seconds=PATIENCE_SECONDS)
                 if not await backoff.wait_async():
                     log.error("could not store the outcome of rollout %s: %s", self._ids[0], error)
                     return
@@ -287,7 +284,6 @@ def _warn_of_missing(name: str, variable: str) -> None:
 
 Moment = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
 _KNOWN = frozenset({"agent", "runner", "rollout", "tracer", "spans"})
-MOMENTS: tuple[Moment, ...] = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
 
 
 class Hooks:
@@ -297,7 +293,7 @@ class Hooks:
         self.errors = 0
         self._by_moment = {
             moment: [(hook, _keywords(getattr(hook, moment))) for hook in hooks if _overrides(hook, moment)]
-            for moment in MOMENTS
+            for moment in get_args(Moment)
         }
 
     async def call(self, moment: Moment, **known: Any) -> None:

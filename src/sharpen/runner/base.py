@@ -2,16 +2,21 @@
 
 The claims are in `claim_loop.py`, one attempt from its start to its report in `attempt.py`, heartbeats and uploads in
 `heartbeat.py`, and the threads that agents run in, in `threads.py`.
+
+`RunnerBundle` is what a strategy sends to the workers of a run. A runner process imports the module of everything that
+it unpickles, so what travels there lives here, in a room that knows neither the trainer nor algorithms. `unpack` is the
+only place in the package where anything is unpickled.
 """
 
 import asyncio
 import contextlib
+import copy
 import itertools
-import logging
 import os
+import pickle
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Generic
 
@@ -26,7 +31,6 @@ from .claim_loop import ClaimLoop, StopEvent
 from .heartbeat import HeartbeatThread
 from .threads import AgentThreads
 
-log = logging.getLogger(__name__)
 # Runners that are given no number: apart from those that a strategy numbers from 0.
 _numbers = itertools.count(10_000)
 
@@ -87,15 +91,8 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         self.get_agent().set_runner(self)
         self.threads, self.resources = AgentThreads(concurrency=self.concurrency), ResourceCache(store)
         self.finished = self.failed = 0
-        self._attempts: dict[str, RunningAttempt] = {}
-        self._heartbeat = HeartbeatThread(
-            store,
-            self.worker_name,
-            heartbeat_interval=self.heartbeat_interval,
-            interval_jitter=self.interval_jitter,
-            statistics=self._statistics,
-            on_unwanted=self._cancel_unwanted,
-        )
+        self.attempts: dict[str, RunningAttempt] = {}
+        self._heartbeat = HeartbeatThread(self)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         """Send what is left and end the threads."""
@@ -166,8 +163,9 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
 
     def take(self, rollout: AttemptedRollout) -> RunningAttempt:
         """Start an attempt: from now on its spans are sent and its lease is renewed."""
-        attempt = self._attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self)
-        self._heartbeat.add(attempt.outbox)
+        attempt = self.attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self)
+        if rollout.config.unresponsive_seconds is not None:
+            self._heartbeat.note_lease(rollout.config.unresponsive_seconds)
         return attempt
 
     async def attend(self, attempt: RunningAttempt) -> None:
@@ -177,7 +175,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
     async def execute(self, rollout: AttemptedRollout) -> Any:
         """Run one claimed rollout and return what the agent returned."""
         self.get_store()
-        attempt = self._attempts.get(rollout.attempt.attempt_id) or RunningAttempt(rollout, self)
+        attempt = self.attempts.get(rollout.attempt.attempt_id) or RunningAttempt(rollout, self)
         return await attempt.execute(rollout)
 
     async def report(self, attempt: RunningAttempt) -> None:
@@ -185,7 +183,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         try:
             await attempt.report()
         finally:
-            self._forget(attempt)
+            self.attempts.pop(attempt.rollout.attempt.attempt_id, None)
             self.finished += 1
             self.failed += attempt.error is not None
 
@@ -194,32 +192,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         try:
             await attempt.hand_back()
         finally:
-            self._forget(attempt)
-
-    def _forget(self, attempt: RunningAttempt) -> None:
-        self._heartbeat.remove(attempt.outbox)
-        self._attempts.pop(attempt.rollout.attempt.attempt_id, None)
-
-    # -- what the heartbeat thread asks for ----------------------------------------------------------
-
-    def _cancel_unwanted(self, attempt_ids: Iterable[str]) -> None:
-        for attempt_id in attempt_ids:
-            attempt = self._attempts.get(attempt_id)
-            if attempt is not None and not attempt.is_unwanted:
-                log.info("rollout %s is no longer wanted; stopping its agent", attempt.rollout.rollout_id)
-                attempt.cancel()
-
-    def _statistics(self) -> dict[str, Any]:
-        return {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "slots": self.concurrency,
-            "in_hand": len(self._attempts),
-            "finished": self.finished,
-            "failed": self.failed,
-            "hook_errors": self.hooks.errors,
-            "abandoned_threads": self.abandoned,
-        }
+            self.attempts.pop(attempt.rollout.attempt.attempt_id, None)
 
     # -- what it has ---------------------------------------------------------------------------------
 
@@ -279,3 +252,44 @@ def worker_name(worker_id: int) -> str:
 def _process_name(pid: int) -> str:
     # The number of a process comes back, after a restart of a container at once: the random part does not.
     return f"{socket.gethostname()}-{pid}-{secrets.token_hex(3)}"
+
+
+# -- what travels to a worker ------------------------------------------------------------------------
+
+
+class RunnerBundle:
+    """Runs the agent in one worker: a strategy calls `await bundle(store, worker_id, event)` for each of them.
+
+    Every call works with a copy of the runner and of its tracer, since workers may be threads of one process.
+    """
+
+    def __init__(self, agent: LitAgent[Any], runner: Runner[Any], hooks: Sequence[Hook]) -> None:
+        self.agent, self.runner, self.hooks = agent, runner, list(hooks)
+
+    def parts(self) -> dict[str, object]:
+        """Return what travels, under the names that users know."""
+        return {"agent": self.agent, "runner": self.runner, "hooks": self.hooks}
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: StopEvent) -> None:
+        runner = copy.copy(self.runner)
+        if getattr(runner, "tracer", None) is not None:
+            runner.tracer = copy.copy(runner.tracer)
+        runner.init(self.agent, hooks=self.hooks)
+        try:
+            runner.init_worker(worker_id, store)
+            try:
+                await runner.iter(event=event)
+            finally:
+                await asyncio.to_thread(runner.teardown_worker, worker_id)
+        finally:
+            runner.teardown()
+
+
+def unpack(data: bytes | bytearray) -> Any:
+    """Return what `execution.transport.pack` has packed, in a process of the same run."""
+    return pickle.loads(data)
+
+
+def cached_again(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    """Return the function with an empty cache: the results of another process stay there."""
+    return lru_cache(**parameters)(function)

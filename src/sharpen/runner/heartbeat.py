@@ -9,18 +9,21 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import random
+import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInputError
 from ..store import LightningStore
-from ..store.base import LightningStoreCapabilities
-from ..store.methods import Method, call_method, forward_methods
-from ..store.opening import StoreAddress
+from ..store.methods import StoreWrapper, call_method
 from ..types import AttemptedRollout, Span, StoredSpans
+
+if TYPE_CHECKING:
+    from .base import Runner
 
 log = logging.getLogger(__name__)
 _jitter = random.Random()  # apart from the user's own random numbers, which may be seeded
@@ -31,27 +34,12 @@ MAX_SPANS = 2_000
 
 
 class HeartbeatThread:
-    """Renews the leases of running attempts, sends their spans, and learns which of them are no longer wanted."""
+    """Renews the leases of a runner's attempts, sends their spans, and stops those that are no longer wanted."""
 
-    def __init__(
-        self,
-        store: LightningStore,
-        worker_name: str,
-        *,
-        heartbeat_interval: float,
-        interval_jitter: float,
-        statistics: Callable[[], dict[str, Any]],
-        on_unwanted: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._store, self._worker_name = store, worker_name
-        self._interval, self._jitter = heartbeat_interval, interval_jitter
-        self._statistics, self._on_unwanted = statistics, on_unwanted
-        self._outboxes: dict[str, Outbox] = {}
+    def __init__(self, runner: "Runner[Any]") -> None:
+        self._runner, self._store = runner, runner.get_store()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake = asyncio.Event()
         self._heartbeat: asyncio.Task[None] | None = None
-        self._is_stopping = False
         self._send_sign: Callable[[float | None], None] | None = None
         self._signed_lease = 0.0
 
@@ -62,38 +50,30 @@ class HeartbeatThread:
             send_sign: Called every second with the longest lease of the running attempts, and with None at the end.
         """
         if self._thread is None:
-            ready: Future[None] = Future()
+            self._loop, self._wake = asyncio.new_event_loop(), asyncio.Event()
             self._is_stopping, self._send_sign = False, send_sign
-            run = lambda: asyncio.run(self._run(ready))  # noqa: E731
-            self._thread = threading.Thread(target=run, name="sharpen-heartbeat", daemon=True)
+            self._thread = threading.Thread(target=self._run_loop, name="sharpen-heartbeat", daemon=True)
             self._thread.start()
-            ready.result()
 
     def stop(self) -> None:
         """Send the spans that are left, and end the thread."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        if self._thread is not None:
             self._is_stopping = True
             self._call_soon(self._wake.set)
             self._call_soon(self._cancel_heartbeat)
-            thread.join()
+            self._thread.join()
+            self._thread = None
 
-    def add(self, outbox: "Outbox") -> None:
-        """Look after this attempt from now on."""
-        self._outboxes[outbox.attempt_id] = outbox
-        lease = outbox.lease_seconds
-        if lease is not None and lease > self._signed_lease:
-            self._sign()  # the agent that starts now may keep this thread from running
-        if lease is not None and lease < SHORT_LEASE_SECONDS:
+    def note_lease(self, seconds: float) -> None:
+        """Renew the lease of an attempt that starts now in time."""
+        if self._thread is not None and seconds > self._signed_lease:
+            self._sign()  # its agent may keep this thread from running
+        if self._thread is not None and seconds < SHORT_LEASE_SECONDS:
             self._call_soon(self._wake.set)
 
-    def remove(self, outbox: "Outbox") -> None:
-        self._outboxes.pop(outbox.attempt_id, None)
-
-    def _call_soon(self, call: Callable[[], None]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it was closed in the meantime
-                self._loop.call_soon_threadsafe(call)
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
+            self._loop.call_soon_threadsafe(call)
 
     def _cancel_heartbeat(self) -> None:
         """An unreachable store is tried again and again: the last heartbeat is not worth the wait."""
@@ -102,17 +82,19 @@ class HeartbeatThread:
 
     # -- on the thread -------------------------------------------------------------------------------
 
-    async def _run(self, ready: "Future[None]") -> None:
-        self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        ready.set_result(None)
+    def _run_loop(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._run())
+
+    async def _run(self) -> None:
         signing = asyncio.create_task(self._keep_signing())
         last, interval = -math.inf, 0.0
         while not self._is_stopping:
             if self._loop.time() >= self._next_heartbeat(last, interval):
                 self._heartbeat = asyncio.create_task(self._send_heartbeat())
                 await asyncio.wait({self._heartbeat})
-                last = self._loop.time()
-                interval = self._interval + _jitter.uniform(-self._jitter, self._jitter)
+                last, jitter = self._loop.time(), self._runner.interval_jitter
+                interval = self._runner.heartbeat_interval + _jitter.uniform(-jitter, jitter)
             await self._upload()
             seconds = self._next_heartbeat(last, interval) - self._loop.time()
             with contextlib.suppress(TimeoutError):
@@ -136,29 +118,48 @@ class HeartbeatThread:
             self._signed_lease = max(self._leases(), default=0.0)
             self._send_sign(self._signed_lease)
 
+    def _outboxes(self) -> "list[Outbox]":
+        return [attempt.outbox for attempt in list(self._runner.attempts.values())]
+
     def _leases(self) -> list[float]:
-        return [each.lease_seconds for each in list(self._outboxes.values()) if each.lease_seconds is not None]
+        return [each.lease_seconds for each in self._outboxes() if each.lease_seconds is not None]
 
     def _next_heartbeat(self, last: float, interval: float) -> float:
         """Leases are renewed at a third of the shortest, so that one lost heartbeat cannot free a live rollout."""
         return last + max(min([interval, *(lease / 3 for lease in self._leases())]), 0.02)
 
     async def _send_heartbeat(self) -> None:
+        """Renew the leases of all attempts, and tell the store how the runner is."""
+        runner = self._runner
+        attempt_ids = list(runner.attempts)
+        statistics = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "slots": runner.concurrency,
+            "in_hand": len(attempt_ids),
+            "finished": runner.finished,
+            "failed": runner.failed,
+            "hook_errors": runner.hooks.errors,
+            "abandoned_threads": runner.abandoned,
+        }
         try:
-            arguments = (self._worker_name, self._statistics())
-            worker = await call_method(self._store, "update_worker", arguments, {"attempt_ids": list(self._outboxes)})
+            arguments = (runner.worker_name, statistics)
+            worker = await call_method(self._store, "update_worker", arguments, {"attempt_ids": attempt_ids})
         except Exception as error:  # noqa: BLE001 - a store of the user's own may raise anything
-            log.warning("a heartbeat of %s failed: %s", self._worker_name, error)
+            log.warning("a heartbeat of %s failed: %s", runner.worker_name, error)
         else:
-            self._note_unwanted(getattr(worker, "unwanted_attempts", ()))
+            self._cancel_unwanted(getattr(worker, "unwanted_attempts", ()))
 
-    def _note_unwanted(self, attempt_ids: Iterable[str]) -> None:
-        if attempt_ids:
-            self._on_unwanted(attempt_ids)
+    def _cancel_unwanted(self, attempt_ids: Iterable[str]) -> None:
+        for attempt_id in attempt_ids:
+            attempt = self._runner.attempts.get(attempt_id)
+            if attempt is not None and not attempt.is_unwanted:
+                log.info("rollout %s is no longer wanted; stopping its agent", attempt.rollout.rollout_id)
+                attempt.cancel()
 
     async def _upload(self) -> None:
         """Send what waits in all outboxes, in as few calls as possible."""
-        taken = [(each, spans) for each in list(self._outboxes.values()) if (spans := each.begin_sending())]
+        taken = [(each, spans) for each in self._outboxes() if (spans := each.begin_sending())]
         unsent = [span for _, spans in taken for span in spans]
         try:
             while unsent:
@@ -169,7 +170,7 @@ class HeartbeatThread:
         finally:
             left = {id(span) for span in unsent}
             for outbox, spans in taken:
-                outbox.end_sending(unsent=[span for span in spans if id(span) in left])
+                outbox.end_sending([span for span in spans if id(span) in left])
 
     async def _send(self, spans: list[Span]) -> None:
         try:
@@ -177,7 +178,7 @@ class HeartbeatThread:
         except InvalidInputError as error:
             await send_one_by_one(self._store, spans, error)
         else:
-            self._note_unwanted(getattr(stored, "unwanted", ()))
+            self._cancel_unwanted(getattr(stored, "unwanted", ()))
 
 
 async def send_one_by_one(store: LightningStore, spans: Iterable[Span], error: Exception) -> None:
@@ -189,19 +190,11 @@ async def send_one_by_one(store: LightningStore, spans: Iterable[Span], error: E
             log.warning("the store rejected span %r, which is dropped: %s", span.name, error)
 
 
-def _forward(method: Method) -> Callable[..., Awaitable[Any]]:
-    async def call(self: "Outbox", *args: Any, **kwargs: Any) -> Any:
-        return await call_method(self.store, method.name, args, kwargs)
-
-    return call
-
-
-@forward_methods(_forward)
-class Outbox(LightningStore):
+class Outbox(StoreWrapper):
     """The store as one attempt sees it: a sink of spans for tracers, and a whole store for whoever needs more of it."""
 
     def __init__(self, store: LightningStore, rollout: AttemptedRollout) -> None:
-        self.store = store
+        super().__init__(store)
         self.attempt_id = rollout.attempt.attempt_id
         self.lease_seconds = rollout.config.unresponsive_seconds
         self._lock = threading.Lock()
@@ -222,6 +215,10 @@ class Outbox(LightningStore):
             self.put(span)
         return StoredSpans(spans)
 
+    # By way of `add_many_spans` too.
+    add_span = LightningStore.add_span
+    add_otel_span = LightningStore.add_otel_span
+
     def begin_sending(self) -> list[Span]:
         """Return the spans to send now; `end_sending` must follow."""
         with self._lock:
@@ -230,7 +227,7 @@ class Outbox(LightningStore):
             spans, self._waiting = self._waiting, []
         return spans
 
-    def end_sending(self, *, unsent: Sequence[Span] = ()) -> None:
+    def end_sending(self, unsent: Sequence[Span]) -> None:
         """Put what could not be sent back to the front."""
         with self._lock:
             self._waiting[:0] = unsent
@@ -248,13 +245,3 @@ class Outbox(LightningStore):
                     return spans
                 sending = self._sending
             await asyncio.shield(asyncio.wrap_future(sending))
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self.store.capabilities
-
-    def address(self) -> StoreAddress | None:
-        return self.store.address()
-
-    def otlp_traces_endpoint(self) -> str:
-        return self.store.otlp_traces_endpoint()

@@ -11,7 +11,7 @@ import ctypes
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ class AgentThreads:
         if self._lent is not None:
             return await self._call_on_lent(self._lent, function)
         thread, job = self._idle.pop() if self._idle else _Thread(), _Job(function)
-        thread.begin(job)
+        thread.jobs.put(job)
         try:
             outcome = await job.outcome()
         except asyncio.CancelledError:
@@ -69,7 +69,10 @@ class AgentThreads:
 
     async def call_async(self, function: Call) -> Any:
         """Await what an async function returns."""
-        return await (function() if self._lent is None else self._lent.call(function, is_async=True))
+        if self._lent is not None:
+            return await self._lent.call(function, is_async=True)
+        with agent_errors():
+            return await function()
 
     async def _call_on_lent(self, lent: "MainThread", function: Call) -> Any:
         try:
@@ -82,7 +85,7 @@ class AgentThreads:
     def close(self) -> None:
         """End the idle threads."""
         for thread in self._idle:
-            thread.end()
+            thread.jobs.put(None)
         self._idle.clear()
 
 
@@ -124,7 +127,8 @@ class _Job:
 
     async def run_async(self) -> None:
         try:
-            outcome = _Outcome(await self.function())
+            with agent_errors():
+                outcome = _Outcome(await self.function())
         except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
             outcome = _Outcome(error=error)
         with contextlib.suppress(InvalidStateError):  # cancelled in the meantime
@@ -133,43 +137,34 @@ class _Job:
             raise outcome.error
 
 
-class _Thread:
-    """A thread that runs one job after another."""
+class _Thread(threading.Thread):
+    """A thread that runs one job after another; `None` ends it."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        super().__init__(name="sharpen-agent", daemon=True)
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._is_abandoned = self._is_busy = False
-        self._thread = threading.Thread(target=self._run, name="sharpen-agent", daemon=True)
-        self._thread.start()
+        contextvars.Context().run(self.start)  # it outlives the attempt that it is started for
 
-    def begin(self, job: _Job) -> None:
-        self._jobs.put(job)
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def end(self) -> None:
-        self._jobs.put(None)
-
-    def abandon(self) -> None:
-        self._is_abandoned = True
-        self.end()
-        threading.Thread(target=self._interrupt, name="sharpen-abandoned", daemon=True).start()
-
-    def _interrupt(self) -> None:
-        """Raise in the agent, which may catch it, or be deep in a call, until it ends."""
-        number = ctypes.c_ulong(self._thread.ident or 0)
-        while self._is_busy and self._thread.is_alive():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(AgentAbandoned))
-            self._thread.join(RAISE_AGAIN_SECONDS)
-
-    def _run(self) -> None:
-        while not self._is_abandoned and (job := self._jobs.get()) is not None:
+    def run(self) -> None:
+        while not self._is_abandoned and (job := self.jobs.get()) is not None:
             self._is_busy = True
             if not self._is_abandoned:
                 job.run()
             self._is_busy = False
             del job  # an idle thread keeps nothing of its last agent
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        self.jobs.put(None)
+        threading.Thread(target=self._interrupt, name="sharpen-abandoned", daemon=True).start()
+
+    def _interrupt(self) -> None:
+        """Raise in the agent, which may catch it, or be deep in a call, until it ends."""
+        number = ctypes.c_ulong(self.ident or 0)
+        while self._is_busy and self.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(AgentAbandoned))
+            self.join(RAISE_AGAIN_SECONDS)
 
 
 @contextlib.contextmanager
@@ -186,12 +181,6 @@ def agent_errors() -> Iterator[None]:
         if isinstance(error, SystemExit):
             raise AgentExitError(f"the agent called sys.exit({error.code!r})") from error
         raise
-
-
-async def guarded(awaitable: Awaitable[Any]) -> Any:
-    """Await an async agent."""
-    with agent_errors():
-        return await awaitable
 
 
 # -- a thread that is lent ---------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 A strategy calls `await bundle(store, event)` once. The gateway runs around everything else, progress is shown around
 the algorithm, and an algorithm that fails is restarted from its last checkpoint where that is allowed. The other half
-of a run is `runner.bundle.RunnerBundle`.
+of a run is `runner.base.RunnerBundle`.
 """
 
 import asyncio

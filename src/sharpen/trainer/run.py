@@ -30,7 +30,7 @@ from ..execution import ExecutionStrategy
 from ..execution.serving import Mount
 from ..litagent import FunctionalLitAgent, LitAgent
 from ..logging import also_to_file, is_set_up, setup_logging
-from ..runner.bundle import RunnerBundle
+from ..runner.base import RunnerBundle
 from ..runs import RunFolder
 from ..runs.folder import EARLIER, FullDisk, moment, naming_full_disk
 from ..secrets import hiding

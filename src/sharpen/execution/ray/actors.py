@@ -28,7 +28,7 @@ from ...errors import ConfigError, RunError, RunnerStartError, TransportError
 from ...logging import LogSettings, apply_settings, current_settings
 from ...process.child import Failure
 from ...runner import worker_name
-from ...runner.bundle import unpack
+from ...runner.base import unpack
 from ...store import LightningStore
 from ...store.opening import ServerAddress
 from ..base import AlgorithmBundle
