@@ -6,7 +6,6 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.tracer.instrumentation import ImportWatch
-    from sharpen.tracer.plain import is_content
-    from sharpen.tracer.trace import last_trace
+    from sharpen.tracer.trace import is_content, last_trace
 
 __getattr__ = imports_on_use(__file__)

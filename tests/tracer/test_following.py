@@ -136,7 +136,7 @@ async def test_a_pool_that_outlives_an_attempt_does_not_keep_it() -> None:
         async with tracer.trace_context(store=first, rollout_id="ro-1", attempt_id="at-1"):
             pool.submit(emit_message, "first").result()
         # The pool's thread was started inside the attempt, and serves others now.
-        assert submit_outside(pool.submit, last_trace).result() is None
+        assert submit_outside(pool.submit, last_trace.get).result() is None
         async with tracer.trace_context(store=second, rollout_id="ro-2", attempt_id="at-2"):
             pool.submit(emit_message, "second").result()
     assert (bodies(first), bodies(second)) == (["first"], ["second"])

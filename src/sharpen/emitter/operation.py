@@ -11,9 +11,8 @@ from typing import Any, TypeVar, overload
 
 from ..errors import InvalidInputError, describe
 from ..semconv import AGL_OPERATION, LightningSpanAttributes
-from ..tracer.base import active_tracer
-from ..tracer.plain import plain, type_name
-from ..tracer.trace import Operation
+from ..tracer.base import Operation, active_tracer
+from ..tracer.trace import plain, type_name
 from ..types import Attributes
 from .emit import flatten
 

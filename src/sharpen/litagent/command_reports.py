@@ -24,9 +24,7 @@ from starlette.types import Scope
 
 from ..emitter import emit_message, emit_reward
 from ..errors import InvalidInputError
-from ..tracer.plain import event_without_content, without_content
-from ..tracer.trace import Trace, current_trace
-from ..types import Event, Span
+from ..tracer.trace import current_trace
 from ..web.app import JSON, HttpError, WebApp, read_body
 from ..web.serving import address, listen, serving
 from .command_environment import REWARD_PATH, TRACES_PATH
@@ -76,7 +74,9 @@ class _ReportApp(WebApp):
         content_type = request.headers.get("content-type", "").partition(";")[0].strip() or JSON
         for span in otlp.read_spans(otlp.parse(await _body(request), content_type)):
             if self._trace is not None and span.trace_id and span.span_id:
-                self._trace.record(_of_attempt(span, self._trace))
+                # Part of this attempt, whatever it says of itself.
+                ids = {"rollout_id": self._trace.rollout_id, "attempt_id": self._trace.attempt_id}
+                self._trace.record(replace(span, sequence_id=0, **ids))
         return Response(otlp.answer(0, "", content_type), media_type=content_type)
 
 
@@ -107,14 +107,3 @@ def _emit(said: dict[str, Any]) -> None:
         emit_reward(said["reward"], primary_key=said.get("primary_key"))
     if "message" in said:
         emit_message(said["message"])
-
-
-def _of_attempt(span: Span, trace: Trace) -> Span:
-    """Return the span as part of this attempt, whatever it says of itself."""
-    mine = replace(span, rollout_id=trace.rollout_id, attempt_id=trace.attempt_id, sequence_id=0)
-    if trace.capture_content:
-        return mine
-    events = [
-        Event(each.name, event_without_content(each.name, each.attributes), each.timestamp) for each in span.events
-    ]
-    return replace(mine, attributes=without_content(span.attributes), events=events)

@@ -37,7 +37,8 @@ from ..secrets import REFERENCE, hide_known, map_secrets
 from ..store import LightningStore
 from ..store.base import AttemptEnd
 from ..tracer import Tracer, activate
-from ..tracer.trace import Shared, traceback_text
+from ..tracer.base import Shared
+from ..tracer.trace import traceback_text
 from ..types import LLM, AttemptedRollout, Hook, NamedResources, Span, SpanCoreFields
 from .heartbeat import Outbox, send_one_by_one
 from .threads import agent_errors

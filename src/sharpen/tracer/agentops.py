@@ -5,15 +5,18 @@ file. So a managed AgentOps is set up one floor below: its tracing core gets our
 """
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
+from opentelemetry import trace as api
+
 from ..checks import check_installed
-from .instrumentation import load_sdk
-from .otel import OtelTracer
-from .trace import Patch, Shared
+from .base import Patch, Shared
+from .otel import OtelTracer, load_sdk
+from .trace import current_trace
 
 _SOURCE = "agentops"
 
@@ -55,7 +58,7 @@ def _manage() -> None:
     """Pass our provider to AgentOps, unless the user has started it already: then that provider is watched."""
     core = _core()
     if not core.tracer.initialized:
-        ours = Patch(core, "setup_telemetry", lambda **_: (load_sdk().gated(_SOURCE), None))
+        ours = Patch(core, "setup_telemetry", lambda **_: (GatedProvider(load_sdk().provider, _SOURCE), None))
         ours.apply()
         try:
             core.tracer.initialize(service_name="sharpen")
@@ -120,3 +123,50 @@ def _uninstrument() -> None:
 _managed = Shared(_manage, _leave)
 _watched = Shared(_watch, _stop_watching)
 _instrumentations = Shared(_instrument, _uninstrument)
+
+
+# -- the gate --------------------------------------------------------------------------------------
+
+
+class GatedProvider(api.TracerProvider):
+    """Returns tracers that record only in traces with this source, for instrumentations that stay switched on."""
+
+    def __init__(self, provider: api.TracerProvider, source: str) -> None:
+        self._provider = provider
+        self._source = source
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> api.Tracer:
+        return GatedTracer(self._provider.get_tracer(instrumenting_module_name, *args, **kwargs), self._source)
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Do nothing, as nothing is buffered here."""
+        return True
+
+    def shutdown(self) -> None:
+        """Do nothing, as other code uses the provider behind the gate too."""
+
+
+class GatedTracer(api.Tracer):
+    """Drops spans while it is closed; their children belong to the span around them."""
+
+    def __init__(self, tracer: api.Tracer, source: str) -> None:
+        self._tracer = tracer
+        self._source = source
+
+    def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> api.Span:
+        if self._is_open():
+            return self._tracer.start_span(name, context, *args, **kwargs)
+        return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
+
+    # The API's type of context manager is private.
+    @contextmanager
+    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[api.Span]:  # type: ignore[override]
+        if self._is_open():
+            with self._tracer.start_as_current_span(name, *args, **kwargs) as span:
+                yield span
+        else:
+            yield api.NonRecordingSpan(api.get_current_span().get_span_context())
+
+    def _is_open(self) -> bool:
+        trace = current_trace()
+        return trace is not None and self._source in trace.sources

@@ -1,32 +1,34 @@
 """The base of every tracer: it records what is emitted, and nothing else.
 
 A tracer holds no state of attempts: the current trace and the tracer that writes it are `contextvars` values. Its life
-is that of a worker (`init`, `init_worker`, traces, the two teardowns); without a runner `lifespan` does the same.
+is that of a worker (`init`, `init_worker`, traces, the two teardowns); without a runner `lifespan` does the same. What
+a tracer needs in the whole process is on while any tracer works: here, that the trace follows the threads of an agent.
 """
 
 import inspect
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from contextvars import Context, ContextVar, Token, copy_context
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from ..errors import InvalidInputError, describe
-from ..types import Attributes, Event, ParallelWorkerBase, Span, SpanCoreFields, TraceStatus
-from .plain import event_without_content, plain_attributes, plain_text, without_content
+from ..secrets import hide_known
+from ..semconv import LightningResourceAttributes
+from ..types import Attributes, Event, OtelResource, ParallelWorkerBase, Span, SpanCoreFields, TraceStatus
+from ..types.spans import StatusCode
 from .trace import (
-    Operation,
-    PlainOperation,
     SpanSink,
     Trace,
     current_trace,
-    enter,
-    following_threads,
-    is_sink,
+    exception_attributes,
     last_trace,
     new_span_id,
-    resource_of,
+    plain_attributes,
+    plain_text,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class Tracer(ParallelWorkerBase):
         return {key: value for key, value in vars(self).items() if key not in ("_store", "_workers")}
 
     def _hold(self) -> None:
-        """Keep on what this tracer needs in the process."""
+        """Keep on what this tracer needs in the process: by each of its workers, and by traces outside of one."""
         following_threads.hold()
 
     def _release(self) -> None:
@@ -126,15 +128,12 @@ class Tracer(ParallelWorkerBase):
             raise InvalidInputError(
                 f"a trace that goes to a store needs both ids: rollout_id is {rollout_id!r}, attempt_id {attempt_id!r}"
             )
-        sink = store if is_sink(store) else None
-        trace = Trace(
-            rollout_id=rollout_id or "",
-            attempt_id=attempt_id or "",
-            sink=sink,
-            capture_content=self.capture_content,
-            sources=self._sources,
-            resource=resource_of(type(self).__name__, name if name != rollout_id else None),
-        )
+        sink = cast(SpanSink, store) if hasattr(store, "put") else None
+        resource = {LightningResourceAttributes.TRACER_NAME.value: type(self).__name__}
+        if name is not None and name != rollout_id:
+            resource["sharpen.trace.name"] = name
+        ids = rollout_id or "", attempt_id or ""
+        trace = Trace(*ids, sink, self.capture_content, self._sources, OtelResource(resource), current_trace())
         try:
             with self._recording(trace) as handle:
                 yield handle
@@ -145,36 +144,41 @@ class Tracer(ParallelWorkerBase):
     @contextmanager
     def _recording(self, trace: Trace) -> Iterator[Any]:
         """Switch on everything that a trace needs; yield what `trace_context` yields to its block."""
-        self._hold()
+        is_held = self._workers > 0
+        if not is_held:
+            self._hold()
         token = _parent_id.set(None)
-        enter(trace)
+        last_trace.set(trace)
         try:
             with activate(self):
                 yield self
         finally:
             trace.is_open = False
             _parent_id.reset(token)
-            self._release()
+            if not is_held:
+                self._release()
 
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that was opened last in this context, in the order in which they ended."""
-        trace = last_trace()
+        trace = last_trace.get()
         return list(trace.spans) if trace is not None else []
 
     def trace_run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function inside a separate trace."""
         if inspect.iscoroutinefunction(function):
             raise InvalidInputError(f"{function.__name__} is a coroutine function: use trace_run_async")
-        context = self.trace_context(getattr(function, "__name__", None))
-        _run_now(context.__aenter__())
+
+        async def run() -> T:
+            async with self.trace_context(getattr(function, "__name__", None)):
+                return function(*args, **kwargs)
+
+        call = run()
         try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            if _run_now(context.__aexit__(type(error), error, error.__traceback__)):
-                raise RuntimeError("a trace cannot swallow the error of what it records") from error
-            raise
-        _run_now(context.__aexit__(None, None, None))
-        return result
+            call.send(None)
+        except StopIteration as done:  # by which a coroutine that waits for nothing returns
+            return cast(T, done.value)
+        call.close()
+        raise RuntimeError("the trace_context of this tracer awaits something: use trace_run_async")
 
     async def trace_run_async(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Await a function inside a separate trace."""
@@ -192,14 +196,19 @@ class Tracer(ParallelWorkerBase):
     ) -> SpanCoreFields:
         """Record a span without duration in the current trace."""
         at = time.time() if timestamp is None else timestamp
-        core = SpanCoreFields(plain_text(name), _plain_status(status), plain_attributes(attributes), at, at)
+        if status is not None and status.description is not None:
+            status = TraceStatus(status.status_code, plain_text(status.description))
+        core = SpanCoreFields(plain_text(name), status or _UNSET, plain_attributes(attributes), at, at)
         self._write(core)
         return core
 
     def _write(self, core: SpanCoreFields) -> None:
         trace = current_trace()
         if trace is not None:
-            trace.record(_span(trace, core, new_span_id(), self._current_parent()))
+            trace.record_core(core, new_span_id(), self._current_parent())
+
+    def _current_parent(self) -> str | None:
+        return _parent_id.get()
 
     def operation_context(
         self,
@@ -207,35 +216,20 @@ class Tracer(ParallelWorkerBase):
         attributes: Attributes | None = None,
         start_time: float | None = None,
         end_time: float | None = None,
-    ) -> AbstractContextManager[Operation]:
+    ) -> AbstractContextManager["Operation"]:
         """Record the code inside the block as one span, the parent of all spans in it."""
-        return self._operation(PlainOperation(name, attributes, start_time), end_time)
+        return self._new_operation(name, attributes, start_time, end_time)
 
-    @contextmanager
-    def _operation(self, operation: PlainOperation, end_time: float | None) -> Iterator[Operation]:
-        trace, parent_id = current_trace(), self._current_parent()
-        token = _parent_id.set(operation.span_id)
-        try:
-            yield operation
-        except Exception as error:
-            operation.record_exception(error)
-            operation.set_status("ERROR", describe(error))
-            raise
-        finally:
-            _parent_id.reset(token)
-            if trace is not None:
-                _record_operation(trace, operation, parent_id, end_time)
-
-    def _current_parent(self) -> str | None:
-        return _parent_id.get()
+    def _new_operation(self, *given: Any) -> "Operation":
+        return Operation(*given)
 
     # -- frameworks ----------------------------------------------------------------------------------
 
     def get_langchain_handler(self) -> "BaseCallbackHandler":
         """Return a LangChain callback handler that writes LLM and tool runs to this tracer."""
-        from .langchain import make_handler
+        from .langchain import LangChainHandler
 
-        return make_handler(self)
+        return LangChainHandler(self)
 
 
 class DummyTracer(Tracer):
@@ -246,69 +240,159 @@ class Lifespan:
     """A tracer that works inside a block."""
 
     def __init__(self, tracer: Tracer, store: "LightningStore | None") -> None:
-        self._tracer = tracer
-        self._store = store
+        self._tracer, self._store = tracer, store
 
     def __enter__(self) -> Tracer:
         self._tracer.init()
         self._tracer.init_worker(0, self._store)
         return self._tracer
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._tracer.teardown_worker(0)
         self._tracer.teardown()
 
     async def __aenter__(self) -> Tracer:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__()
+
+
+# -- operations --------------------------------------------------------------------------------------
+
+
+class Operation(AbstractContextManager["Operation"]):
+    """Code that is recorded as one span: what `operation_context` yields to its block."""
+
+    def __init__(
+        self, name: str, attributes: Attributes | None, start_time: float | None, end_time: float | None
     ) -> None:
-        self.__exit__(kind, error, traceback)
+        self._name, self._attributes = plain_text(name), plain_attributes(attributes)
+        self._start_time = time.time() if start_time is None else start_time
+        self._end_time = end_time
+        self._events: list[Event] = []
+        self._status = _UNSET
+        self._trace, self._span_id, self._parent_id = current_trace(), new_span_id(), _parent_id.get()
+
+    def __enter__(self) -> Self:
+        self._token: Token[Any] = _parent_id.set(self._span_id)
+        return self
+
+    def set_attributes(self, attributes: Attributes) -> None:
+        self._attributes.update(plain_attributes(attributes))
+
+    def record_exception(self, exception: BaseException) -> None:
+        self._events.append(Event("exception", exception_attributes(exception), time.time()))
+
+    def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        text = None if description is None else hide_known(plain_text(description))
+        self._status = TraceStatus(status_code, text)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            self.record_exception(error)
+            self.set_status("ERROR", describe(error))
+        self._end()
+
+    def _end(self) -> None:
+        _parent_id.reset(self._token)
+        if self._trace is not None:
+            end = time.time() if self._end_time is None else self._end_time
+            core = SpanCoreFields(self._name, self._status, self._attributes, self._start_time, end)
+            self._trace.record_core(core, self._span_id, self._parent_id, self._events)
 
 
-def _span(trace: Trace, core: SpanCoreFields, span_id: str, parent_id: str | None) -> Span:
-    return Span(
-        trace.rollout_id,
-        trace.attempt_id,
-        0,
-        trace.trace_id,
-        span_id,
-        parent_id,
-        core.name,
-        core.status,
-        core.attributes if trace.capture_content else without_content(core.attributes),
-        start_time=core.start_time,
-        end_time=core.end_time,
-        resource=trace.resource,
-    )
+# -- what tracers change in the whole process --------------------------------------------------------
 
 
-def _record_operation(trace: Trace, operation: PlainOperation, parent_id: str | None, end_time: float | None) -> None:
-    end = time.time() if end_time is None else end_time
-    core = SpanCoreFields(operation.name, operation.status, operation.attributes, operation.start_time, end)
-    span = _span(trace, core, operation.span_id, parent_id)
-    span.events.extend(operation.events if trace.capture_content else map(_event_without_content, operation.events))
-    trace.record(span)
+class Shared:
+    """Something of the whole process that is on while any tracer holds it."""
+
+    def __init__(self, switch_on: Callable[[], None], switch_off: Callable[[], None]) -> None:
+        self._switch_on, self._switch_off = switch_on, switch_off
+        self._lock = threading.Lock()
+        self._holders = 0
+
+    def hold(self) -> None:
+        with self._lock:
+            if self._holders == 0:
+                self._switch_on()
+            self._holders += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._switch_off()
 
 
-def _event_without_content(event: Event) -> Event:
-    return Event(event.name, event_without_content(event.name, event.attributes), event.timestamp)
+class Patch:
+    """A function in a third-party class or module that is replaced temporarily."""
+
+    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        self._owner, self._name, self._replacement = owner, name, replacement
+        self._is_wrapped = False
+        self.original: Callable[..., Any] = getattr(owner, name)
+
+    def apply(self) -> None:
+        found = getattr(self._owner, self._name)
+        if found is not self._replacement and not self._is_wrapped:
+            self.original = found
+            setattr(self._owner, self._name, self._replacement)
+
+    def undo(self) -> None:
+        """Restore the original, unless other code has wrapped the replacement: then it stays below that wrapper."""
+        self._is_wrapped = getattr(self._owner, self._name) is not self._replacement
+        if not self._is_wrapped:
+            setattr(self._owner, self._name, self.original)
 
 
-def _plain_status(status: TraceStatus | None) -> TraceStatus:
-    if status is None or status.description is None:
-        return status or _UNSET
-    return TraceStatus(status.status_code, plain_text(status.description))
+# -- threads -----------------------------------------------------------------------------------------
+#
+# A new thread begins with an empty context, so a span in it would belong to no attempt. While a tracer is on,
+# `Thread.start` and `ThreadPoolExecutor.submit` called inside a trace run their function in a copy of the caller's
+# context; outside a trace, and after the last tracer, they behave as usual.
 
 
-def _run_now(step: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that does not wait."""
-    try:
-        step.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    step.close()
-    raise RuntimeError("the trace_context of this tracer awaits something: use trace_run_async")
+@wraps(threading.Thread.start)
+def _start(thread: threading.Thread) -> None:
+    if current_trace() is not None and not thread.ident:
+        _run_in_copy(thread)
+    _START.original(thread)
+
+
+def _run_in_copy(thread: threading.Thread) -> None:
+    context, run = copy_context(), thread.run
+
+    def run_in_context() -> None:
+        # The thread has its own method again, and this closure is freed when it ends.
+        del thread.run
+        context.run(run)
+
+    thread.run = run_in_context  # type: ignore[method-assign]
+
+
+@wraps(ThreadPoolExecutor.submit)  # type: ignore[arg-type]
+def _submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+    submit = _SUBMIT.original
+    if current_trace() is None:
+        return cast("Future[Any]", submit(pool, function, *args, **kwargs))
+    # In an empty context, so that a thread which the pool starts now does not keep this trace for its whole life.
+    return cast("Future[Any]", Context().run(submit, pool, copy_context().run, function, *args, **kwargs))
+
+
+_START = Patch(threading.Thread, "start", _start)
+_SUBMIT = Patch(ThreadPoolExecutor, "submit", _submit)
+
+
+def _follow() -> None:
+    _START.apply()
+    _SUBMIT.apply()
+
+
+def _stop_following() -> None:
+    _START.undo()
+    _SUBMIT.undo()
+
+
+following_threads = Shared(_follow, _stop_following)

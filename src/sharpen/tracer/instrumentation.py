@@ -8,6 +8,7 @@ never the end of an attempt.
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -71,16 +72,17 @@ TARGETS: dict[str, str] = {
 
 
 class Instrumentation:
-    """The instrumentations of this process."""
+    """The instrumentations of this process; `load_sdk` returns the SDK that they write to."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_sdk: "Callable[[], Sdk]") -> None:
+        self._load_sdk = load_sdk
         # Held while modules are imported, so whoever is called by an import must not wait for it.
         self._switching = threading.Lock()
         self._claiming = threading.Lock()
         self._holders = {True: 0, False: 0}
         self._watch: ImportWatch | None = None
         self._captures = True
-        self._environment = Environment()
+        self._variables_before: dict[str, str | None] = {}
         self._running: dict[str, Any] = {}
 
     def hold(self, *, capture_content: bool) -> None:
@@ -100,7 +102,9 @@ class Instrumentation:
 
     def _switch_on(self, capture_content: bool) -> None:
         self._captures = capture_content
-        self._environment.set(_wanted_variables(capture_content))
+        wanted = _wanted_variables(capture_content)
+        self._variables_before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
         self._watch = ImportWatch([_OTEL_API, *TARGETS], self._on_import)
         self._watch.start()
 
@@ -109,39 +113,49 @@ class Instrumentation:
             self._watch.stop()
             self._watch = None
         for name, instrumentor in self._running.items():
-            _stop(name, instrumentor)
+            try:
+                if instrumentor is not None:
+                    instrumentor.uninstrument()
+            except Exception as error:  # noqa: BLE001 - third-party; what stays behind records nothing outside a trace
+                logger.warning("the instrumentation of %s cannot be switched off: %s", name, error)
         self._running.clear()
-        self._environment.restore()
+        for name, value in self._variables_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._variables_before.clear()
 
     def _on_import(self, name: str) -> None:
         """Called inside the import of the module, by whichever thread imports it."""
         if name == _OTEL_API:
-            _load_quietly()
+            try:
+                self._load_sdk()
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the agent's import must continue
+                logger.warning("the OpenTelemetry SDK cannot be loaded, so its spans are not recorded: %s", error)
             return
         with self._claiming:
             if name in self._running:
                 return
             self._running[name] = None
-        self._running[name] = _start(name)
+        self._running[name] = self._start(name)
 
-
-class Environment:
-    """Environment variables of the process that are changed temporarily."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, str | None] = {}
-
-    def set(self, values: dict[str, str]) -> None:
-        self._before = {name: os.environ.get(name) for name in values}
-        os.environ.update(values)
-
-    def restore(self) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
+    def _start(self, name: str) -> Any:
+        """Switch on the first instrumentation of this library that works, and return it; None if there is none."""
+        for entry in _candidates(name):
+            package = entry.dist.name if entry.dist is not None else entry.value
+            try:
+                instrumentor = entry.load()()
+                if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+                    logger.debug("%s was switched on already by other code", package)
+                    return None
+                instrumentor.instrument(tracer_provider=self._load_sdk().provider, raise_exception_on_conflict=True)
+            except Exception as error:  # noqa: BLE001 - third-party code; without it the agent still works
+                logger.warning("the instrumentation %s of %s does not work: %s", package, name, error)
             else:
-                os.environ[name] = value
-        self._before = {}
+                logger.debug("%s is on", package)
+                return instrumentor
+        return None
 
 
 def _wanted_variables(capture_content: bool) -> dict[str, str]:
@@ -155,46 +169,6 @@ def _wanted_variables(capture_content: bool) -> dict[str, str]:
     return wanted
 
 
-def _load_quietly() -> None:
-    try:
-        load_sdk()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with the SDK, the agent's import must continue
-        logger.warning("the OpenTelemetry SDK cannot be loaded, so its spans are not recorded: %s", error)
-
-
-def _start(name: str) -> Any:
-    """Switch on the first instrumentation of this library that works, and return it; None if there is none."""
-    for entry in candidates(name):
-        try:
-            return _instrument(entry)
-        except Exception as error:  # noqa: BLE001 - third-party code; without it the agent still works
-            logger.warning("the instrumentation %s of %s does not work: %s", _package(entry), name, error)
-    return None
-
-
-def _instrument(entry: "EntryPoint") -> Any:
-    instrumentor = entry.load()()
-    if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
-        logger.debug("%s was switched on already by other code", _package(entry))
-        return None
-    instrumentor.instrument(tracer_provider=load_sdk().provider, raise_exception_on_conflict=True)
-    logger.debug("%s is on", _package(entry))
-    return instrumentor
-
-
-def _stop(name: str, instrumentor: Any) -> None:
-    if instrumentor is None:
-        return
-    try:
-        instrumentor.uninstrument()
-    except Exception as error:  # noqa: BLE001 - third-party code; what stays behind records nothing outside a trace
-        logger.warning("the instrumentation of %s cannot be switched off: %s", name, error)
-
-
-def _package(entry: "EntryPoint") -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
-
-
 @cache
 def _installed() -> "tuple[EntryPoint, ...]":
     from importlib.metadata import entry_points
@@ -202,48 +176,16 @@ def _installed() -> "tuple[EntryPoint, ...]":
     return tuple(entry_points(group="opentelemetry_instrumentor"))
 
 
-def candidates(module: str) -> "list[EntryPoint]":
+def _candidates(module: str) -> "list[EntryPoint]":
     """Return the installed instrumentations of this module, the best first: OpenTelemetry's GenAI family."""
     names = TARGETS[module].split()
-    found = [entry for entry in _installed() if _plain(entry.name) in names]
+    found = [entry for entry in _installed() if re.sub("[-_.]", "", entry.name.lower()) in names]
     return sorted(found, key=_rank)
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "").replace(".", "")
-
-
 def _rank(entry: "EntryPoint") -> tuple[bool, bool, str]:
-    distribution = entry.dist.name.lower().replace("_", "-") if entry.dist is not None else ""
-    return (
-        "-genai-" not in distribution,
-        not distribution.startswith("opentelemetry-instrumentation-"),
-        distribution,
-    )
-
-
-# -- the SDK ---------------------------------------------------------------------------------------
-
-
-_loaded: list["Sdk"] = []
-
-
-def loaded_sdk() -> "Sdk | None":
-    """Return the SDK, if something has needed it so far."""
-    return _loaded[0] if _loaded else None
-
-
-def load_sdk() -> "Sdk":
-    """Return the SDK; our provider becomes the global one if there is none."""
-    if not _loaded:
-        # First, so that two threads which import parts of OpenTelemetry take the import locks in the same order.
-        import opentelemetry.trace  # noqa: F401
-
-        from .provider import sdk
-
-        sdk.watch_global_provider()
-        _loaded.append(sdk)
-    return _loaded[0]
+    name = entry.dist.name.lower().replace("_", "-") if entry.dist is not None else ""
+    return "-genai-" not in name, not name.startswith("opentelemetry-instrumentation-"), name
 
 
 # -- imports ---------------------------------------------------------------------------------------
@@ -295,6 +237,3 @@ class ImportWatch:
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-instrumentation = Instrumentation()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..checks import needs_extra
 from ..errors import describe
-from .plain import plain
+from .trace import plain
 
 if TYPE_CHECKING:
     from .base import Tracer
@@ -136,8 +136,3 @@ def _metadata(message: BaseMessage) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": usage.get("output_tokens"),
     }
     return {key: value for key, value in found.items() if value is not None}
-
-
-def make_handler(tracer: "Tracer") -> BaseCallbackHandler:
-    """Return a handler for this tracer."""
-    return LangChainHandler(tracer)

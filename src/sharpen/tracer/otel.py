@@ -7,15 +7,41 @@ our provider.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
-from ..types import Attributes, SpanCoreFields
-from .base import Tracer
-from .instrumentation import instrumentation, load_sdk, loaded_sdk
-from .trace import Operation, Shared, Trace
+from ..types import SpanCoreFields
+from .base import Operation, Shared, Tracer
+from .instrumentation import Instrumentation
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from .provider import Sdk
 
 logger = logging.getLogger(__name__)
+
+_loaded: list["Sdk"] = []
+
+
+def _loaded_sdk() -> "Sdk | None":
+    """Return the SDK, if something has needed it so far."""
+    return _loaded[0] if _loaded else None
+
+
+def load_sdk() -> "Sdk":
+    """Return the SDK, which takes a tenth of a second; our provider becomes the global one if there is none."""
+    if not _loaded:
+        # First, so that two threads which import parts of OpenTelemetry take the import locks in the same order.
+        import opentelemetry.trace  # noqa: F401
+
+        from .provider import sdk
+
+        sdk.watch_global_provider()
+        _loaded.append(sdk)
+    return _loaded[0]
+
+
+_instrumentation = Instrumentation(load_sdk)
 
 
 class OtelTracer(Tracer):
@@ -31,23 +57,20 @@ class OtelTracer(Tracer):
         self.capture_content = capture_content
 
     def _write(self, core: SpanCoreFields) -> None:
-        sdk = loaded_sdk()
+        sdk = _loaded_sdk()
         if sdk is None or not sdk.provider.has_listeners:
             super()._write(core)
         else:
             sdk.write(core)
 
-    def operation_context(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        start_time: float | None = None,
-        end_time: float | None = None,
-    ) -> AbstractContextManager[Operation]:
-        return load_sdk().operation(name, attributes, start_time, end_time)
+    def _new_operation(self, *given: Any) -> Operation:
+        load_sdk()
+        from .provider import OtelOperation
+
+        return OtelOperation(*given)
 
     def _current_parent(self) -> str | None:
-        sdk = loaded_sdk()
+        sdk = _loaded_sdk()
         return sdk.current_span_id() if sdk is not None else None
 
     def _hold(self) -> None:
@@ -61,20 +84,20 @@ class OtelTracer(Tracer):
         super()._release()
 
     def _hold_instrumentations(self) -> None:
-        instrumentation.hold(capture_content=self.capture_content)
+        _instrumentation.hold(capture_content=self.capture_content)
 
     def _release_instrumentations(self) -> None:
-        instrumentation.release(capture_content=self.capture_content)
+        _instrumentation.release(capture_content=self.capture_content)
 
     @contextmanager
     def _recording(self, trace: Trace) -> Iterator[Any]:
-        sdk = loaded_sdk()
+        sdk = _loaded_sdk()
         try:
             with super()._recording(trace), sdk.outside_of_spans() if sdk is not None else nullcontext():
                 yield _LazyOtelTracer()
         finally:
             # Checked again, since the agent may have been the first to need it.
-            if (sdk := loaded_sdk()) is not None:
+            if (sdk := _loaded_sdk()) is not None:
                 sdk.forget(trace)
 
 
@@ -100,7 +123,7 @@ def _start_collecting() -> None:
 
 
 def _stop_collecting() -> None:
-    if (sdk := loaded_sdk()) is not None:
+    if (sdk := _loaded_sdk()) is not None:
         sdk.stop_collecting()
 
 

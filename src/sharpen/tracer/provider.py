@@ -4,11 +4,12 @@ It holds no state of attempts. A span's trace is found when the span starts, fro
 until it ends, wherever that may be. This module imports the SDK; whoever needs it imports this module late.
 """
 
+import inspect
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 from weakref import WeakSet
 
 from opentelemetry import context as otel_context, trace as api
@@ -27,13 +28,12 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link as OtelLink, SpanKind, TraceState
 from opentelemetry.trace.status import StatusCode as OtelStatusCode
 
-from ..errors import describe
 from ..secrets import hide_known
 from ..semconv import LightningResourceAttributes as Names
 from ..types import Attributes, Event, Link, Span, SpanContext, SpanCoreFields, TraceStatus
 from ..types.spans import StatusCode
-from .plain import event_without_content, plain_attributes, plain_text, without_content
-from .trace import Trace, current_trace, exception_attributes, new_span_id
+from .base import Operation
+from .trace import Trace, current_trace, exception_attributes, new_span_id, plain_attributes, plain_text
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +41,6 @@ logger = logging.getLogger(__name__)
 LAST_SPANS_SECONDS = 5.0
 
 _DROPPED = SamplingResult(Decision.DROP)
-# All of them off: a long conversation in single attributes must not lose its beginning.
-_LIMITS = (
-    "max_attributes",
-    "max_events",
-    "max_links",
-    "max_span_attributes",
-    "max_event_attributes",
-    "max_link_attributes",
-    "max_attribute_length",
-    "max_span_attribute_length",
-)
 
 
 def _otel_trace() -> Trace | None:
@@ -68,7 +57,7 @@ class TraceIds(RandomIdGenerator):
 
     def generate_trace_id(self) -> int:
         trace = _otel_trace()
-        return trace.trace_number if trace is not None else 1
+        return int(trace.trace_id, 16) if trace is not None else 1
 
 
 class TraceSampler(Sampler):
@@ -93,9 +82,13 @@ class TraceSampler(Sampler):
 
 
 class TraceProcessor(SpanProcessor):
-    """Adds the spans of providers to the trace in which they started."""
+    """Adds the spans of providers to the trace in which they started.
+
+    Those of our provider also go to the user's `collector`; other providers send theirs themselves.
+    """
 
     def __init__(self) -> None:
+        self.collector: Collector | None = None
         self._trace_of: dict[int, Trace] = {}
         self._providers: WeakSet[TracerProvider] = WeakSet()
         self._lock = threading.Lock()
@@ -119,33 +112,20 @@ class TraceProcessor(SpanProcessor):
         trace = self._trace_of.pop(span_id, None)
         if trace is not None and trace.is_open:
             trace.open_spans.discard(span_id)
-            self._record(span, trace)
+            recorded = trace.record(to_span(span, trace))
+            if self.collector is not None:
+                self.collector.send(span, recorded, trace)
 
     def forget(self, trace: Trace) -> None:
         """Release spans that were never ended."""
         for span_id in list(trace.open_spans):
             self._trace_of.pop(span_id, None)
 
-    def _record(self, span: ReadableSpan, trace: Trace) -> None:
-        trace.record(to_span(span, trace))
-
-
-class OwnProcessor(TraceProcessor):
-    """Watches our provider, whose spans also go to the user's collector; other providers send theirs themselves."""
-
-    collector: "Collector | None" = None
-
-    def _record(self, span: ReadableSpan, trace: Trace) -> None:
-        recorded = to_span(span, trace)
-        trace.record(recorded)
-        if self.collector is not None:
-            self.collector.send(span, recorded, trace)
-
 
 class TraceProvider(TracerProvider):
     """Our provider. It knows whether other code has added processors to it."""
 
-    def __init__(self, own: OwnProcessor) -> None:
+    def __init__(self, own: TraceProcessor) -> None:
         self._own = own
         self._has_listeners = False
         super().__init__(
@@ -153,7 +133,8 @@ class TraceProvider(TracerProvider):
             resource=Resource.create({}),
             shutdown_on_exit=False,
             id_generator=TraceIds(),
-            span_limits=SpanLimits(**dict.fromkeys(_LIMITS, SpanLimits.UNSET)),
+            # All of them off: a long conversation in single attributes must not lose its beginning.
+            span_limits=SpanLimits(**dict.fromkeys(inspect.signature(SpanLimits).parameters, SpanLimits.UNSET)),
         )
 
     @property
@@ -169,7 +150,7 @@ class Sdk:
     """The SDK as tracers use it: our provider, and the processors that add spans to their traces."""
 
     def __init__(self) -> None:
-        self.own = OwnProcessor()
+        self.own = TraceProcessor()
         self.foreign = TraceProcessor()
         self.provider = TraceProvider(self.own)
         self.own.attach_to(self.provider)
@@ -188,13 +169,19 @@ class Sdk:
         elif isinstance(found, TracerProvider) and found is not self.provider:
             self.foreign.attach_to(found)
 
-    def gated(self, source: str) -> "GatedProvider":
-        """Return our provider for instrumentations that cannot be switched off again."""
-        return GatedProvider(self.provider, source)
-
     def start_collecting(self, variable: str) -> None:
         """Also send our spans to the collector that this variable names."""
-        self.own.collector = _open_collector(variable)
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        except ImportError:
+            logger.warning(
+                "%s is set, but spans cannot be sent there: pip install opentelemetry-exporter-otlp-proto-http",
+                variable,
+            )
+            return
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self.own.collector = Collector(BatchSpanProcessor(OTLPSpanExporter()))
 
     def stop_collecting(self) -> None:
         collector, self.own.collector = self.own.collector, None
@@ -219,36 +206,25 @@ class Sdk:
         finally:
             otel_context.detach(token)
 
-    @contextmanager
-    def operation(
-        self, name: str, attributes: Attributes | None, start_time: float | None, end_time: float | None
-    ) -> Iterator["OtelOperation"]:
-        """A span around a block."""
-        span = self.tracer.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
-        token = otel_context.attach(api.set_span_in_context(span))
-        operation = OtelOperation(span)
-        try:
-            yield operation
-        except Exception as error:
-            operation.record_exception(error)
-            operation.set_status("ERROR", describe(error))
-            raise
-        finally:
-            otel_context.detach(token)
-            span.end(_nanoseconds(end_time))
-
     def write(self, core: SpanCoreFields) -> None:
         """Record a finished span through the SDK, where other processors see it too."""
         span = self.tracer.start_span(core.name, attributes=core.attributes, start_time=_nanoseconds(core.start_time))
-        OtelOperation(span).set_status(core.status.status_code, core.status.description)
+        _set_status(span, core.status.status_code, core.status.description)
         span.end(_nanoseconds(core.end_time))
 
 
-class OtelOperation:
+class OtelOperation(Operation):
     """An operation that is a span of the SDK."""
 
-    def __init__(self, span: api.Span) -> None:
-        self._span = span
+    def __init__(
+        self, name: str, attributes: Attributes | None, start_time: float | None, end_time: float | None
+    ) -> None:
+        self._span = sdk.tracer.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
+        self._end_time = end_time
+
+    def __enter__(self) -> Self:
+        self._token = otel_context.attach(api.set_span_in_context(self._span))
+        return self
 
     def set_attributes(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
@@ -257,7 +233,15 @@ class OtelOperation:
         self._span.record_exception(exception, exception_attributes(exception))  # which replace those of the SDK
 
     def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        self._span.set_status(OtelStatusCode[status_code], None if description is None else hide_known(description))
+        _set_status(self._span, status_code, description)
+
+    def _end(self) -> None:
+        otel_context.detach(self._token)
+        self._span.end(_nanoseconds(self._end_time))
+
+
+def _set_status(span: api.Span, status_code: StatusCode, description: str | None) -> None:
+    span.set_status(OtelStatusCode[status_code], None if description is None else hide_known(description))
 
 
 def _nanoseconds(seconds: float | None) -> int | None:
@@ -266,8 +250,6 @@ def _nanoseconds(seconds: float | None) -> int | None:
 
 # -- spans of the SDK as spans of ours -------------------------------------------------------------
 
-_UNSET = TraceStatus()
-
 
 def to_span(span: ReadableSpan, trace: Trace) -> Span:
     """A span of the SDK as part of this trace.
@@ -275,7 +257,8 @@ def to_span(span: ReadableSpan, trace: Trace) -> Span:
     Spans of a user's own provider may come with trace ids of their own: an attempt has one. `context` and `parent`
     are left out, since they repeat the ids.
     """
-    parent = span.parent
+    parent, status = span.parent, span.status
+    description = plain_text(status.description) if status.description is not None else None
     return Span(
         trace.rollout_id,
         trace.attempt_id,
@@ -284,40 +267,20 @@ def to_span(span: ReadableSpan, trace: Trace) -> Span:
         f"{cast(api.SpanContext, span.get_span_context()).span_id:016x}",
         f"{parent.span_id:016x}" if parent is not None else None,
         plain_text(span.name),
-        _status(span),
-        _kept(span.attributes, trace),
-        [_event(event, trace) for event in span.events],
-        [_link(link, trace) for link in span.links],
+        TraceStatus(cast(StatusCode, status.status_code.name), description),
+        plain_attributes(span.attributes),
+        [Event(each.name, plain_attributes(each.attributes), _seconds(each.timestamp)) for each in span.events],
+        [_link(each) for each in span.links],
         _seconds(span.start_time),
         _seconds(span.end_time),
         resource=trace.resource,
     )
 
 
-def _status(span: ReadableSpan) -> TraceStatus:
-    status = span.status
-    if status.status_code is OtelStatusCode.UNSET:
-        return _UNSET
-    description = plain_text(status.description) if status.description is not None else None
-    return TraceStatus(cast(StatusCode, status.status_code.name), description)
-
-
-def _event(event: Any, trace: Trace) -> Event:
-    attributes = plain_attributes(event.attributes)
-    if not trace.capture_content:
-        attributes = event_without_content(event.name, attributes)
-    return Event(event.name, attributes, _seconds(event.timestamp))
-
-
-def _link(link: OtelLink, trace: Trace) -> Link:
+def _link(link: OtelLink) -> Link:
     found = link.context
     context = SpanContext(f"{found.trace_id:032x}", f"{found.span_id:016x}", found.is_remote, dict(found.trace_state))
-    return Link(context, _kept(link.attributes, trace))
-
-
-def _kept(attributes: Mapping[str, Any] | None, trace: Trace) -> dict[str, Any]:
-    plain = plain_attributes(attributes)
-    return plain if trace.capture_content else without_content(plain)
+    return Link(context, plain_attributes(link.attributes))
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -363,67 +326,6 @@ class Collector:
         closing.join(LAST_SPANS_SECONDS)
         if closing.is_alive():
             logger.warning("the collector did not accept the last spans within %g seconds", LAST_SPANS_SECONDS)
-
-
-def _open_collector(variable: str) -> Collector | None:
-    """Return None, and log a warning with the install command, if a package is missing."""
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError:
-        logger.warning(
-            "%s is set, but spans cannot be sent there: pip install opentelemetry-exporter-otlp-proto-http", variable
-        )
-        return None
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    return Collector(BatchSpanProcessor(OTLPSpanExporter()))
-
-
-# -- AgentOps --------------------------------------------------------------------------------------
-
-
-class GatedProvider(api.TracerProvider):
-    """Returns tracers that record only in traces with this source, for instrumentations that stay switched on."""
-
-    def __init__(self, provider: api.TracerProvider, source: str) -> None:
-        self._provider = provider
-        self._source = source
-
-    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> api.Tracer:
-        return GatedTracer(self._provider.get_tracer(instrumenting_module_name, *args, **kwargs), self._source)
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing, as nothing is buffered here."""
-        return True
-
-    def shutdown(self) -> None:
-        """Do nothing, as other code uses the provider behind the gate too."""
-
-
-class GatedTracer(api.Tracer):
-    """Drops spans while it is closed; their children belong to the span around them."""
-
-    def __init__(self, tracer: api.Tracer, source: str) -> None:
-        self._tracer = tracer
-        self._source = source
-
-    def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> api.Span:
-        if self._is_open():
-            return self._tracer.start_span(name, context, *args, **kwargs)
-        return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
-
-    # The API's type of context manager is private.
-    @contextmanager
-    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[api.Span]:  # type: ignore[override]
-        if self._is_open():
-            with self._tracer.start_as_current_span(name, *args, **kwargs) as span:
-                yield span
-        else:
-            yield api.NonRecordingSpan(api.get_current_span().get_span_context())
-
-    def _is_open(self) -> bool:
-        trace = current_trace()
-        return trace is not None and self._source in trace.sources
 
 
 sdk = Sdk()

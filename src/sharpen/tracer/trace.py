@@ -1,26 +1,28 @@
-"""The trace of one attempt: collects its spans while it runs.
+"""The trace of one attempt: it collects the attempt's spans while it runs, and decides what may stand in them.
 
-The current trace is a `contextvars` value, so that a hundred attempts in one process never mix, and it follows the
-threads that an agent starts. A span belongs to the trace that was current when it started. A trace that has ended takes
-nothing more: an agent that was left behind (its time was over, nobody waits for it) stops costing anything.
+The current trace is a `contextvars` value, so that a hundred attempts in one process never mix. A span belongs to the
+trace that was current when it started. A trace that has ended takes nothing more: an agent that was left behind (its
+time was over, nobody waits for it) stops costing anything.
+
+A span that a store refuses would cost the attempt it belongs to, so a value is what JSON holds, in text that UTF-8
+holds. Content is the words of prompts, responses and tools; names, models, token counts, times and statuses are not.
 """
 
 import os
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
-from functools import wraps
+import re
+from collections.abc import Mapping, Sequence, Set as AbstractSet
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import isfinite
 from traceback import format_exception, format_tb
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from ..errors import text_of
 from ..secrets import hide_known
-from ..semconv import LightningResourceAttributes
-from ..types import Attributes, Event, OtelResource, Span, TraceStatus
-from ..types.spans import StatusCode
-from .plain import plain_attributes, plain_text
+from ..types import Attributes, Event, OtelResource, Span, SpanCoreFields
 
 
 class SpanSink(Protocol):
@@ -29,82 +31,68 @@ class SpanSink(Protocol):
     def put(self, span: Span) -> None: ...
 
 
-def is_sink(store: object) -> TypeGuard[SpanSink]:
-    return hasattr(store, "put")
-
-
+@dataclass(eq=False, slots=True)
 class Trace:
     """One attempt as it is recorded."""
 
-    __slots__ = (
-        "attempt_id",
-        "capture_content",
-        "is_open",
-        "open_spans",
-        "outer",
-        "resource",
-        "rollout_id",
-        "sink",
-        "sources",
-        "spans",
-        "trace_id",
-        "trace_number",
-    )
+    rollout_id: str = ""
+    attempt_id: str = ""
+    sink: SpanSink | None = None
+    capture_content: bool = True
+    # Whose spans belong in it, apart from those that are emitted.
+    sources: frozenset[str] = frozenset()
+    resource: OtelResource = field(default_factory=OtelResource)
+    # The trace around this one.
+    outer: "Trace | None" = None
+    trace_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    spans: list[Span] = field(default_factory=list)
+    # Spans of OpenTelemetry that have started and not ended.
+    open_spans: set[int] = field(default_factory=set)
+    is_open: bool = True
 
-    def __init__(
-        self,
-        *,
-        rollout_id: str = "",
-        attempt_id: str = "",
-        sink: SpanSink | None = None,
-        capture_content: bool = True,
-        sources: frozenset[str] = frozenset(),
-        resource: OtelResource | None = None,
+    def record(self, span: Span) -> Span:
+        """Keep a span that has ended and pass it to the sink; return it, without content if the trace has none."""
+        if not self.capture_content:
+            span = _without_content(span)
+        if self.is_open:
+            self.spans.append(span)
+            if self.sink is not None:
+                self.sink.put(span)
+        return span
+
+    def record_core(
+        self, core: SpanCoreFields, span_id: str, parent_id: str | None, events: Sequence[Event] = ()
     ) -> None:
-        self.rollout_id = rollout_id
-        self.attempt_id = attempt_id
-        self.sink = sink
-        self.capture_content = capture_content
-        # Whose spans belong in it, apart from those that are emitted.
-        self.sources = sources
-        self.resource = resource or OtelResource()
-        self.trace_id = os.urandom(16).hex()
-        self.trace_number = int(self.trace_id, 16)
-        self.spans: list[Span] = []
-        # Spans of OpenTelemetry that have started and not ended.
-        self.open_spans: set[int] = set()
-        self.outer = current_trace()
-        self.is_open = True
-
-    def record(self, span: Span) -> None:
-        """Keep a span that has ended, and pass it to the sink."""
-        if not self.is_open:
-            return
-        self.spans.append(span)
-        if self.sink is not None:
-            self.sink.put(span)
+        """Record a span that does not come from OpenTelemetry."""
+        self.record(
+            Span(
+                self.rollout_id,
+                self.attempt_id,
+                0,
+                self.trace_id,
+                span_id,
+                parent_id,
+                core.name,
+                core.status,
+                core.attributes,
+                list(events),
+                start_time=core.start_time,
+                end_time=core.end_time,
+                resource=self.resource,
+            )
+        )
 
 
-# Still the last trace after it has ended, so that its spans can be read.
-_trace: ContextVar[Trace | None] = ContextVar("sharpen_trace", default=None)
+# The trace that was opened last in a context, also after it has ended, so that its spans can be read.
+last_trace: ContextVar[Trace | None] = ContextVar("sharpen_trace", default=None)
 
 
 def current_trace() -> Trace | None:
     """Return the trace that is being recorded in this context."""
-    trace = _trace.get()
+    trace = last_trace.get()
     while trace is not None and not trace.is_open:
         trace = trace.outer
     return trace
-
-
-def last_trace() -> Trace | None:
-    """Return the trace that was opened last in this context, ended or not."""
-    return _trace.get()
-
-
-def enter(trace: Trace) -> None:
-    """Make it the current trace of this context."""
-    _trace.set(trace)
 
 
 def new_span_id() -> str:
@@ -112,44 +100,61 @@ def new_span_id() -> str:
     return os.urandom(8).hex()
 
 
-def resource_of(tracer_name: str, name: str | None) -> OtelResource:
-    """Return the resource of a trace: what produced its spans."""
-    attributes: dict[str, Any] = {LightningResourceAttributes.TRACER_NAME.value: tracer_name}
-    if name is not None:
-        attributes["sharpen.trace.name"] = name
-    return OtelResource(attributes)
+# -- values ------------------------------------------------------------------------------------------
+
+_WHOLE = frozenset((int, bool, type(None)))
 
 
-# -- operations --------------------------------------------------------------------------------------
+def plain_attributes(values: Mapping[str, Any] | None) -> Attributes:
+    """Return a copy in which every value is plain."""
+    return {plain_text(str(key)): plain(value) for key, value in values.items()} if values else {}
 
 
-class Operation(Protocol):
-    """What `operation_context` yields to its block."""
+def plain(value: Any) -> Any:
+    """Return strings, numbers, None, and lists and dicts of them; anything else is described by its type."""
+    kind = type(value)
+    if kind is str:
+        return plain_text(value)
+    if kind is float:
+        return value if isfinite(value) else str(value)
+    if kind in _WHOLE:
+        return value
+    if isinstance(value, str):
+        return plain_text(str(value))
+    if isinstance(value, int | float):  # an IntEnum, numpy's float64
+        return int(value) if isinstance(value, int) else plain(float(value))
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return plain_attributes(value)
+    if isinstance(value, Sequence | AbstractSet):
+        return [plain(item) for item in value]
+    return _number_or_type(value)
 
-    def set_attributes(self, attributes: Attributes) -> None: ...
-    def record_exception(self, exception: BaseException) -> None: ...
-    def set_status(self, status_code: StatusCode, description: str | None = None) -> None: ...
+
+def plain_text(text: str) -> str:
+    """Return the text without lone surrogates, which models sometimes produce."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
 
 
-class PlainOperation:
-    """An operation without OpenTelemetry."""
+def _number_or_type(value: Any) -> Any:
+    """Return the number of a NumPy scalar; other objects are described by their type, as their text may be anything."""
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        found = item()
+        return plain(found) if type(found) is not type(value) else type_name(value)
+    return type_name(value)
 
-    def __init__(self, name: str, attributes: Attributes | None, start_time: float | None) -> None:
-        self.name = plain_text(name)
-        self.span_id = new_span_id()
-        self.start_time = time.time() if start_time is None else start_time
-        self.attributes: dict[str, Any] = plain_attributes(attributes)
-        self.events: list[Event] = []
-        self.status = TraceStatus()
 
-    def set_attributes(self, attributes: Attributes) -> None:
-        self.attributes.update(plain_attributes(attributes))
-
-    def record_exception(self, exception: BaseException) -> None:
-        self.events.append(Event("exception", exception_attributes(exception), time.time()))
-
-    def set_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        self.status = TraceStatus(status_code, hide_known(plain_text(description)) if description is not None else None)
+def type_name(value: Any) -> str:
+    """Return how a value that cannot be written is described."""
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
 def exception_attributes(exception: BaseException) -> Attributes:
@@ -173,100 +178,52 @@ def traceback_text(exception: BaseException, *, frames: int | None = None) -> st
     return hide_known(plain_text("".join(lines)))
 
 
-# -- what tracers change in the whole process --------------------------------------------------------
+# -- content -----------------------------------------------------------------------------------------
+
+_CONTENT = re.compile(
+    "|".join(
+        (
+            # OpenTelemetry's GenAI names
+            r"gen_ai\..*messages(\..*)?",
+            r"gen_ai\.system_instructions.*",
+            r"gen_ai\.(prompt|completion|content|choice|event\.content)([._].*)?",
+            r"gen_ai\.tool\.(call\.(arguments|result)|definitions|message|parameters|result).*",
+            r"gen_ai\.(retrieval\.(documents|query\.text)|evaluation\.explanation).*",
+            # OpenLLMetry and AgentOps
+            r"gen_ai\.(request|response)\.(functions|tools|content|instructions|reasoning\.(content|text))(\..*)?",
+            r"traceloop\.entity\.(input|output)",
+            r"agentops\.\w+\.(input|output)",
+            r"mcp\.(request|response)\.(argument|value).*",
+            # OpenInference
+            r"(input|output)\.value",
+            r"llm\.(input_messages|output_messages|prompts?|completions?|prompt_template|tools|function_call)(\..*)?",
+            r"llm\.invocation_parameters",
+            r"message\.(contents?|function_call_arguments_json|tool_calls)(\..*)?",
+            r"(tool|tool_call)\..*(parameters|arguments|result|json_schema).*",
+            r"(retrieval|reranker)\..*(documents|query).*",
+            r"embedding\.(text|embeddings.*)",
+            # ours
+            r"sharpen\.operation\.(input|output)(\..*)?",
+        )
+    )
+)
 
 
-class Shared:
-    """Something of the whole process that is on while any tracer holds it."""
-
-    def __init__(self, switch_on: Callable[[], None], switch_off: Callable[[], None]) -> None:
-        self._switch_on = switch_on
-        self._switch_off = switch_off
-        self._lock = threading.Lock()
-        self._holders = 0
-
-    def hold(self) -> None:
-        with self._lock:
-            if self._holders == 0:
-                self._switch_on()
-            self._holders += 1
-
-    def release(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0:
-                self._switch_off()
+@lru_cache(maxsize=4096)  # the same few names repeat
+def is_content(key: str) -> bool:
+    """Whether an attribute of this name holds text of a prompt, a response or a tool."""
+    return _CONTENT.fullmatch(key) is not None
 
 
-class Patch:
-    """A function in a third-party class or module that is replaced temporarily."""
-
-    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-        self._owner = owner
-        self._name = name
-        self._replacement = replacement
-        self._is_wrapped = False
-        self.original: Callable[..., Any] = getattr(owner, name)
-
-    def apply(self) -> None:
-        found = getattr(self._owner, self._name)
-        if found is not self._replacement and not self._is_wrapped:
-            self.original = found
-            setattr(self._owner, self._name, self._replacement)
-
-    def undo(self) -> None:
-        """Restore the original, unless other code has wrapped the replacement: then it stays below that wrapper."""
-        self._is_wrapped = getattr(self._owner, self._name) is not self._replacement
-        if not self._is_wrapped:
-            setattr(self._owner, self._name, self.original)
+def _kept(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if not is_content(key)}
 
 
-# -- threads -----------------------------------------------------------------------------------------
-#
-# A new thread begins with an empty context, so a span in it would belong to no attempt. While a tracer is on,
-# `Thread.start` and `ThreadPoolExecutor.submit` called inside a trace run their function in a copy of the caller's
-# context; outside a trace, and after the last tracer, they behave as usual.
-
-
-@wraps(threading.Thread.start)
-def _start(thread: threading.Thread) -> None:
-    if current_trace() is not None and not thread.ident:
-        _run_in_copy(thread)
-    _START.original(thread)
-
-
-def _run_in_copy(thread: threading.Thread) -> None:
-    context, run = copy_context(), thread.run
-
-    def run_in_context() -> None:
-        # The thread has its own method again, and this closure is freed when it ends.
-        del thread.run
-        context.run(run)
-
-    thread.run = run_in_context  # type: ignore[method-assign]
-
-
-@wraps(ThreadPoolExecutor.submit)  # type: ignore[arg-type]
-def _submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-    submit = _SUBMIT.original
-    if current_trace() is None:
-        return cast("Future[Any]", submit(pool, function, *args, **kwargs))
-    # In an empty context, so that a thread which the pool starts now does not keep this trace for its whole life.
-    return cast("Future[Any]", Context().run(submit, pool, copy_context().run, function, *args, **kwargs))
-
-
-_START = Patch(threading.Thread, "start", _start)
-_SUBMIT = Patch(ThreadPoolExecutor, "submit", _submit)
-
-
-def _follow() -> None:
-    _START.apply()
-    _SUBMIT.apply()
-
-
-def _stop_following() -> None:
-    _START.undo()
-    _SUBMIT.undo()
-
-
-following_threads = Shared(_follow, _stop_following)
+def _without_content(span: Span) -> Span:
+    """Return the span without content. The attributes of a GenAI event are all content, whatever their names."""
+    events = [
+        replace(each, attributes={} if each.name.startswith("gen_ai.") else _kept(each.attributes))
+        for each in span.events
+    ]
+    links = [replace(each, attributes=_kept(each.attributes or {})) for each in span.links]
+    return replace(span, attributes=_kept(span.attributes), events=events, links=links)
