@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.emitter import emit
     from sharpen.emitter.operation import as_json
+    from sharpen.tracer import base as tracer_base
 
 __getattr__ = imports_on_use(__file__)

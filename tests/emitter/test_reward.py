@@ -23,7 +23,7 @@ from sharpen.emitter import (
 from sharpen.errors import InvalidInputError
 from sharpen.tracer import DummyTracer, OtelTracer, Tracer
 from sharpen.types import Span, SpanCoreFields
-from tests.emitter.internals import emit as emitted
+from tests.emitter.internals import tracer_base
 from tests.errors import raises
 
 TRACERS = [OtelTracer(), DummyTracer()]
@@ -121,7 +121,7 @@ def test_without_propagation_the_span_is_only_built(tracer: Tracer) -> None:
 def test_outside_a_rollout_the_value_is_returned_and_one_warning_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emitted, "_warned", type(emitted._warned)())
+    monkeypatch.setattr(tracer_base, "_warned", type(tracer_base._warned)())
     with caplog.at_level(logging.WARNING, "sharpen"):
         assert get_reward_value(emit_reward(1.0)) == 1.0
         emit_reward(2.0)

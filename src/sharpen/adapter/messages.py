@@ -29,8 +29,7 @@ from ..chat.messages import (
     results_apart,
 )
 from ..types import Span
-from .base import LLMCallAdapter
-from .calls import OPERATION_NAME, LLMCall
+from .base import OPERATION_NAME, LLMCall, LLMCallAdapter
 from .tree import SpanNode
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from ..chat.messages import Message, openai_message
 from ..checks import check_choice
 from ..semconv import LightningLLMAttributes
 from ..types import Span, Triplet
-from .base import LLMCallAdapter
-from .calls import (
+from .base import (
     IS_COMPLETE,
     OPERATION_NAME,
     PROMPT_TOKEN_IDS,
     RESPONSE_LOGPROBS,
     RESPONSE_TOKEN_IDS,
     LLMCall,
+    LLMCallAdapter,
     Rule,
     is_gateway_call,
 )

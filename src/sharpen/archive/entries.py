@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..adapter.calls import OPERATION_NAME, is_gateway_call, is_llm_call
+from ..adapter.base import OPERATION_NAME, is_gateway_call, is_llm_call
 from ..adapter.tree import reward_of
 from ..chat.wire import json_text
 from ..semconv import (

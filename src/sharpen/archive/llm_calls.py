@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..adapter.calls import (
+from ..adapter.base import (
     AGENT_NAME,
     IS_COMPLETE,
     OPERATION_NAME,

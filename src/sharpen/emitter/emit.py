@@ -5,25 +5,18 @@
 """
 
 import json
-import logging
 import math
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidInputError, describe
 from ..secrets import hide_known
 from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes as Names
-from ..tracer.base import active_tracer
+from ..tracer.base import emit
 from ..tracer.trace import exception_attributes
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
 
-logger = logging.getLogger(__name__)
-
 AnySpan = Span | SpanCoreFields
-
-_warned = threading.Event()
 
 
 def emit_annotation(annotation: Mapping[str, Any], *, propagate: bool = True) -> SpanCoreFields:
@@ -80,20 +73,6 @@ def emit_exception(
     status = TraceStatus("ERROR", hide_known(describe(exception)))
     found = {**flatten(attributes or {}), **exception_attributes(exception)}
     return emit(AGL_EXCEPTION, found, status=status, propagate=propagate)
-
-
-def emit(
-    name: str, attributes: Attributes, *, status: TraceStatus | None = None, propagate: bool = True
-) -> SpanCoreFields:
-    """Record a span in the current attempt. Outside of one, or without `propagate`, it is only built."""
-    tracer = active_tracer() if propagate else None
-    if tracer is not None:
-        return tracer.create_span(name, attributes, status=status)
-    if propagate and not _warned.is_set():
-        _warned.set()  # an agent that is called as a plain function emits often
-        logger.warning("%s was emitted outside a rollout, so it is not recorded; this is logged only once", name)
-    now = time.time()
-    return SpanCoreFields(name, status or TraceStatus(), attributes, now, now)
 
 
 def flatten(values: Mapping[str, Any]) -> Attributes:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar, overload
 from ..checks import check_number, is_int
 from ..errors import InvalidInputError
 from ..semconv import AGL_REWARD, PRIMARY_REWARD_VALUE, LightningSpanAttributes
-from ..tracer.base import active_tracer
+from ..tracer.base import active_tracer, emit
 from ..types import Attributes, SpanCoreFields
-from .emit import AnySpan, emit, flatten
+from .emit import AnySpan, flatten
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=AnySpan)
@@ -32,7 +32,9 @@ def emit_reward(
     propagate: bool = True,
 ) -> SpanCoreFields:
     """Record a reward: a number, or several named ones, of which `primary_key` names the one that counts."""
-    found = {**flatten(attributes or {}), **_attributes(reward, primary_key)}
+    found = _attributes(reward, primary_key)
+    if attributes:
+        found = {**flatten(attributes), **found}
     return emit(AGL_REWARD, found, propagate=propagate)
 
 

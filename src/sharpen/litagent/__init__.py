@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .decorator import FunctionalLitAgent, as_agent, llm_rollout, prompt_rollout, rollout
-from .litagent import LitAgent
+from .litagent import FunctionalLitAgent, LitAgent, as_agent, llm_rollout, prompt_rollout, rollout
 
 if TYPE_CHECKING:
     from .command import CommandAgent as CommandAgent, CommandResult as CommandResult

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..checks import check_choice, check_int, check_number
 from ..emitter import emit_reward, operation
-from ..emitter.emit import emit
 from ..errors import AgentError, AgentExitError, AgentResultError, AgentTimeoutError, ConfigError, InvalidInputError
 from ..process.child import CommandProcess, Output, ProcessError
 from ..semconv import AGL_MESSAGE, LightningSpanAttributes
-from ..tracer.base import active_tracer
+from ..tracer.base import active_tracer, emit
 from ..types import NamedResources, Rollout, RolloutRawResult
 from .command_environment import TASK_FILE, CommandEnvironment, Inherited
 from .litagent import LitAgent

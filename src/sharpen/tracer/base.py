@@ -6,6 +6,7 @@ a tracer needs in the whole process is on while any tracer works: here, that the
 """
 
 import inspect
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from ..store import LightningStore
 
+logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -43,6 +46,7 @@ _active: ContextVar["Tracer | None"] = ContextVar("sharpen_active_tracer", defau
 # The current operation, for tracers without OpenTelemetry.
 _parent_id: ContextVar[str | None] = ContextVar("sharpen_parent_span", default=None)
 _UNSET = TraceStatus()
+_warned = threading.Event()
 
 
 def active_tracer() -> "Tracer | None":
@@ -58,6 +62,20 @@ def activate(tracer: "Tracer | None") -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+def emit(
+    name: str, attributes: Attributes, *, status: TraceStatus | None = None, propagate: bool = True
+) -> SpanCoreFields:
+    """Record a span in the current attempt. Outside of one, or without `propagate`, it is only built."""
+    tracer = active_tracer() if propagate else None
+    if tracer is not None:
+        return tracer.create_span(name, attributes, status=status)
+    if propagate and not _warned.is_set():
+        _warned.set()  # an agent that is called as a plain function emits often
+        logger.warning("%s was emitted outside a rollout, so it is not recorded; this is logged only once", name)
+    now = time.time()
+    return SpanCoreFields(name, status or _UNSET, attributes, now, now)
 
 
 class Tracer(ParallelWorkerBase):
