@@ -116,8 +116,8 @@ class RunningAttempt:
     async def _trace(self, tracer: Tracer, known: dict[str, Any]) -> AsyncIterator[None]:
         """Record the agent inside the block, and let it print only so much."""
         hooks, (rollout_id, attempt_id) = self._runner.hooks, self._ids
-        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-        async with tracer.trace_context(rollout_id, store=self.outbox, **ids):
+        trace = tracer.trace_context(rollout_id, store=self.outbox, rollout_id=rollout_id, attempt_id=attempt_id)
+        async with trace:
             with activate(tracer):
                 await hooks.call("on_trace_start", **known, tracer=tracer)
                 try:
@@ -192,7 +192,7 @@ class RunningAttempt:
 
     async def hand_back(self) -> None:
         """Keep what was recorded and put the rollout back into the queue, for another runner or the next run."""
-        rollout_id, _ = self._ids
+        rollout_id = self.rollout.rollout_id
         async with handing_back(self.store, f"rollout {rollout_id}"):
             if spans := await self.outbox.close_and_take():
                 await self.store.add_many_spans(spans)
@@ -357,19 +357,14 @@ class _CountedStream:
         return getattr(self._stream, name)
 
 
-_counted: dict[str, _CountedStream] = {}
-
-
 def _count_streams() -> None:
-    for name in ("stdout", "stderr"):
-        _counted[name] = _CountedStream(getattr(sys, name))
-        setattr(sys, name, _counted[name])
+    sys.stdout, sys.stderr = _CountedStream(sys.stdout), _CountedStream(sys.stderr)
 
 
 def _restore_streams() -> None:
-    for name, counted in _counted.items():
-        if getattr(sys, name) is counted:
-            setattr(sys, name, counted._stream)
+    for name in ("stdout", "stderr"):
+        if isinstance(found := getattr(sys, name), _CountedStream):
+            setattr(sys, name, found._stream)
 
 
 _counting = Shared(_count_streams, _restore_streams)

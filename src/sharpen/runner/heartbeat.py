@@ -59,8 +59,7 @@ class HeartbeatThread:
         """Send the spans that are left, and end the thread."""
         if self._thread is not None:
             self._is_stopping = True
-            self._call_soon(self._wake.set)
-            self._call_soon(self._cancel_heartbeat)
+            self._call_soon(self._end_wait)
             self._thread.join()
             self._thread = None
 
@@ -75,8 +74,9 @@ class HeartbeatThread:
         with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
             self._loop.call_soon_threadsafe(call)
 
-    def _cancel_heartbeat(self) -> None:
+    def _end_wait(self) -> None:
         """An unreachable store is tried again and again: the last heartbeat is not worth the wait."""
+        self._wake.set()
         if self._heartbeat is not None and getattr(self._store, "is_away", False):
             self._heartbeat.cancel()
 

@@ -5,8 +5,8 @@ file. So a managed AgentOps is set up one floor below: its tracing core gets our
 """
 
 import builtins
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -132,8 +132,7 @@ class GatedProvider(api.TracerProvider):
     """Returns tracers that record only in traces with this source, for instrumentations that stay switched on."""
 
     def __init__(self, provider: api.TracerProvider, source: str) -> None:
-        self._provider = provider
-        self._source = source
+        self._provider, self._source = provider, source
 
     def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> api.Tracer:
         return GatedTracer(self._provider.get_tracer(instrumenting_module_name, *args, **kwargs), self._source)
@@ -150,22 +149,17 @@ class GatedTracer(api.Tracer):
     """Drops spans while it is closed; their children belong to the span around them."""
 
     def __init__(self, tracer: api.Tracer, source: str) -> None:
-        self._tracer = tracer
-        self._source = source
+        self._tracer, self._source = tracer, source
 
     def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> api.Span:
         if self._is_open():
             return self._tracer.start_span(name, context, *args, **kwargs)
         return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
 
-    # The API's type of context manager is private.
-    @contextmanager
-    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[api.Span]:  # type: ignore[override]
+    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if self._is_open():
-            with self._tracer.start_as_current_span(name, *args, **kwargs) as span:
-                yield span
-        else:
-            yield api.NonRecordingSpan(api.get_current_span().get_span_context())
+            return self._tracer.start_as_current_span(name, *args, **kwargs)
+        return nullcontext(api.NonRecordingSpan(api.get_current_span().get_span_context()))
 
     def _is_open(self) -> bool:
         trace = current_trace()

@@ -85,8 +85,7 @@ class LangChainHandler(BaseCallbackHandler):
         text = content if isinstance(content, str) else json.dumps(plain(content))
         self._end(run_id, {"gen_ai.tool.call.result": text})
 
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._end(run_id, {}, error)
+    on_tool_error = on_llm_error
 
     def _end(self, run_id: UUID, found: dict[str, Any], error: BaseException | None = None) -> None:
         run = self._runs.pop(run_id, None)
