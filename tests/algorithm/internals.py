@@ -53,18 +53,18 @@ if TYPE_CHECKING:
     from sharpen.algorithm.sequence import file_name, stages_of, title_of
     from sharpen.algorithm.task_order import TaskOrder, all_tasks, indices_of_batch
     from sharpen.algorithm.verl import (
-        policies as verl_policies,
+        learner as verl_learner,
+        loop as verl_loop,
         rollouts as verl_rollouts,
-        training_run as verl_training_run,
     )
-    from sharpen.algorithm.verl.changed_settings import changes, settings_of
-    from sharpen.algorithm.verl.collected import CollectedRollout, collect
+    from sharpen.algorithm.verl.checkpoints import StepFolders, changes, read_state, resumable_state, settings_of
     from sharpen.algorithm.verl.config import VERLConfig, read_config
+    from sharpen.algorithm.verl.config_input import read_value
     from sharpen.algorithm.verl.credit import Credit, Estimator, assign_credit
-    from sharpen.algorithm.verl.foreign_keys import FIXED, IGNORED
-    from sharpen.algorithm.verl.grpo_options import OPTIONS, SYNONYMS
-    from sharpen.algorithm.verl.keys import KEYS, OTHER_NAMES, Key, why_ignored
-    from sharpen.algorithm.verl.learning import Groups, Learner
+    from sharpen.algorithm.verl.grpo import OPTIONS, SYNONYMS
+    from sharpen.algorithm.verl.keys import FIXED, IGNORED, KEYS, OTHER_NAMES, Key, why_ignored
+    from sharpen.algorithm.verl.learner import Groups, Learner
+    from sharpen.algorithm.verl.loop import frozen_heap
     from sharpen.algorithm.verl.preflight import (
         Check,
         check_agreement,
@@ -79,14 +79,19 @@ if TYPE_CHECKING:
         conclude,
         run_checks,
     )
-    from sharpen.algorithm.verl.reports import group_labels, in_words, staleness, validation_metrics
+    from sharpen.algorithm.verl.reports import (
+        Selection,
+        describe_metrics,
+        final_warning,
+        group_labels,
+        limit_warning,
+        staleness,
+        step_warnings,
+        validation_metrics,
+    )
     from sharpen.algorithm.verl.rollouts import FIRST_SPANS, LATE_PAUSES, MOST_IN_VAIN, Batch, Rollouts
     from sharpen.algorithm.verl.scoring import Conversation, RewardModel, conversation_of
-    from sharpen.algorithm.verl.selection import Selection
-    from sharpen.algorithm.verl.step_folders import StepFolders, read_state, resumable_state
-    from sharpen.algorithm.verl.still_heap import still_heap
-    from sharpen.algorithm.verl.trends import final_warning, limit_warning, step_warnings
-    from sharpen.algorithm.verl.values import read_value
+    from sharpen.algorithm.verl.training_data import CollectedRollout, collect
     from sharpen.algorithm.window import MAX_LENGTH, Window
 
 __getattr__ = imports_on_use(__file__)

@@ -13,7 +13,7 @@ import torch
 from sharpen import VERL
 from sharpen.callbacks import Callback
 from sharpen.llm import TrainingError
-from tests.algorithm.internals import verl_policies as policies
+from tests.algorithm.internals import verl_learner as policies
 from tests.errors import raises
 from tests.execution.processes import child_pids, eventually, is_running
 from tests.llm.tiny_models import write_tiny_model

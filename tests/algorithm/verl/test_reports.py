@@ -4,7 +4,7 @@ import pytest
 
 from sharpen.errors import ConfigError
 from sharpen.stats import mean_interval, wilson_interval
-from tests.algorithm.internals import CollectedRollout, group_labels, in_words, staleness, validation_metrics
+from tests.algorithm.internals import CollectedRollout, describe_metrics, group_labels, staleness, validation_metrics
 from tests.errors import raises
 from tests.llm.internals import Turn, merge_turns
 
@@ -53,8 +53,8 @@ def test_no_group_has_the_name_of_another_metric(kinds: list[str]) -> None:
 
 def test_without_rewards_there_is_no_mean() -> None:
     assert "reward_mean" not in validation_metrics([rollout(None)])
-    assert in_words({}) == "reward -"
-    assert in_words({"reward_mean": 0.25, "kl": 0.5}) == "reward 0.250, KL 0.5"
+    assert describe_metrics({}) == "reward -"
+    assert describe_metrics({"reward_mean": 0.25, "kl": 0.5}) == "reward 0.250, KL 0.5"
 
 
 def test_staleness_is_a_mean_over_tokens_of_known_versions() -> None:

@@ -22,7 +22,7 @@ def test_a_lost_rollout_is_not_compared_and_a_flat_group_is_not_trained() -> Non
         "trained/length_mean": 10.0,
         "trained/reward_mean": 1.0,
     }
-    assert found.in_words().startswith("sampled: 3 rollouts, mean length 40 ±")
+    assert found.describe().startswith("sampled: 3 rollouts, mean length 40 ±")
 
 
 def test_a_rollout_without_anything_to_train_is_not_compared() -> None:
@@ -42,4 +42,4 @@ def test_a_resumed_run_counts_on() -> None:
 
 def test_nothing_sampled_is_no_number() -> None:
     assert Selection().metrics() == {}
-    assert Selection().in_words().startswith("sampled: 0 rollouts, mean length -, reward -;")
+    assert Selection().describe().startswith("sampled: 0 rollouts, mean length -, reward -;")

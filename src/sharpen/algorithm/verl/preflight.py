@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Any, Literal
 
 from ...llm.errors import TrainingError
-from .collected import CollectedRollout
+from .training_data import CollectedRollout
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ...store import LightningStore
 from ...types import EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus, Span
 from ..finished import FinishedRollouts
 from ..rewards import with_last_attempt
-from .collected import CollectedRollout
+from .training_data import CollectedRollout
 
 log = logging.getLogger(__name__)
 

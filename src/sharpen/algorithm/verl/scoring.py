@@ -18,7 +18,7 @@ from ...llm.models.hub import hub_folder, turn_telemetry_off
 from ...llm.models.loading import check_packages, choose_device, choose_precision, model_lock, torch_dtype
 from ...llm.models.source import find_model
 from ...types import Span
-from .collected import CollectedRollout
+from .training_data import CollectedRollout
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """`VERL`: reinforcement learning of the model behind an agent, from the agent's own rollouts.
 
-The loop itself is in `training_run`. Nothing heavy is imported or downloaded before `run`.
+The loop itself is in `loop`. Nothing heavy is imported or downloaded before `run`.
 """
 
 import logging
@@ -17,11 +17,11 @@ from ...types import Dataset, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound, counted, product, sum_of
 from ..held_calls import HeldCalls
+from .checkpoints import StepFolders
 from .config import VERLConfig, read_config
-from .step_folders import StepFolders
 
 if TYPE_CHECKING:
-    from .training_run import TrainingRun
+    from .loop import TrainingRun
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class VERL(Algorithm[TaskT]):
         # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         check_packages()
-        from .training_run import TrainingRun
+        from .loop import TrainingRun
 
         self.final_warnings = ()
         for doubt in self.settings.doubts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...algorithm import VERL, Baseline
 from ...algorithm.prompts import PromptOptimiser
 from ...algorithm.sequence import stages_of
-from ...algorithm.verl.sampling import validation_sampling
+from ...algorithm.verl.config import validation_sampling
 from ...errors import ConfigError
 from ...types import LLM, NamedResources, PromptTemplate
 from .last_run import EVALUATION

@@ -38,8 +38,7 @@ def _of_ours(make: Maker) -> list[str] | None:
 
 def unknown_verl_key(name: str) -> str | None:
     """Return the message for a dotted key that VERL's config does not have; None if it has it."""
-    from ...algorithm.verl.foreign_keys import FIXED
-    from ...algorithm.verl.keys import full_name, is_section, nearest_key, why_ignored
+    from ...algorithm.verl.keys import FIXED, full_name, is_section, nearest_key, why_ignored
 
     is_known = full_name(name) is not None or name in FIXED or why_ignored(name) is not None or is_section(name)
     if is_known:

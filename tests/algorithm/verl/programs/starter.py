@@ -14,7 +14,7 @@ import peft  # noqa: F401
 import torch  # noqa: F401
 import transformers  # noqa: F401
 
-from tests.algorithm.internals import verl_training_run as training_run  # noqa: F401
+from tests.algorithm.internals import verl_loop as training_run  # noqa: F401
 from tests.algorithm.verl.programs import agents, train
 
 

@@ -4,7 +4,7 @@ import gc
 import weakref
 from typing import Any
 
-from tests.algorithm.internals import still_heap
+from tests.algorithm.internals import frozen_heap
 
 
 class Node:
@@ -21,7 +21,7 @@ def lost(node: Any) -> "weakref.ref[Any]":
 def test_what_was_there_before_is_collected_afterwards_and_what_came_later_at_once() -> None:
     old: Any = Node()
     kept = lost(old)
-    with still_heap():
+    with frozen_heap():
         del old
         fresh = lost(Node())
         gc.collect()
@@ -35,7 +35,7 @@ def test_an_error_inside_ends_it_too() -> None:
     old: Any = Node()
     kept = lost(old)
     try:
-        with still_heap():
+        with frozen_heap():
             del old
             raise RuntimeError
     except RuntimeError:

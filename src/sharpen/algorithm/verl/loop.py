@@ -8,10 +8,11 @@ preferred. Weights change only between the engine's steps.
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +28,25 @@ from ..computing import compute, finish
 from ..held_calls import HeldCalls
 from ..serving import PublishedModel, model_name
 from ..task_order import TaskOrder, all_tasks
-from .changed_settings import changes, settings_of
-from .collected import CollectedRollout, collect
-from .learning import Learner, Metrics, mismatch
-from .policies import make_critic, make_policy
+from .checkpoints import MODEL, changes, resumable_state, settings_of
+from .config import training_sampling, validation_sampling
+from .learner import Learner, Metrics, make_critic, make_policy, mismatch
 from .preflight import NUM_GROUPS, conclude, run_checks
-from .reports import group_labels, in_words, reward_in_words, staleness, validation_metrics
+from .reports import (
+    Summary,
+    describe_metrics,
+    describe_reward,
+    final_warning,
+    group_labels,
+    limit_warning,
+    staleness,
+    step_warnings,
+    validation_metrics,
+)
 from .rollouts import Batch, Rollouts
 from .samplers import make_sampler, with_engine_here
-from .sampling import training_sampling, validation_sampling
 from .scoring import Conversation, RewardModel, conversation_of
-from .step_folders import MODEL, resumable_state
-from .still_heap import still_heap
-from .summary import Summary
-from .trends import final_warning, limit_warning, step_warnings
+from .training_data import CollectedRollout, collect
 
 if TYPE_CHECKING:
     from .verl import VERL
@@ -172,7 +178,7 @@ class TrainingRun:
         stack.enter_context(self._model.listed(self._sampler.entries()))
         await stack.enter_async_context(self._calls.let_through(self._rollouts.are_running))
         await stack.enter_async_context(self._rollouts.following())
-        stack.enter_context(still_heap())
+        stack.enter_context(frozen_heap())
         try:
             await self._train()
         except TrainingError:  # a run that is mended and resumed must not meet the rollouts that ended it
@@ -280,7 +286,7 @@ class TrainingRun:
             "weights_version": float(self._policy.weights_version),
             "staleness": behind,
         } | self.summary.selection.metrics()
-        log.info("step %d of %d: %s", step + 1, self._total, in_words(metrics))
+        log.info("step %d of %d: %s", step + 1, self._total, describe_metrics(metrics))
         limit = self._config.data.max_response_length
         self._warn_once({"limit": limit_warning(rollouts, limit=limit, spell=self._verl.spelled)})
         return metrics
@@ -411,7 +417,7 @@ class TrainingRun:
         metrics = validation_metrics(rollouts, labels) | {"seconds": time.perf_counter() - began}
         groups = [f"{label} {metrics[label]:.3f}" for label in dict.fromkeys(labels) if label in metrics]
         told = f" ({', '.join(groups)})" if groups else ""
-        log.info("validation after step %d: reward %s%s", self.step, reward_in_words(metrics), told)
+        log.info("validation after step %d: reward %s%s", self.step, describe_reward(metrics), told)
         self.summary.add_validation(self.step, metrics)
         return metrics
 
@@ -476,3 +482,17 @@ class TrainingRun:
         if self._saved is not None and self._saved["step"] == self.step:
             self._verl.checkpoint()
             self._folders.tidy(self.step, best=self._best_step(), after=self._first_step)
+
+
+# -- garbage collection -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Inside, the collector looks only at what came later. Afterwards everything can be collected as before."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

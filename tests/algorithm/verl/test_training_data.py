@@ -271,6 +271,6 @@ def test_a_limit_of_nothing_is_refused() -> None:
 
 
 def test_collecting_needs_no_torch() -> None:
-    code = "import sys; from sharpen.algorithm.verl.collected import collect; print('torch' in sys.modules)"
+    code = "import sys; from sharpen.algorithm.verl.training_data import collect; print('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
