@@ -1,6 +1,7 @@
 """What a caller gave: a mapping of mappings, of dotted names, or a YAML file, as one flat mapping of dotted names.
 
-Values are read as people write them, and each kind says in an error what it takes. References such as `${data.max_prompt_length}`, which configs of Hydra hold, are followed among what was given.
+Values are read as people write them, and each kind says in an error what it takes. References such as
+`${data.max_prompt_length}`, which configs of Hydra hold, are followed among what was given.
 """
 
 import math
