@@ -72,7 +72,7 @@ def main() -> None:
     before, after = share_right(SEED, search.get_best_prompt())
     print(f"\n{search.best_diff()}\n")
     print(f"right on {len(HELD_OUT)} held-out tasks: {before:.2f} before, {after:.2f} after")
-    print(f"{result.seconds:.0f} s of search; the tree of candidates: {result.run_dir}/prompts/candidates.svg")
+    print(f"{result.seconds:.0f} s of search; the tree of candidates: {result.run_dir}/prompts/candidates.txt")
 
 
 if __name__ == "__main__":

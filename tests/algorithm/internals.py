@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts, takes_prompt
     from sharpen.algorithm.prompts.shared_options import SharedOptions
     from sharpen.algorithm.prompts.tree import draw_tree
-    from sharpen.algorithm.prompts.tree_svg import tree_svg
     from sharpen.algorithm.prompts.unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
     from sharpen.algorithm.rewards import with_last_attempt
     from sharpen.algorithm.sequence import file_name, stages_of, title_of

@@ -26,7 +26,7 @@ def test_the_best_prompt_of_a_search_comes_with_what_it_changed(tmp_path: Path) 
     run = tmp_path / "run"
     write_json(run / "config.json", {"components": {}})
     write_json(run / "prompts" / "candidates.json", {})
-    for name in ("best_prompt.a.txt", "best_prompt.b.txt", "best_prompt.diff", "candidates.svg"):
+    for name in ("best_prompt.a.txt", "best_prompt.b.txt", "best_prompt.diff", "candidates.txt"):
         (run / "prompts" / name).write_text(f"text of {name} äöü", encoding="utf-8")
     found = export_best(RunEntry.of(run), tmp_path / "deep" / "out")
     assert names(found) == ["best.json", "best_prompt.a.txt", "best_prompt.b.txt", "best_prompt.diff"]

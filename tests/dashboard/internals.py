@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sharpen.dashboard.serving import serve_dashboard, source_of
     from sharpen.dashboard.sources import RunSource, RunsSource, Source, StoreSource
     from sharpen.dashboard.sparks import polyline, spark_of
+    from sharpen.dashboard.views.candidate_tree import Node, candidate_tree
     from sharpen.dashboard.views.episode_file import read_episodes
     from sharpen.dashboard.views.heat_strip import heat_strip
     from sharpen.dashboard.views.metrics_table import metrics_csv

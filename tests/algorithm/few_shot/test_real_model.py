@@ -70,7 +70,7 @@ def test_a_small_model_learns_from_its_lucky_answers_also_when_it_is_killed_betw
     print(told[0])
     assert float(told[1]) == 0.0
     assert float(told[2]) >= 0.9
-    assert told[3].endswith(f"{run}/prompts/candidates.svg")
+    assert told[3].endswith(f"{run}/prompts/candidates.txt")
     rollouts, book = rollouts_of(run), read_records(run)
     assert {each.status for each in rollouts} == {"succeeded"}
     assert sum(each.cost.rollouts for each in book) == len(rollouts)

@@ -156,7 +156,7 @@ def test_a_kill_while_the_state_is_written_costs_no_more_than_the_answer_that_wa
     points = (
         (r"open .*/\.algorithm\.json\..*", 2),  # an answer is there, and nothing of its checkpoint
         (r"os.rename .*/algorithm\.json", 3),
-        (r"os.rename .*/candidates\.svg", 2),
+        (r"os.rename .*/candidates\.txt", 2),
         (r"os.rename .*/loop-.*\.state", 2),
     )
     for point in points:

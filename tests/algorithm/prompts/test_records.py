@@ -12,7 +12,6 @@ from tests.algorithm.internals import (
     best_diff,
     draw_tree,
     read_records,
-    tree_svg,
     write_records,
 )
 from tests.errors import raises
@@ -20,7 +19,7 @@ from tests.errors import raises
 from .books import HOSTILE, chain, hostile_book, small_book
 
 
-def test_the_records_of_a_search_are_five_files(tmp_path: Path) -> None:
+def test_the_records_of_a_search_are_four_files(tmp_path: Path) -> None:
     book = small_book()
     folder = tmp_path / "run" / "prompts"
     write_records(folder, book)
@@ -30,7 +29,6 @@ def test_the_records_of_a_search_are_five_files(tmp_path: Path) -> None:
         "best_prompt.txt": book.best.template.template,
         "best_prompt.diff": best_diff(book),
         "candidates.txt": draw_tree(book) + "\n",
-        "candidates.svg": tree_svg(book),
     }
 
 
@@ -68,7 +66,7 @@ def test_records_are_written_over_and_leave_nothing_behind(tmp_path: Path) -> No
     write_records(tmp_path, book)
     assert read_records(tmp_path).best.version == "v0"
     assert (tmp_path / "best_prompt.diff").read_text() == ""
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_folder_without_candidates_is_a_clear_error(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ from .seed_prompt import seed_prompts
 from .served_model import served_model
 from .settings import check_search
 from .tree import draw_tree
-from .tree_svg import tree_svg
 from .unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
 
 if TYPE_CHECKING:
@@ -458,10 +457,6 @@ class PromptOptimiser(Algorithm[TaskT]):
     def tree(self) -> str:
         """Return all candidates as a text tree."""
         return draw_tree(self.book)
-
-    def tree_svg(self) -> str:
-        """Return all candidates as an SVG picture of the tree."""
-        return tree_svg(self.book)
 
     def write_records(self) -> None:
         """Write every candidate and the best prompt to files in the run folder."""

@@ -1,8 +1,7 @@
-"""The files of a search in the folder of its run: every candidate, the best prompt, and drawings for people.
+"""The files of a search in the folder of its run: every candidate, the best prompt, and what people read.
 
     candidates.json    every candidate; the file that is read again
     candidates.txt     the tree of candidates
-    candidates.svg     the same as a picture
     best_prompt.txt    the text of the best prompt (with several: best_prompt.<name>.txt)
     best_prompt.diff   what it changed in the seed
 
@@ -17,7 +16,6 @@ from ...files import read_json, replacing, write_json
 from .candidates import Candidate, CandidateBook
 from .difference import best_diff
 from .tree import draw_tree
-from .tree_svg import tree_svg
 
 FOLDER = "prompts"
 _CANDIDATES = "candidates.json"
@@ -31,7 +29,6 @@ def write_records(folder: Path, book: CandidateBook) -> None:
         _write(folder / name, text)
     _write(folder / "best_prompt.diff", best_diff(book))
     _write(folder / "candidates.txt", draw_tree(book) + "\n")
-    _write(folder / "candidates.svg", tree_svg(book))
 
 
 def read_records(folder: Path) -> CandidateBook:

@@ -1,4 +1,4 @@
-"""Where each candidate stands in the picture of a search: rounds are columns, and lines of descent do not cross.
+"""Where each candidate stands in the drawing of a search: rounds are columns, and lines of descent do not cross.
 
 A child always stands in a column after all its parents. Rows belong to leaves; a parent stands in the middle of its
 children.

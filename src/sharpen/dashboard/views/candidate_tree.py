@@ -1,7 +1,6 @@
 """The candidates of a prompt search as a drawing whose nodes are links, and one candidate with its diffs.
 
-The picture that a run writes (`candidates.svg`) contains styles, which the content security policy refuses; here the
-style sheet of the page colours it.
+It contains no styles, which the content security policy refuses: the style sheet of the page colours it.
 """
 
 import math
