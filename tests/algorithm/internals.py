@@ -6,9 +6,7 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.algorithm import computing, own_thread, task_order
-    from sharpen.algorithm.apo.critic import Critic, load_prompts, template_in
-    from sharpen.algorithm.apo.results import RolloutResultForAPO, VersionedPromptTemplate
-    from sharpen.algorithm.apo.shown_rollouts import show_rollouts
+    from sharpen.algorithm.apo.apo import RolloutResultForAPO, VersionedPromptTemplate
     from sharpen.algorithm.base import Gateway
     from sharpen.algorithm.bounds import UpperBound, least, product, split_sizes, sum_of
     from sharpen.algorithm.computing import BrokenOff, ThreadInterrupted, compute, finish
@@ -26,28 +24,61 @@ if TYPE_CHECKING:
     from sharpen.algorithm.gepa.scores import ScoreScale
     from sharpen.algorithm.gepa.search_thread import SearchThread
     from sharpen.algorithm.own_thread import run_in_own_thread
-    from sharpen.algorithm.prompts import assistant as prompts_assistant, evaluations as prompts_evaluations
-    from sharpen.algorithm.prompts.assistant import Answer, Assistant, choose_client
-    from sharpen.algorithm.prompts.blame import infrastructure_fault, spent_limit
-    from sharpen.algorithm.prompts.call_failures import NoAnswerError
+    from sharpen.algorithm.prompts import evaluations as prompts_evaluations, models as prompts_models
     from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score, short_number
-    from sharpen.algorithm.prompts.conversations import NO_CONVERSATION, clip, conversations_text
-    from sharpen.algorithm.prompts.difference import best_diff, coloured_diff, prompt_diff, show_best_diff, show_diff
-    from sharpen.algorithm.prompts.evaluations import Evaluation, Evaluations, cost_of
-    from sharpen.algorithm.prompts.items import Item, as_items
-    from sharpen.algorithm.prompts.loop_client import loop_client
-    from sharpen.algorithm.prompts.model_list import names_in
+    from sharpen.algorithm.prompts.critic import (
+        NO_CONVERSATION,
+        Critic,
+        clip,
+        conversations_text,
+        load_prompts,
+        show_rollouts,
+        template_in,
+    )
+    from sharpen.algorithm.prompts.evaluations import Evaluation, Evaluations, Item, as_items, cost_of
+    from sharpen.algorithm.prompts.failure_cause import NoAnswerError, infrastructure_fault, spent_limit
+    from sharpen.algorithm.prompts.models import Answer, Assistant, choose_client, loop_client, names_in
     from sharpen.algorithm.prompts.optimiser import SEED, PromptOptimiser
-    from sharpen.algorithm.prompts.placeholders import as_child, optional_names, placeholders, why_unfit
-    from sharpen.algorithm.prompts.plain_text import clipped, escaped, one_line
-    from sharpen.algorithm.prompts.promotion import Promotion, is_better
-    from sharpen.algorithm.prompts.race import Pairs, Race, Slice, Usual
-    from sharpen.algorithm.prompts.records import FOLDER, read_records, write_records
-    from sharpen.algorithm.prompts.scoreboard import Scoreboard, cost_metrics, side_by_side
-    from sharpen.algorithm.prompts.seed_prompt import prompt_of_agent, seed_prompts, takes_prompt
-    from sharpen.algorithm.prompts.shared_options import SharedOptions
-    from sharpen.algorithm.prompts.tree import draw_tree
-    from sharpen.algorithm.prompts.unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
+    from sharpen.algorithm.prompts.preflight import (
+        SharedOptions,
+        optional_fields_filled,
+        unfilled_fields,
+        unused_prompts,
+    )
+    from sharpen.algorithm.prompts.race import (
+        Pairs,
+        Promotion,
+        Race,
+        Scoreboard,
+        Slice,
+        Usual,
+        cost_metrics,
+        is_better,
+        side_by_side,
+    )
+    from sharpen.algorithm.prompts.templates import (
+        as_child,
+        optional_names,
+        placeholders,
+        prompt_of_agent,
+        seed_prompts,
+        takes_prompt,
+        why_unfit,
+    )
+    from sharpen.algorithm.prompts.tree import (
+        FOLDER,
+        best_diff,
+        clipped,
+        coloured_diff,
+        draw_tree,
+        escaped,
+        one_line,
+        prompt_diff,
+        read_records,
+        show_best_diff,
+        show_diff,
+        write_records,
+    )
     from sharpen.algorithm.rewards import with_last_attempt
     from sharpen.algorithm.sequence import file_name, stages_of, title_of
     from sharpen.algorithm.task_order import TaskOrder, all_tasks, indices_of_batch

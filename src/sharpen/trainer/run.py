@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..algorithm import Algorithm, Baseline, FastAlgorithm, FunctionalAlgorithm
-from ..algorithm.prompts.seed_prompt import prompt_of_agent, takes_prompt
+from ..algorithm.prompts.templates import prompt_of_agent, takes_prompt
 from ..algorithm.rewards import why_failed, with_last_attempt, with_old_names
 from ..algorithm.sequence import stages_of, title_of
 from ..checks import check_installed

@@ -9,7 +9,7 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from sharpen.algorithm import Algorithm
 from sharpen.errors import RunError
 from sharpen.llm_proxy import LLMProxy
-from tests.algorithm.internals import Assistant, NoAnswerError, choose_client, names_in, prompts_assistant
+from tests.algorithm.internals import Assistant, NoAnswerError, choose_client, names_in, prompts_models
 from tests.errors import raises
 
 from .scripted_openai import KEY, Reply, ScriptedOpenAI
@@ -83,7 +83,7 @@ async def test_a_server_without_such_a_list_is_as_good_as_any(listing: Reply, ca
 async def test_a_list_that_takes_too_long_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prompts_assistant, "LIST_SECONDS", 0.2)
+    monkeypatch.setattr(prompts_models, "LIST_SECONDS", 0.2)
     with ScriptedOpenAI(listing=Reply(delay_seconds=60)) as server:
         await check(server)
     assert "WARNING" not in caplog.text

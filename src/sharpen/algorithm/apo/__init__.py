@@ -1,6 +1,5 @@
 """APO: prompts that improve themselves, by critique and edit."""
 
-from .apo import APO
-from .results import RolloutResultForAPO, VersionedPromptTemplate
+from .apo import APO, RolloutResultForAPO, VersionedPromptTemplate
 
 __all__ = ["APO", "RolloutResultForAPO", "VersionedPromptTemplate"]

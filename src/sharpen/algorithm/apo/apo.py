@@ -5,46 +5,153 @@ the parent, a critic says what is wrong with the prompt, an editor rewrites it. 
 on validation tasks, the best stay, and their leader may become the best prompt of the run.
 
 Branches run side by side, from their rollouts to their first validation tasks: a round takes about as long as its
-slowest branch.
+slowest branch. A branch works in a task of its own and is known there without being passed along. So its random choices
+and its paid answers are its own however the public methods of `APO` are called, also by a subclass that overrides some.
 """
 
 import asyncio
 import logging
 import random
 import warnings
+import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, Unpack
 
+from ...adapter.messages import OpenAIMessages
 from ...checks import check_ints
 from ...errors import ConfigError, InvalidInputError, RunError
-from ...types import PromptTemplate, Rollout, TaskT
+from ...types import PromptTemplate, Rollout, RolloutStatus, Span, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, least, product, split_sizes, sum_of
-from ..prompts.assistant import Answer, Assistant, NoAnswerError, choose_client
-from ..prompts.blame import infrastructure_fault
-from ..prompts.candidates import Candidate
-from ..prompts.evaluations import Evaluation
-from ..prompts.items import Item, Split, as_items
+from ..prompts.candidates import Candidate, Cost
+from ..prompts.critic import Critic, load_prompts
+from ..prompts.evaluations import Evaluation, Item, Split, as_items
+from ..prompts.failure_cause import NoAnswerError, infrastructure_fault
+from ..prompts.models import Answer, Assistant, choose_client
 from ..prompts.optimiser import SEED, PromptOptimiser
-from ..prompts.placeholders import as_child, why_unfit
-from ..prompts.promotion import Promotion
-from ..prompts.race import Race
-from ..prompts.scoreboard import side_by_side
-from ..prompts.seed_check import check_seed
-from ..prompts.settings import check_client, check_models, check_temperature
-from ..prompts.shared_options import SharedOptions, check_options
+from ..prompts.preflight import SharedOptions, check_client, check_models, check_options, check_seed, check_temperature
+from ..prompts.race import Promotion, Race, side_by_side
+from ..prompts.templates import as_child, why_unfit
 from ..rewards import why_failed, with_last_attempt
 from ..task_order import indices_of_batch
-from .branch import AllLostError, Branch, current_branch, give_up, next_place, occasion_of, pay, work_for
-from .critic import Critic, load_prompts
-from .results import RolloutResultForAPO, VersionedPromptTemplate
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 log = logging.getLogger(__name__)
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VersionedPromptTemplate:
+    """A candidate prompt. `score` is its mean reward on validation tasks, if it was evaluated."""
+
+    version: str
+    prompt_template: PromptTemplate
+    score: float | None = None
+
+
+class RolloutResultForAPO(TypedDict):
+    """The result of one rollout. The reward of a failed rollout is 0 unless it has one."""
+
+    status: RolloutStatus
+    final_reward: float | None
+    spans: Sequence[Span]
+    messages: Sequence[OpenAIMessages]
+    error: NotRequired[str | None]
+    is_lost: NotRequired[bool]
+    """Whether it failed because of infrastructure; such rollouts are not shown to the critic."""
+
+
+# -- branches --------------------------------------------------------------------------------------
+
+
+class AllLostError(RunError):
+    """Not one rollout says anything about the prompt."""
+
+
+@dataclass
+class Branch:
+    """What it begins with, and what it came to."""
+
+    place: str
+    version: str
+    parent: Candidate
+    tasks: Sequence[Item]
+    text: str | None = None
+    unfit_text: str | None = None
+    """The last one that was made and cannot be used."""
+    critique: str | None = None
+    why_none: str | None = None
+    is_unanswered: bool = False
+    """Whether it came to nothing because something else than the prompt failed."""
+    answers_cost: Cost = field(default_factory=Cost)
+    rollouts: dict[str, Evaluation] = field(default_factory=dict)
+    reward_mean: float | None = None
+    asked: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def cost(self) -> Cost:
+        return sum((each.cost for each in self.rollouts.values()), self.answers_cost)
+
+    def give_up(self, reason: str, *, text: str | None = None, is_unanswered: bool = False) -> None:
+        """For now: a later attempt may succeed. `text` is what cannot be used. Who had no answer has told so."""
+        if not is_unanswered:
+            log.info("%s: no candidate: %s", self.place, reason)
+        self.why_none, self.unfit_text, self.is_unanswered = reason, text, is_unanswered
+
+
+_current: ContextVar[Branch | None] = ContextVar("branch", default=None)
+
+
+def work_for(branch: Branch) -> None:
+    """From here on, the task that calls this works for the branch."""
+    _current.set(branch)
+
+
+def current_branch() -> Branch | None:
+    """The branch that is worked for; None outside of a round."""
+    return _current.get()
+
+
+def next_place(what: str) -> str | None:
+    """The name of the next answer of this kind; None outside of a branch, where answers are not kept."""
+    branch = _current.get()
+    if branch is None:
+        return None
+    branch.asked[what] += 1
+    return f"{branch.place}/{what}{branch.asked[what]}"
+
+
+def pay(cost: Cost) -> None:
+    branch = _current.get()
+    if branch is not None:
+        branch.answers_cost += cost
+
+
+def give_up(reason: str, *, text: str | None = None, is_unanswered: bool = False) -> None:
+    branch = _current.get()
+    if branch is not None:
+        branch.give_up(reason, text=text, is_unanswered=is_unanswered)
+
+
+def occasion_of(prefix: str | None) -> str:
+    """In a branch, the branch; else by the name of the work, whatever characters it has."""
+    branch = _current.get()
+    if branch is not None:
+        return branch.place
+    return f"{zlib.crc32(prefix.encode('utf-8', 'replace')):08x}" if prefix else ""
+
+
+# -- the algorithm ---------------------------------------------------------------------------------
+
+
 T = TypeVar("T", int, float)
 
 

@@ -13,9 +13,8 @@ from ...errors import InvalidInputError, RunError
 from ...types import PromptTemplate
 from ..base import State
 from ..prompts.candidates import Candidate, Cost
-from ..prompts.evaluations import Evaluation, Evaluations
-from ..prompts.items import Item
-from ..prompts.scoreboard import side_by_side
+from ..prompts.evaluations import Evaluation, Evaluations, Item
+from ..prompts.race import side_by_side
 from .demonstration import read_demonstration
 from .layout import why_unshowable
 from .pool import Pool

@@ -18,8 +18,8 @@ from ..base import State
 from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
 from ..prompts.optimiser import SEED, PromptOptimiser
-from ..prompts.promotion import Promotion
-from ..prompts.shared_options import SharedOptions, check_options
+from ..prompts.preflight import SharedOptions, check_options
+from ..prompts.race import Promotion
 from .demo_sets import DemoSet, Proposal, changed_set, random_set
 from .demonstration import Demonstration
 from .exploration import Exploration

@@ -11,7 +11,7 @@ from xml.parsers import expat
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
 from ...types.prompt_template import POML_TEXT, Field, escape_fields, parse_fields
-from ..prompts.placeholders import placeholders
+from ..prompts.templates import placeholders
 from .demonstration import Demonstration
 from .template_parts import (
     DEMOS,

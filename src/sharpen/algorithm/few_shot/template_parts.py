@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...errors import InvalidInputError
 from ...types import PromptTemplate
 from ...types.prompt_template import parse_fields, with_text_fields
-from ..prompts.placeholders import optional_names, placeholders, value_fields
+from ..prompts.templates import optional_names, placeholders, value_fields
 
 DEMOS = ("demos", "demonstrations", "examples")
 """A place of this name is where demonstrations go."""

@@ -10,7 +10,7 @@ from typing import Any
 from ...adapter.messages import OpenAIMessages
 from ...emitter import get_message_value, get_object_value, get_rewards_from_span
 from ...types import Span
-from ..prompts.conversations import clip, conversations_text
+from ..prompts.critic import clip, conversations_text
 from ..prompts.evaluations import Evaluation
 
 MOST_OF_TASK = 4000

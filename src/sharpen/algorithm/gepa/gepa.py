@@ -14,11 +14,10 @@ from ...checks import check_ints
 from ...errors import ConfigError, MissingExtraError
 from ...types import TaskT
 from ..bounds import UpperBound
-from ..prompts.assistant import Assistant, choose_client
+from ..prompts.models import Assistant, choose_client
 from ..prompts.optimiser import SEED, PromptOptimiser
-from ..prompts.promotion import Promotion
-from ..prompts.settings import check_client, check_models, check_temperature
-from ..prompts.shared_options import SharedOptions, check_options
+from ..prompts.preflight import SharedOptions, check_client, check_models, check_options, check_temperature
+from ..prompts.race import Promotion
 from .budget import check_budget
 from .gepa_search import GepaSearch
 from .options import GepaOptions, check_refused

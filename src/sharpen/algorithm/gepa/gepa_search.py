@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import RunError
-from ..prompts.assistant import Answer, Assistant, NoAnswerError
-from ..prompts.evaluations import Evaluation
-from ..prompts.items import Item
+from ..prompts.evaluations import Evaluation, Item
+from ..prompts.failure_cause import NoAnswerError
+from ..prompts.models import Answer, Assistant
 from .budget import Budget
 from .family import Family
 from .iterations import Iteration, Iterations

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...types import PromptTemplate
-from ..prompts.assistant import Answer
 from ..prompts.candidates import Cost
-from ..prompts.placeholders import as_child, placeholders, why_unfit
-from ..prompts.scoreboard import side_by_side
+from ..prompts.models import Answer
+from ..prompts.race import side_by_side
+from ..prompts.templates import as_child, placeholders, why_unfit
 from .family import Family, Texts
 from .rollout_adapter import Examples
 from .search_thread import SearchThread

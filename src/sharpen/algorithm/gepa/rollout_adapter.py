@@ -6,9 +6,8 @@ from typing import Any
 from ...adapter import TraceToMessages
 from ...errors import SpansEvictedError
 from ...types import Span
-from ..prompts.evaluations import Evaluation
-from ..prompts.items import Item
-from ..prompts.scoreboard import side_by_side
+from ..prompts.evaluations import Evaluation, Item
+from ..prompts.race import side_by_side
 from .budget import Budget
 from .family import Family, Texts, texts_key
 from .feedback import record_of, record_without_trace

@@ -6,8 +6,8 @@ from ...lazy import lazy_names
 
 if TYPE_CHECKING:
     from .optimiser import PromptOptimiser
-    from .shared_options import SharedOptions
+    from .preflight import SharedOptions
 
 __all__ = ["PromptOptimiser", "SharedOptions"]
 
-__getattr__ = lazy_names(__name__, {".optimiser": ["PromptOptimiser"], ".shared_options": ["SharedOptions"]})
+__getattr__ = lazy_names(__name__, {".optimiser": ["PromptOptimiser"], ".preflight": ["SharedOptions"]})

@@ -1,11 +1,11 @@
 """What prompts are worth on tasks: every evaluation is a rollout, and none is paid for twice.
 
 The id of a rollout is made from the run, the prompts, and the task with its place. The store knows an id that comes
-twice, so what was evaluated once comes from there, also in a run that goes on after it was killed.
+twice, so what was evaluated once comes from there, also in a run that is resumed after it was killed.
 
 A rollout that failed by its agent's fault counts with its reward, or 0. One that was lost to infrastructure is asked
-for again; when that is in vain it is told, and given back as lost, for its askers to count. A run that goes on tries
-anew what was lost before.
+for again; if retries fail, it is reported, and returned as lost for its askers to count. A resumed run tries again what
+was lost before.
 """
 
 import asyncio
@@ -13,9 +13,11 @@ import contextlib
 import hashlib
 import logging
 import time
+import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,11 +38,56 @@ from ...types import (
 )
 from ..finished import FinishedRollouts
 from ..rewards import is_lost, why_failed, with_last_attempt
-from .blame import infrastructure_fault, spent_limit
 from .candidates import Cost
-from .items import Item, Split
+from .failure_cause import infrastructure_fault, spent_limit
 
 log = logging.getLogger(__name__)
+
+Split = Literal["train", "val"]
+_FAR = 1 << 40  # from here on, tasks are numbered that belong to no data set of the run
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One task of a data set, by its place."""
+
+    split: Split
+    index: int
+    task: Any
+    mark: str = field(init=False, compare=False, repr=False)
+    """What the task says, in short. Taken at once: agents in the same process may change a task."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mark", _mark(self.task))
+
+
+def as_items(tasks: Sequence[Any], split: Split, known: Sequence[Item]) -> list[Item]:
+    """Tasks of a data set as the items that they are; others have a number that follows from what they say."""
+    wanted = set(map(id, tasks))
+    own: dict[int, list[Item]] = {}
+    for item in reversed(known):
+        if id(item.task) in wanted:
+            own.setdefault(id(item.task), []).append(item)
+    seen: Counter[bytes] = Counter()
+    return [own[id(task)].pop() if own.get(id(task)) else _foreign(task, split, seen) for task in tasks]
+
+
+def _foreign(task: Any, split: Split, seen: Counter[bytes]) -> Item:
+    try:
+        text = msgspec.json.encode(task, enc_hook=repr, order="sorted")
+    except (TypeError, ValueError, RecursionError):  # what JSON cannot hold
+        text = repr(task).encode("utf-8", "replace")
+    seen[text] += 1  # the same task twice is two of them
+    return Item(split, _FAR * seen[text] + zlib.crc32(text), task)
+
+
+def _mark(task: Any) -> str:
+    """What a task says, in short. Those that JSON cannot hold are known by their places alone."""
+    try:
+        return f"_{zlib.crc32(msgspec.json.encode(task, order='sorted')):08x}"
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
 
 Prompts = Mapping[str, PromptTemplate]
 SPLITS: tuple[Split, ...] = ("train", "val")

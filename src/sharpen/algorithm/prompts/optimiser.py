@@ -31,21 +31,13 @@ from ..base import Algorithm, State
 from ..bounds import UpperBound
 from ..held_calls import HeldCalls
 from ..task_order import all_tasks, divided, indices_of_batch
-from .assistant import Answer
 from .candidates import Candidate, CandidateBook, Cost
-from .difference import best_diff, show_best_diff
-from .evaluations import MOST_TRIES, Evaluation, Evaluations
-from .items import Item, Split
-from .placeholders import optional_names
-from .promotion import Promotion
-from .records import write_records
-from .scoreboard import Scoreboard, cost_metrics
-from .seed_check import check_seed
-from .seed_prompt import seed_prompts
-from .served_model import served_model
-from .settings import check_search
-from .tree import draw_tree
-from .unused_prompt import optional_fields_filled, unfilled_fields, unused_prompts
+from .evaluations import MOST_TRIES, Evaluation, Evaluations, Item, Split
+from .models import Answer, served_model
+from .preflight import check_search, check_seed, optional_fields_filled, unfilled_fields, unused_prompts
+from .race import Promotion, Scoreboard, cost_metrics
+from .templates import optional_names, seed_prompts
+from .tree import best_diff, draw_tree, show_best_diff, write_records
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -85,7 +85,7 @@ def _fixed(repeat: int) -> dict[str, Any]:
 
 def _prompts_of(entry: "RunEntry") -> NamedResources:
     """Return the best prompts of a run's last search, otherwise those that it published last."""
-    from ...algorithm.prompts.records import read_records
+    from ...algorithm.prompts.tree import read_records
 
     folders = entry.prompt_folders()
     if folders:

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...algorithm.prompts.candidates import Candidate, CandidateBook
-from ...algorithm.prompts.records import FOLDER, read_records
-from ...algorithm.prompts.tree import summary
+from ...algorithm.prompts.tree import FOLDER, read_records, summary
 from ...errors import ConfigError, UnknownIdError
 from ..rendering import fragment, is_htmx, page
 from ..views.candidate_tree import candidate_tree, prompt_diffs

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ...algorithm.prompts.candidates import Candidate, CandidateBook, short_number
-from ...algorithm.prompts.tree_layout import lay_out, line_of_best
+from ...algorithm.prompts.tree import lay_out, line_of_best
 from ...types import PromptTemplate
 from .shown_text import one_line, visible
 from .word_diff import TextDiff, text_diff

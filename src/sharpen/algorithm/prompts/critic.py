@@ -1,12 +1,17 @@
-"""The critic says what is weak in a prompt, the editor writes a better one; both are asked in words from files.
+"""The critic says what is weak in a prompt, the editor writes a better one; and how they are shown rollouts.
 
-The files are `prompts/critique_*.txt` and `prompts/edit_*.txt`, and can be replaced by others. Values are put into
-them in one pass, so that braces in a prompt or in a conversation stay what they are.
+They are asked in words from files, `apo/prompts/critique_*.txt` and `apo/prompts/edit_*.txt`, which can be replaced by
+others. Values are put into them in one pass, so that braces in a prompt or in a conversation stay what they are.
+
+What they are shown keeps within a bound, however long the conversations are: a long text loses its middle, and says how
+much of it. Nothing depends on time or ids: the same rollouts are always shown in the same words.
 """
 
+import json
+import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -16,17 +21,16 @@ import msgspec
 from ...errors import ConfigError, InvalidInputError, SharpenError
 from ...secrets import shown
 from ...types import PromptTemplate
-from ..prompts.assistant import Answer, Assistant, NoAnswerError, TooLongError
-from ..prompts.conversations import clip
-from ..prompts.placeholders import placeholders
-from .shown_rollouts import show_rollouts
+from .failure_cause import NoAnswerError, TooLongError
+from .models import Answer, Assistant
+from .templates import placeholders
 
 Purpose = Literal["critique", "edit"]
 
 BEGIN, END = "<new_template>", "</new_template>"
 MOST_OF_CRITIQUE = 8_000
 LEAST_ROOM = 1_500  # characters for the rollouts; with less there is nothing to judge by
-_OURS = Path(__file__).parent / "prompts"
+_OURS = Path(__file__).parents[1] / "apo" / "prompts"
 _NEEDED: dict[Purpose, tuple[str, ...]] = {"critique": ("prompt", "rollouts"), "edit": ("prompt", "critique")}
 _LIKE_PATH = re.compile(r"[^\s{}]*\.\w{1,10}")
 # Without a fence inside: two blocks of code, one at each end, are no wrapping.
@@ -202,3 +206,116 @@ def _foreign(name: str, purpose: Purpose, given: Sequence[str]) -> str:
     return (
         f"has {{{name}}}, which a {purpose} prompt does not have: {use} To use it as literal text, write {{{{{name}}}}}"
     )
+
+
+# -- rollouts as a text ----------------------------------------------------------------------------
+
+
+MOST_EACH = 6_000
+MOST_IN_ALL = 24_000
+_MOST_OF_ERROR = 600
+
+
+def show_rollouts(
+    results: Sequence[Mapping[str, Any]], *, most_each: int = MOST_EACH, most_in_all: int = MOST_IN_ALL
+) -> str:
+    """The rollouts, the worst first. A long one takes the room that the short ones leave."""
+    ordered = sorted(results, key=_worth)
+    heads = [_head(result, number, len(ordered)) for number, result in enumerate(ordered, start=1)]
+    talks = [conversations_text(result.get("messages") or [], most_of_message=most_each // 2) for result in ordered]
+    room = most_in_all - sum(len(head) + len("\n\n\n") for head in heads)
+    shares = _shares([len(talk) for talk in talks], most_each, max(room, 0))
+    shown = [f"{head}\n{clip(talk, share)}" for head, talk, share in zip(heads, talks, shares, strict=True)]
+    return clip("\n\n".join(shown), most_in_all)
+
+
+def _worth(result: Mapping[str, Any]) -> float:
+    reward = result.get("final_reward")
+    return -math.inf if reward is None or math.isnan(reward) else float(reward)
+
+
+def _shares(lengths: Sequence[int], most_each: int, room: int) -> list[int]:
+    """What each needs, up to an equal share of what the shorter ones leave."""
+    shares = [0] * len(lengths)
+    for place, index in enumerate(sorted(range(len(lengths)), key=lambda index: lengths[index])):
+        shares[index] = min(lengths[index], most_each, room // (len(lengths) - place))
+        room -= shares[index]
+    return shares
+
+
+def _head(result: Mapping[str, Any], number: int, count: int) -> str:
+    reward = result.get("final_reward")
+    worth = "no reward" if reward is None else f"reward {float(reward):.4g}"
+    line = f"=== Run {number} of {count}: {worth}, {result.get('status', 'unknown')} ==="
+    error = result.get("error")
+    return f"{line}\nError: {clip(str(error), _MOST_OF_ERROR)}" if error else line
+
+
+# -- conversations as a text -----------------------------------------------------------------------
+
+
+NO_CONVERSATION = "(no conversation was recorded)"
+_LEFT_OUT = "\n[... {count:,} characters left out ...]\n"
+
+
+def clip(text: str, most: int) -> str:
+    """At most so many characters: a longer text loses its middle, and says so."""
+    if len(text) <= most:
+        return text
+    # The note is at its longest when all is left out, so the bound holds whatever the count.
+    kept = most - len(_LEFT_OUT.format(count=len(text)))
+    if kept <= 0:
+        return text[:most]
+    start = (kept + 1) // 2
+    return text[:start] + _LEFT_OUT.format(count=len(text) - kept) + text[len(text) - (kept - start) :]
+
+
+def conversations_text(found: Sequence[Mapping[str, Any]], *, most_of_message: int) -> str:
+    """One for each call of the model that no later call repeats; a plain list of messages is one conversation."""
+    given = [{"messages": found}] if found and "role" in found[0] else found
+    talks: list[list[str]] = []
+    for each in given:
+        lines = [*_tools(each.get("tools")), *map(_message, each.get("messages") or [])]
+        talks = [talk for talk in talks if talk != lines[: len(talk)]] + [lines]
+    texts = ["\n".join(clip(line, most_of_message) for line in talk) for talk in talks]
+    if len(texts) < 2:
+        return texts[0] if texts and texts[0] else NO_CONVERSATION
+    return "\n".join(f"--- Conversation {number} ---\n{text}" for number, text in enumerate(texts, start=1))
+
+
+def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[str]:
+    names = [str((tool.get("function") or tool).get("name") or tool.get("type")) for tool in tools or ()]
+    return [f"(the model can call: {', '.join(names)})"] if names else []
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    said = [_content(message.get("content")), *map(_call, message.get("tool_calls") or ())]
+    if message.get("refusal"):
+        said.append(f"(refuses: {message['refusal']})")
+    text = "\n".join(filter(None, said))
+    if not text and message.get("reasoning_content"):
+        text = f"(thinks, and says nothing: {message['reasoning_content']})"
+    return f"[{message.get('role', 'unknown')}] {text or '(nothing)'}"
+
+
+def _content(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence):
+        return json.dumps(content, ensure_ascii=False, default=str)
+    return "\n".join(_part(part) for part in content)
+
+
+def _part(part: Any) -> str:
+    """A text as it is; of a picture or a sound only that it is there, since its bytes say nothing to a reader."""
+    if not isinstance(part, Mapping):
+        return str(part)
+    text = part.get("text") or part.get("refusal")
+    return str(text) if text else f"({part.get('type', 'something that is no text')})"
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    called = call.get("function") or call.get("custom") or call
+    arguments = called.get("arguments", called.get("input", ""))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    return f"-> calls {called.get('name', 'a tool')}({text})"

@@ -1,4 +1,4 @@
-"""Asking a model about prompts: which client to use, and what may be made of an answer.
+"""The models of a search: the one that is asked about prompts, and a local one that agents may talk to.
 
 Every answer that comes back has a text that is not empty. What a model charged is counted also where its answer is of
 no use. Keys stay in the client: no message and no log line holds one.
@@ -6,13 +6,15 @@ no use. Keys stay in the client: no message and no log line holds one.
 
 import asyncio
 import contextlib
+import copy
 import importlib
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,18 +22,21 @@ import msgspec
 
 from ...checks import listed
 from ...errors import ConfigError, MissingExtraError, RunError
-from ..base import Algorithm, key_for
-from .call_failures import NoAnswerError, TooLongError, complains_of, failure_of, without_key
+from ...types import NamedResources
+from ..base import Algorithm, Gateway, key_for
+from ..computing import compute
+from ..serving import PublishedModel, Sampling, model_name
 from .candidates import Cost
-from .loop_client import loop_client
-from .model_list import failed_list, is_listed, names_in, not_listed
+from .evaluations import Split
+from .failure_cause import NoAnswerError, complains_of, failure_of, without_key
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["Answer", "Assistant", "NoAnswerError", "TooLongError", "choose_client"]
+    from ...llm.server import EngineServer
 
 log = logging.getLogger(__name__)
+
 CALL_RETRIES = 5  # of the client, over some 15 s: so long it may take until a gateway that has died is back
 Options = Mapping[str, float | int | None]
 # What a local model that reasons writes before its answer.
@@ -238,3 +243,129 @@ def _no_client(gateway: Any, names: Sequence[str], models: Sequence[str], featur
         f"{feature} calls {' and '.join(map(repr, models))}, but {there}, and OPENAI_API_KEY is not set: add them to "
         f"a gateway (Trainer(llm_proxy=LLMProxy(model_list=[...]))), set OPENAI_API_KEY, or pass {argument}="
     )
+
+
+# -- the list of models ----------------------------------------------------------------------------
+
+
+# A key that may ask models, and may not list them.
+_OF_LISTING = re.compile(r"\bscopes?\b|insufficient permissions", re.I)
+
+
+def names_in(found: Any) -> list[str]:
+    """The names in a list as it was sent; none where it has another form."""
+    entries = found.get("data") if isinstance(found, dict) else found
+    names = [each.get("id") for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def is_listed(model: str, names: Sequence[str]) -> bool:
+    """A star stands for any end of a name, as the gateway reads it."""
+    return any(model.startswith(name.partition("*")[0]) if "*" in name else model == name for name in names)
+
+
+def not_listed(model: str, names: Sequence[str], *, place: str) -> str:
+    """What to say of a model that is missing; names that are like its own come first."""
+    near = get_close_matches(model, names, n=3)
+    there = listed([*near, *(name for name in names if name not in near)])
+    return f"{model!r} is not one of the models that {place} lists ({there}): calls to it may fail; check the name"
+
+
+def failed_list(error: Exception, *, model: str, place: str, key: str) -> RunError | None:
+    """What it means that there is no list: an error where calls would fail as well, None where nothing follows."""
+    from openai import APIConnectionError, APITimeoutError
+
+    failure = failure_of(error, model=model, place=place, key=key)
+    if getattr(error, "status_code", None) in (401, 403):
+        return None if _OF_LISTING.search(str(failure)) else failure
+    is_slow = isinstance(error, APITimeoutError) and "Connect" not in type(error.__cause__).__name__
+    if isinstance(error, APIConnectionError) and not is_slow:
+        return RunError(f"{failure}; check that the server is running, and the base_url of the client")
+    return None
+
+
+# -- a client for each event loop ------------------------------------------------------------------
+
+
+def loop_client(given: "AsyncOpenAI") -> "AsyncOpenAI":
+    """A copy that shares no connection with the given client; the given one where it cannot be copied."""
+    http_client = _with_own_connections(getattr(given, "_client", None))
+    if http_client is None:
+        return given
+    try:
+        return given.with_options(http_client=http_client)
+    except (AttributeError, TypeError) as error:  # of another kind, made in another way
+        log.debug("using the client %s as it is: %s", type(given).__name__, error)
+        return given
+
+
+def _with_own_connections(http_client: Any) -> Any:
+    """The same proxies, certificates and hooks; None where that cannot be had."""
+    from openai import DefaultAsyncHttpxClient
+
+    if type(http_client).__name__ == "AsyncHttpxClientWrapper":  # nobody has given one
+        return DefaultAsyncHttpxClient()
+    try:
+        own = copy.copy(http_client)
+        own._transport = _unused(http_client._transport)
+        own._mounts = {place: each and _unused(each) for place, each in http_client._mounts.items()}
+    except (AttributeError, TypeError) as error:  # a way of sending that only its owner knows
+        log.debug("using the HTTP client %s as it is: %s", type(http_client).__name__, error)
+        return None
+    return own
+
+
+def _unused(transport: Any) -> Any:
+    """The same way to the server, without the connections that are open on it and the calls that wait for one."""
+    own, pool = copy.copy(transport), copy.copy(transport._pool)
+    if not isinstance(pool._connections, list) or not isinstance(pool._requests, list):
+        raise TypeError(f"{type(pool).__name__} has an unknown kind of connections")
+    pool._connections, pool._requests = [], []
+    own._pool = pool
+    return own
+
+
+# -- a local model for the agents ------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def served_model(
+    path: str | os.PathLike[str],
+    gateway: Gateway | None,
+    others: NamedResources | None,
+    *,
+    training_temperature: float,
+    max_response_tokens: int,
+    seed: int,
+    rollout_prefix: str,
+    feature: str,
+) -> AsyncIterator[dict[Split, NamedResources]]:
+    """The resources of agents, with the model in them, for tasks of each split."""
+    name = model_name(str(path))
+    published = PublishedModel(
+        gateway,
+        name=name,
+        training=Sampling(training_temperature, 1.0, max_response_tokens),
+        validation=Sampling(0.0, 1.0, max_response_tokens),
+        feature=feature,
+    )
+    # A thread that spins while it waits takes the core that another process needs; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    server = await compute(_load, path, name, seed, rollout_prefix)
+    try:
+        await compute(server.start)
+        with published.listed([{"model": name, "base_url": server.base_url, "engine": "sharpen"}]):
+            yield {"train": published.resources(others), "val": published.resources(others, is_validation=True)}
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def _load(path: str | os.PathLike[str], name: str, seed: int, rollout_prefix: str) -> "EngineServer":
+    from ...llm.models.loading import load_model
+    from ...llm.server import EngineServer
+
+    loaded = load_model(path)
+    from ...llm.engine import Engine
+
+    engine = Engine(loaded.model, loaded.tokenizer)
+    return EngineServer(engine, loaded.tokenizer, name=name, seed=seed, rollout_prefix=rollout_prefix)
