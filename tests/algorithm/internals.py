@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from sharpen.algorithm.bounds import UpperBound, least, product, split_sizes, sum_of
     from sharpen.algorithm.computing import BrokenOff, ThreadInterrupted, compute, finish
     from sharpen.algorithm.datasets import Tasks, size_of
-    from sharpen.algorithm.few_shot.demonstration import Demonstration, UnfitRolloutError, read_demonstration
-    from sharpen.algorithm.few_shot.exploration import ENOUGH_UNFIT
-    from sharpen.algorithm.few_shot.layout import why_unshowable, with_demonstrations
-    from sharpen.algorithm.few_shot.template_parts import values_in, without_demos
+    from sharpen.algorithm.few_shot.demonstrations import (
+        Demonstration,
+        UnfitRolloutError,
+        read_demonstration,
+        values_in,
+        why_unshowable,
+        with_demonstrations,
+        without_demos,
+    )
+    from sharpen.algorithm.few_shot.few_shot import ENOUGH_UNFIT
     from sharpen.algorithm.finished import FinishedRollouts
     from sharpen.algorithm.gepa.budget import Budget, check_budget
     from sharpen.algorithm.gepa.family import Family, StableName

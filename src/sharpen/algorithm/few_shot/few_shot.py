@@ -2,32 +2,364 @@
 
 No second model has a say. A round: training tasks are rolled out, and what succeeded becomes demonstrations; sets of
 them are written into the prompt and race on validation tasks; the leader may become the best prompt of the run. Later
-rounds change the best set. Rollouts with demonstrations in the prompt succeed more often, so one lucky rollout is
-enough to begin with: the next batch is rolled out with the prompt that has succeeded most.
+rounds change the best set.
+
+Rollouts with demonstrations in the prompt succeed more often, so one lucky rollout is enough to begin with: the next
+batch is rolled out with the prompt that has succeeded most, and batches grow while they are in vain. The order of tasks
+follows from the number of the batch, so a resumed run asks for the same rollouts again, which are then in the store.
 """
 
 import logging
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
+import msgspec
+
 from ...checks import check_ints
-from ...errors import ConfigError
+from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
+from ..prompts.evaluations import Evaluation, Evaluations, Item
 from ..prompts.optimiser import SEED, PromptOptimiser
 from ..prompts.preflight import SharedOptions, check_options
-from ..prompts.race import Promotion
-from .demo_sets import DemoSet, Proposal, changed_set, random_set
-from .demonstration import Demonstration
-from .exploration import Exploration
-from .layout import why_broken, with_demonstrations
-from .pool import Pool
-from .template_parts import as_frame, with_text, without_demos
+from ..prompts.race import Promotion, side_by_side
+from .demonstrations import (
+    Demonstration,
+    as_frame,
+    read_demonstration,
+    value_names,
+    why_broken,
+    why_unshowable,
+    with_demonstrations,
+    with_text,
+    without_demos,
+)
 
 log = logging.getLogger(__name__)
+
+# -- sets of demonstrations to try -----------------------------------------------------------------
+
+
+DemoSet = tuple[str, ...]
+TRIES = 50
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A set, and how it came about."""
+
+    shown: DemoSet
+    how: str
+    is_change: bool = False
+    """Whether it was made from the best set, and not at random."""
+
+
+def random_set(pool: Sequence[str], size: int, known: Collection[DemoSet], chance: random.Random) -> Proposal | None:
+    """A new set of this size, or of the nearest that the pool allows; None where all are known."""
+    for smaller in range(min(size, len(pool)), 0, -1):
+        for _ in range(TRIES):
+            shown = tuple(chance.sample(pool, smaller))
+            if shown not in known:
+                return Proposal(shown, "chosen at random")
+    return None
+
+
+def changed_set(
+    best: DemoSet, pool: Sequence[str], max_demos: int, known: Collection[DemoSet], chance: random.Random
+) -> Proposal | None:
+    """A new set that differs from the best by one change; None where none was found."""
+    for _ in range(TRIES):
+        others = [each for each in pool if each not in best]
+        found = _change(best, others, max_demos, chance)
+        if found is not None and found.shown not in known:
+            return found
+    return None
+
+
+def _change(best: DemoSet, others: Sequence[str], max_demos: int, chance: random.Random) -> Proposal | None:
+    kind = chance.choice(("add", "add", "drop", "replace", "replace", "reorder"))
+    if kind == "add" and others and len(best) < max_demos:
+        new, place = chance.choice(others), chance.randint(0, len(best))
+        return Proposal((*best[:place], new, *best[place:]), f"added {new}", is_change=True)
+    if kind == "drop" and len(best) > 1:
+        place = chance.randrange(len(best))
+        return Proposal((*best[:place], *best[place + 1 :]), f"dropped {best[place]}", is_change=True)
+    if kind == "replace" and others:
+        new, place = chance.choice(others), chance.randrange(len(best))
+        changed = (*best[:place], new, *best[place + 1 :])
+        return Proposal(changed, f"replaced {best[place]} by {new}", is_change=True)
+    if kind == "reorder" and len(best) > 1:
+        return Proposal(tuple(chance.sample(best, len(best))), "reordered", is_change=True)
+    return None
+
+
+# -- what was found --------------------------------------------------------------------------------
+
+
+NEXT_TO = 0.05
+"""Of the range of rewards: rewards that are so near the highest count as it. Few agents have the same one twice."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A demonstration and the place of its task in the training set."""
+
+    demonstration: Demonstration
+    index: int
+
+
+class Pool:
+    """What was found so far, in the order of finding."""
+
+    def __init__(self, *, min_reward: float | None, state: State | None = None) -> None:
+        state = state or {}
+        self._min_reward = min_reward
+        self._found: dict[str, Found] = {
+            each.demonstration.rollout_id: each for each in msgspec.convert(state.get("found", []), list[Found])
+        }
+        self._counts = {float(reward): int(count) for reward, count in state.get("rewards", [])}
+        self.unfit: dict[str, int] = dict(state.get("unfit", {}))
+        """Why rollouts that succeeded could not be shown, and how many."""
+
+    def state(self) -> State:
+        return {
+            "found": msgspec.to_builtins(list(self._found.values())),
+            "rewards": sorted([reward, count] for reward, count in self._counts.items()),
+            "unfit": self.unfit,
+        }
+
+    # -- rewards -------------------------------------------------------------------------------------
+
+    @property
+    def num_seen(self) -> int:
+        return sum(self._counts.values())
+
+    @property
+    def highest(self) -> float | None:
+        return max(self._counts, default=None)
+
+    @property
+    def is_all_the_same(self) -> bool:
+        """Whether every reward was one and the same, which tells nothing."""
+        return len(self._counts) == 1
+
+    def see(self, rewards: Sequence[float]) -> None:
+        for reward in rewards:
+            self._counts[reward] = self._counts.get(reward, 0) + 1
+
+    def is_success(self, reward: float) -> bool:
+        if self._min_reward is not None:
+            return reward >= self._min_reward
+        if not self._counts:
+            return False
+        low, high = min(self._counts), max(self._counts)
+        mean = math.fsum(each * count for each, count in self._counts.items()) / self.num_seen
+        return reward > mean and reward >= high - NEXT_TO * (high - low)
+
+    # -- demonstrations ------------------------------------------------------------------------------
+
+    def add(self, demonstration: Demonstration, index: int) -> bool:
+        """Whether it shows something new."""
+        if any(each.content == demonstration.content for each in self._all()):
+            return False
+        self._found[demonstration.rollout_id] = Found(demonstration, index)
+        return True
+
+    def count_unfit(self, reason: str) -> None:
+        self.unfit[reason] = self.unfit.get(reason, 0) + 1
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any was found, though others may be better by now."""
+        return bool(self._found)
+
+    def usable(self) -> list[Demonstration]:
+        """Those that count as successes now."""
+        return [each for each in self._all() if self.is_success(each.reward)]
+
+    def solved(self) -> set[int]:
+        """The training tasks that a usable one is about."""
+        return {each.index for each in self._found.values() if self.is_success(each.demonstration.reward)}
+
+    def get(self, rollout_ids: Sequence[str]) -> list[Demonstration]:
+        return [self._found[each].demonstration for each in rollout_ids]
+
+    def _all(self) -> Iterator[Demonstration]:
+        return (each.demonstration for each in self._found.values())
+
+    def summary(self) -> dict[str, Any]:
+        """For the metrics of a round."""
+        return {"demonstrations": len(self.usable()), "explored": self.num_seen}
+
+
+# -- looking for demonstrations --------------------------------------------------------------------
+
+
+FIRST_BATCH, LARGEST_BATCH = 16, 128
+ENOUGH_UNFIT = 8
+"""After so many successes of which none can be shown, others will not be different."""
+
+
+class Exploration:
+    """What was tried so far and what came of it. `state` is what the method of that name gave."""
+
+    def __init__(
+        self, *, min_reward: float | None, temperatures: Sequence[float], max_rollouts: int, state: State | None = None
+    ) -> None:
+        state = state or {}
+        self._min_reward, self._temperatures, self._max_rollouts = min_reward, temperatures, max_rollouts
+        self.pool = Pool(min_reward=min_reward, state=state.get("pool"))
+        self._num_batches, self._num_rollouts, self._batch_size = state.get("batches", (0, 0, FIRST_BATCH))
+        self._tried: dict[str, tuple[int, int]] = {name: (each[0], each[1]) for name, each in state.get("tried", [])}
+        # Of this life of the run alone: the agent may have been mended since the last.
+        self._is_vain, self._num_unfit = False, 0
+
+    def state(self) -> State:
+        return {
+            "pool": self.pool.state(),
+            "batches": [self._num_batches, self._num_rollouts, self._batch_size],
+            "tried": [[version, list(counts)] for version, counts in self._tried.items()],
+        }
+
+    def can_go_on(self, items: Sequence[Item]) -> bool:
+        """Whether there are rollouts left to pay for, tasks that none has succeeded on, and hope."""
+        return not self._is_vain and self._num_rollouts < self._max_rollouts and len(self.pool.solved()) < len(items)
+
+    # -- a batch -------------------------------------------------------------------------------------
+
+    def choose(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The one whose rollouts have succeeded most often; one that was not tried yet may be better."""
+        return max(candidates, key=lambda each: _hope(*self._tried.get(each.version, (0, 0))))
+
+    async def explore(
+        self,
+        candidate: Candidate,
+        items: Sequence[Item],
+        evaluations: Evaluations,
+        *,
+        frame: PromptTemplate,
+        chance: Callable[[str, int], random.Random],
+        has_llm: bool,
+    ) -> Cost:
+        """One batch of rollouts; what succeeded and can be shown in `frame` is in the pool afterwards."""
+        parts = self._parts(items, chance("explore", self._num_batches))
+        sampling = self._sampling() if has_llm else None
+        log.info("exploring with %d rollouts of %s", sum(map(len, parts)), candidate.version)
+        found = await side_by_side(
+            *(
+                evaluations.evaluate(
+                    candidate.prompts, part, occasion=f"x{self._num_batches}-{turn}", sampling=sampling
+                )
+                for turn, part in enumerate(parts)
+            )
+        )
+        all_found = [each for part in found for each in part]
+        await self._take(candidate, all_found, evaluations, frame)
+        return sum((each.cost for each in all_found), Cost())
+
+    def _parts(self, items: Sequence[Item], chance: random.Random) -> list[list[Item]]:
+        """Tasks that none has succeeded on, again and again where they are few: in no part one comes twice."""
+        solved = self.pool.solved()
+        open_items = [item for item in items if item.index not in solved]
+        chance.shuffle(open_items)
+        left = min(self._batch_size, self._max_rollouts - self._num_rollouts)
+        return [open_items[: left - begin] for begin in range(0, left, len(open_items))]
+
+    def _sampling(self) -> dict[str, float] | None:
+        if not self._temperatures:
+            return None
+        return {"temperature": self._temperatures[self._num_batches % len(self._temperatures)]}
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    async def _take(
+        self, candidate: Candidate, found: Sequence[Evaluation], evaluations: Evaluations, frame: PromptTemplate
+    ) -> None:
+        known = [each for each in found if not each.is_lost]
+        self.pool.see([each.reward for each in known])
+        good = [each for each in known if each.status == "succeeded" and self.pool.is_success(each.reward)]
+        num_unfit = sum(self.pool.unfit.values())
+        num_new = sum([await self._keep(candidate, each, evaluations, frame) for each in good])
+        self._num_unfit += sum(self.pool.unfit.values()) - num_unfit
+        is_enough = self._num_unfit >= ENOUGH_UNFIT or 0 < len(good) == len(known)
+        self._is_vain = is_enough and not self.pool.has_any
+        tried, succeeded = self._tried.get(candidate.version, (0, 0))
+        self._tried[candidate.version] = (tried + len(known), succeeded + len(good))
+        self._num_batches += 1
+        self._num_rollouts += len(found)
+        self._batch_size = FIRST_BATCH if num_new else min(2 * self._batch_size, LARGEST_BATCH)
+        log.info(
+            "%d of %d succeeded (%s); demonstrations: %d", len(good), len(known), self._rule(), len(self.pool.usable())
+        )
+
+    def _rule(self) -> str:
+        if self._min_reward is not None:
+            return f"a reward of at least {self._min_reward:g}"
+        highest = self.pool.highest
+        if highest is None:
+            return "none had a reward"
+        is_above = "is" if self.pool.is_success(highest) else "is not"
+        return f"the highest reward seen, {highest:g}, {is_above} above the mean"
+
+    async def _keep(
+        self, candidate: Candidate, evaluation: Evaluation, evaluations: Evaluations, frame: PromptTemplate
+    ) -> bool:
+        item = evaluation.item
+        try:
+            said = await evaluations.messages(evaluation)
+            made = read_demonstration(
+                evaluation.rollout_id,
+                evaluation.reward,
+                candidate.template,
+                item.task,
+                said,
+                names=value_names(frame),
+            )
+        except InvalidInputError as error:
+            self.pool.count_unfit(str(error))
+            return False
+        reason = why_unshowable(frame, made)
+        if reason is not None:
+            self.pool.count_unfit(reason)
+            return False
+        return self.pool.add(made, item.index)
+
+    def check_found(self) -> None:
+        """Without any demonstration there is nothing to search in: say why there is none."""
+        tried, highest = f"tried {self._num_rollouts} rollouts of training tasks", self.pool.highest
+        if self.pool.usable():
+            return
+        if self.pool.unfit:
+            reason, count = max(self.pool.unfit.items(), key=lambda each: each[1])
+            raise RunError(
+                f"{tried}, but the successful ones cannot serve as demonstrations, {count} of them because: {reason}. "
+                "The agent must call its model through the gateway, and send the prompt unchanged"
+            )
+        if self.pool.is_all_the_same and highest is not None and highest > 0 and self._min_reward is None:
+            log.warning(
+                "%s, and all had the reward %g: none is better than another, so the prompt stays as it is. If %g is "
+                "the highest possible reward, set perfect_reward=%g to stop such a search at once",
+                tried,
+                *(highest,) * 3,
+            )
+            return
+        best = "none had a reward" if highest is None else f"the best reward was {highest:g}"
+        raise RunError(
+            f"{tried}, and none succeeded ({best}), so there are no demonstrations. Try more max_explore_rollouts, "
+            "another explore_temperature, easier training tasks, a lower min_reward, or a reward with partial credit"
+        )
+
+
+def _hope(tried: int, succeeded: int) -> float:
+    return (succeeded + 1) / (tried + 1)
+
+
+# -- the algorithm ---------------------------------------------------------------------------------
+
 
 PER_ROUND = 4
 """Candidates that race at a time: enough to find a good size, few enough to learn from it for the next."""
