@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     )
     from sharpen.algorithm.few_shot.few_shot import ENOUGH_UNFIT
     from sharpen.algorithm.finished import FinishedRollouts
-    from sharpen.algorithm.gepa.budget import Budget, check_budget
-    from sharpen.algorithm.gepa.family import Family, StableName
-    from sharpen.algorithm.gepa.feedback import record_of, record_without_trace
-    from sharpen.algorithm.gepa.options import REFUSED
-    from sharpen.algorithm.gepa.reflector import split_answer, what_to_keep
-    from sharpen.algorithm.gepa.scores import ScoreScale
-    from sharpen.algorithm.gepa.search_thread import SearchThread
+    from sharpen.algorithm.gepa.gepa import REFUSED, Budget, ScoreScale, check_budget
+    from sharpen.algorithm.gepa.gepa_search import Family, SearchThread, StableName, split_answer, what_to_keep
     from sharpen.algorithm.own_thread import run_in_own_thread
     from sharpen.algorithm.prompts import evaluations as prompts_evaluations, models as prompts_models
     from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score, short_number
@@ -38,6 +33,8 @@ if TYPE_CHECKING:
         clip,
         conversations_text,
         load_prompts,
+        record_of,
+        record_without_trace,
         show_rollouts,
         template_in,
     )

@@ -45,7 +45,7 @@ def test_a_candidate_bears_what_it_took_to_make_it() -> None:
 
 def test_a_rejected_candidate_has_no_claim_to_its_texts() -> None:
     family, book = family_of()
-    family.reject("v1-unfit", {"a": "1", "b": "2"}, parents=["v0"], critique=None, cost=Cost(), reason="it is odd")
+    family.enter("v1-unfit", {"a": "1", "b": "2"}, parents=["v0"], critique=None, why_rejected="it is odd")
     assert (book.get("v1-unfit").status, book.get("v1-unfit").reason) == ("rejected", "it is odd")
     assert family.version_of({"a": "1", "b": "2"}) is None
 
@@ -70,7 +70,7 @@ def test_a_stable_name_is_the_text_that_it_is_made_of() -> None:
 PROGRAM = """
     import random
     from gepa.proposer.merge import sample_and_attempt_merge_programs_by_common_predictors as merge
-    from sharpen.algorithm.gepa.family import StableName
+    from sharpen.algorithm.gepa.gepa_search import StableName
 
     names = [StableName(f"part {n}") for n in range(12)]
     made = [{name: str(candidate) for name in names} for candidate in range(3)]

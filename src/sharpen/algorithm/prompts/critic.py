@@ -18,9 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...adapter.messages import OpenAIMessages
+from ...emitter import get_message_value, get_object_value, get_rewards_from_span
 from ...errors import ConfigError, InvalidInputError, SharpenError
 from ...secrets import shown
-from ...types import PromptTemplate
+from ...types import PromptTemplate, Span
+from .evaluations import Evaluation
 from .failure_cause import NoAnswerError, TooLongError
 from .models import Answer, Assistant
 from .templates import placeholders
@@ -249,6 +252,61 @@ def _head(result: Mapping[str, Any], number: int, count: int) -> str:
     line = f"=== Run {number} of {count}: {worth}, {result.get('status', 'unknown')} ==="
     error = result.get("error")
     return f"{line}\nError: {clip(str(error), _MOST_OF_ERROR)}" if error else line
+
+
+# -- rollouts as examples for a reflection ---------------------------------------------------------
+
+MOST_OF_TASK = 4000
+MOST_OF_MESSAGE = 2000
+MOST_OF_CONVERSATION = 8000
+MOST_OF_NOTES = 2000
+
+
+def record_of(evaluation: Evaluation, spans: Sequence[Span], conversations: Sequence[OpenAIMessages]) -> dict[str, Any]:
+    """One example, under headings that gepa's prompt speaks of."""
+    talk = conversations_text(conversations, most_of_message=MOST_OF_MESSAGE)
+    return {
+        "Inputs": clip(_as_text(evaluation.item.task), MOST_OF_TASK),
+        "Conversation": clip(talk, MOST_OF_CONVERSATION),
+        "Feedback": "\n".join(_feedback(evaluation, spans)),
+    }
+
+
+def record_without_trace(evaluation: Evaluation) -> dict[str, Any]:
+    return {**record_of(evaluation, [], []), "Conversation": "(its trace is no longer in the store)"}
+
+
+def _feedback(evaluation: Evaluation, spans: Sequence[Span]) -> Iterable[str]:
+    """What the rollout was worth, part by part where its reward has several, and what was noted on the way."""
+    if evaluation.is_lost:
+        yield "It was lost to a failure of the machine, which says nothing about the instructions."
+    elif not evaluation.has_reward:
+        yield "It ended without a reward, which counts as 0."
+    else:
+        yield f"The reward is {evaluation.reward:g}; higher is better."
+    for rewards in map(get_rewards_from_span, spans):
+        if len(rewards) > 1:
+            yield "Its parts: " + ", ".join(f"{name} {value:g}" for name, value in rewards)
+    if evaluation.error:
+        yield f"It failed: {clip(evaluation.error, MOST_OF_NOTES)}"
+    notes = "\n".join(_notes(spans))
+    if notes:
+        yield f"What was noted on the way:\n{clip(notes, MOST_OF_NOTES)}"
+
+
+def _notes(spans: Sequence[Span]) -> Iterable[str]:
+    for span in spans:
+        note = get_message_value(span)
+        value = get_object_value(span) if note is None else note
+        if value is not None:
+            yield f"- {_as_text(value)}"
+
+
+def _as_text(value: Any) -> str:
+    """A text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str, indent=1 if isinstance(value, dict) else None)
 
 
 # -- conversations as a text -----------------------------------------------------------------------
