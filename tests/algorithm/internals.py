@@ -79,7 +79,6 @@ if TYPE_CHECKING:
         prompt_diff,
         read_records,
         show_best_diff,
-        show_diff,
         write_records,
     )
     from sharpen.algorithm.rewards import with_last_attempt

@@ -16,10 +16,9 @@ from tests.algorithm.internals import (
     coloured_diff,
     prompt_diff,
     show_best_diff,
-    show_diff,
 )
 
-from .books import small_book
+from .books import chain, small_book
 
 OLD = PromptTemplate("Answer the question.\n\nQuestion: {question}\n")
 NEW = PromptTemplate("Answer the question in one word.\n\nQuestion: {question}\n")
@@ -118,14 +117,12 @@ def test_the_screen_shows_markup_as_text_and_sends_no_foreign_escape() -> None:
 
 
 def test_showing_a_diff_prints_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    show_diff(OLD, NEW)
-    show_diff(OLD, OLD)
     show_best_diff(small_book())
+    show_best_diff(chain(1))
     out, err = capsys.readouterr()
     assert out == ""
-    assert "+Answer the question in one word." in err
-    assert "no difference: best is the same as seed" in err
     assert "+Think first, and check." in err
+    assert "no difference: best (v0) is the same as seed (v0)" in err
 
 
 def test_a_long_prompt_is_compared_without_its_words() -> None:

@@ -26,7 +26,7 @@ from ..bounds import UpperBound, counted, product, split_sizes, sum_of
 from ..prompts.candidates import Candidate, Cost
 from ..prompts.evaluations import Evaluation, Evaluations, Item
 from ..prompts.optimiser import SEED, PromptOptimiser
-from ..prompts.preflight import SharedOptions, check_options
+from ..prompts.preflight import SharedOptions, check_options, check_temperature
 from ..prompts.race import Promotion, side_by_side
 from .demonstrations import (
     Demonstration,
@@ -614,9 +614,5 @@ def _check_reward(min_reward: float | None) -> None:
 def _temperatures(given: float | Sequence[float] | None) -> list[float]:
     found: list[Any] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     for each in found:
-        if isinstance(each, bool) or not isinstance(each, int | float) or not 0 <= each <= 2:
-            raise ConfigError(
-                f"explore_temperature is {given!r}: use a number from 0 to 2, a list of them, or None to leave the "
-                "sampling of the LLM unchanged"
-            )
+        check_temperature("explore_temperature", each)
     return [float(each) for each in found]

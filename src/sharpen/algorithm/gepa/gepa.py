@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ...checks import check_ints
+from ...checks import check_bool, check_ints
 from ...errors import ConfigError, MissingExtraError
 from ...types import TaskT
 from ..bounds import UpperBound
@@ -96,8 +96,7 @@ class GEPA(PromptOptimiser[TaskT]):
         check_ints(max_metric_calls=max_metric_calls)
         check_models(reflection_model=reflection_model)
         check_client("reflection_client", reflection_client)
-        if reflection_temperature is not None:
-            check_temperature("reflection_temperature", reflection_temperature)
+        check_temperature("reflection_temperature", reflection_temperature, optional=True)
         self.reflection_client, self.reflection_model = reflection_client, reflection_model
         self.max_metric_calls, self.reflection_temperature = max_metric_calls, reflection_temperature
         self.options = GepaOptions(
@@ -287,7 +286,9 @@ class GepaOptions:
 
     def __init__(self, **given: Any) -> None:
         _check_choices(given)
-        _check_numbers(given)
+        check_ints(**{name: given[name] for name in _COUNTS})
+        for name in _FLAGS:
+            check_bool(name, given[name])
         _check_template(given["reflection_prompt_template"])
         self._given = given
 
@@ -338,16 +339,6 @@ def _check_choices(given: Mapping[str, Any]) -> None:
         raise ConfigError(
             "reflection_minibatch_size works only with batch_sampler='epoch_shuffled': leave one of them out"
         )
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    for name in _COUNTS:
-        value = given[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}: use a whole number, 1 or more")
-    for name in _FLAGS:
-        if not isinstance(given[name], bool):
-            raise ConfigError(f"{name} is {given[name]!r}: use True or False")
 
 
 def _check_template(template: Any) -> None:

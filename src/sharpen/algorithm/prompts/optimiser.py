@@ -97,7 +97,8 @@ class PromptOptimiser(Algorithm[TaskT]):
         self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout
         self.run_initial_validation, self.patience, self.promotion = run_initial_validation, patience, promotion
         self.train_split, self.resource_name, self.model = train_split, resource_name, model
-        self.max_response_tokens, self._wanted_seed = max_response_tokens, seed
+        self.max_response_tokens = max_response_tokens
+        self._wanted_seed = None if seed is None else int(seed)  # checkpoints hold no number of NumPy
         if model is not None:
             self.needs_gateway = self.holds_calls = True
         self._loaded: State | None = None

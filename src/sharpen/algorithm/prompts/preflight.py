@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict, get_args
 
 from ...adapter.messages import OpenAIMessages
-from ...checks import did_you_mean
+from ...checks import check_choice, check_int, check_names, check_number
 from ...errors import ConfigError, MissingResourceError, MissingValueError, RunError
 from ...types import PromptTemplate
 from .evaluations import Evaluation
@@ -29,16 +29,12 @@ def check_search(
     timeout: float, promotion: str, train_split: float, seed: int | None, perfect_reward: float | None
 ) -> None:
     """Those that every search has."""
-    if not _is_number(timeout) or not timeout > 0:
-        raise ConfigError(f"rollout_batch_timeout is {timeout!r}: use a number of seconds above 0")
-    if promotion not in get_args(Promotion):
-        raise ConfigError(f"promotion is {promotion!r}: use one of {', '.join(get_args(Promotion))}")
-    if not _is_number(train_split) or not 0 < train_split < 1:
-        raise ConfigError(f"train_split is {train_split!r}: use the fraction of the tasks to train on, between 0 and 1")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ConfigError(f"seed is {seed!r}: use a whole number, or None for a different one in every run")
-    if perfect_reward is not None and not (_is_number(perfect_reward) and math.isfinite(perfect_reward)):
-        raise ConfigError(f"perfect_reward is {perfect_reward!r}: use the highest possible reward, a finite number")
+    if timeout != math.inf:
+        check_number("rollout_batch_timeout", timeout, above=0, unit="seconds")
+    check_choice("promotion", promotion, get_args(Promotion))
+    check_number("train_split", train_split, above=0, below=1)
+    check_int("seed", seed, optional=True)
+    check_number("perfect_reward", perfect_reward, optional=True)
 
 
 def check_models(**models: str) -> None:
@@ -47,9 +43,8 @@ def check_models(**models: str) -> None:
             raise ConfigError(f"{name} is {value!r}: use the name of a model")
 
 
-def check_temperature(name: str, value: float) -> None:
-    if not _is_number(value) or not 0 <= value <= 2:
-        raise ConfigError(f"{name} is {value!r}: use a number from 0 to 2")
+def check_temperature(name: str, value: float | None, *, optional: bool = False) -> None:
+    check_number(name, value, at_least=0, at_most=2, optional=optional)
 
 
 def check_client(name: str, client: object) -> None:
@@ -57,10 +52,6 @@ def check_client(name: str, client: object) -> None:
     create = getattr(getattr(getattr(client, "chat", None), "completions", None), "create", None)
     if client is not None and (create is None or type(client).__name__ in ("OpenAI", "AzureOpenAI")):
         raise ConfigError(f"{name} is of type {type(client).__name__}: pass an openai.AsyncOpenAI")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class SharedOptions(TypedDict, total=False):
@@ -76,15 +67,8 @@ class SharedOptions(TypedDict, total=False):
 
 def check_options(search: object, kind: type, given: Iterable[str]) -> None:
     """Refuse what no search of this kind has, with the nearest name that it has."""
-    known = [*_names_of(kind), *SharedOptions.__annotations__]
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{type(search).__name__} has no option {name!r}.{did_you_mean(name, known)}")
-
-
-def _names_of(kind: type) -> list[str]:
-    found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    return [each.name for each in found if each.kind is not each.VAR_KEYWORD]
+    own = [each.name for each in inspect.signature(kind).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    check_names(given, [*own, *SharedOptions.__annotations__], owner=type(search).__name__)
 
 
 # -- the first rollouts ----------------------------------------------------------------------------

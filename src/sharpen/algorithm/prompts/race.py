@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...checks import check_ints, check_number
 from ...errors import ConfigError, InvalidInputError
 from ...stats import check_confidence, mean_interval, t_quantile
 from ..base import State
@@ -46,7 +47,7 @@ class Slice:
 
 
 class Race:
-    """Successive elimination on paired differences. See the module's head.
+    """Successive elimination on paired differences, as the head of the module says.
 
     Ask for a slice, add a reward for each of its names and items in any order, and so on until there is none. It is
     over when only `keep` are left, however little is known of them, or when all of `num_items` are met.
@@ -66,7 +67,11 @@ class Race:
         confidence: float = 0.95,
         tolerance: float = 0.0,
     ) -> None:
-        _check(names, num_items, keep, first_slice, growth, confidence, tolerance)
+        _check_names(names)
+        check_ints(num_items=num_items, keep=keep, first_slice=first_slice)
+        check_number("growth", growth, above=1)
+        check_confidence(confidence)
+        check_number("tolerance", tolerance, at_least=0, below=1)
         self.num_items, self.keep = num_items, keep
         self.confidence, self.tolerance, self._growth = confidence, tolerance, growth
         self.alive = list(names)
@@ -224,28 +229,12 @@ def _t(share: float, freedom: int) -> float:
     return t_quantile(share, freedom)
 
 
-def _check(
-    names: Sequence[str],
-    num_items: int,
-    keep: int,
-    first_slice: int | None,
-    growth: float,
-    confidence: float,
-    tolerance: float,
-) -> None:
+def _check_names(names: Sequence[str]) -> None:
     if not names:
         raise ConfigError("names is empty: a race needs at least one candidate")
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise ConfigError(f"names has {', '.join(map(repr, twice))} more than once: candidate names must be unique")
-    for what, value in (("num_items", num_items), ("keep", keep), ("first_slice", first_slice)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{what} is {value}: use 1 or more")
-    if not growth > 1 or not math.isfinite(growth):
-        raise ConfigError(f"growth is {growth}: use a number above 1, so that slices grow")
-    check_confidence(confidence)
-    if not 0 <= tolerance < 1:
-        raise ConfigError(f"tolerance is {tolerance}: use a fraction of the reward range, at least 0 and below 1")
 
 
 # -- who becomes the best --------------------------------------------------------------------------
