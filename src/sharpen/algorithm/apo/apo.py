@@ -108,16 +108,7 @@ class Branch:
 
 
 _current: ContextVar[Branch | None] = ContextVar("branch", default=None)
-
-
-def work_for(branch: Branch) -> None:
-    """From here on, the task that calls this works for the branch."""
-    _current.set(branch)
-
-
-def current_branch() -> Branch | None:
-    """The branch that is worked for; None outside of a round."""
-    return _current.get()
+"""The branch that a task works for; None outside of a round."""
 
 
 def next_place(what: str) -> str | None:
@@ -345,7 +336,7 @@ class APO(PromptOptimiser[TaskT]):
 
     async def _grow(self, branch: Branch, batch: Sequence[Item]) -> None:
         """From rollouts of the parent to a new prompt and its first validation tasks."""
-        work_for(branch)
+        _current.set(branch)
         name, template = next(iter(branch.parent.prompts.items()))
         current = VersionedPromptTemplate(branch.parent.version, template, _mean(branch.parent))
         tasks = [item.task for item in branch.tasks]
@@ -433,7 +424,7 @@ class APO(PromptOptimiser[TaskT]):
         template, given = current_prompt.prompt_template, self.given_names()
         criticise = partial(self.critic.critique, template, shown, chance, given=given)
         answer = await self._ask(place, "critique", prefix, criticise)
-        branch = current_branch()
+        branch = _current.get()
         if answer is not None and branch is not None:
             branch.critique = answer.text
         return None if answer is None else answer.text
@@ -531,7 +522,7 @@ class APO(PromptOptimiser[TaskT]):
         items = as_items(dataset, mode, known)
         occasion = occasion_of(prefix) if mode == "train" else ""
         found = await self.evaluations.evaluate({resource_name: prompt.prompt_template}, items, occasion=occasion)
-        branch = current_branch()
+        branch = _current.get()
         if branch is not None and mode == "train":
             branch.rollouts |= {each.rollout_id: each for each in found}
         rewards = [each.reward for each in found if not each.is_lost]
