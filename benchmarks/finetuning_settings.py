@@ -109,7 +109,6 @@ def _measured(trainer: Any) -> dict[str, Any]:
         "steps": result["steps"],
         **_held_out(result["final_metrics"]),
         "curve": [point for line in metrics.splitlines() if (point := _point(json.loads(line)))],
-        "estimated_mib": trainer.estimate.memory_bytes // 2**20,
         "cpu_seconds": round(time.process_time() - start, 1),
     }
 

@@ -123,8 +123,8 @@ if TYPE_CHECKING:
     from sharpen.llm.tool.workspace import Workspace
     from sharpen.llm.training import (
         limits as training_limits,
-        memory_need as training_memory_need,
         option_names as training_option_names,
+        preflight as training_preflight,
     )
     from sharpen.llm.training.checkpoints import (
         STATE_FILE,
@@ -136,12 +136,9 @@ if TYPE_CHECKING:
         set_aside,
         write_checkpoint,
     )
-    from sharpen.llm.training.device_speed import device_speed
-    from sharpen.llm.training.estimate import Estimate, estimate
     from sharpen.llm.training.loss_watch import WINDOW, LossWatch, is_oscillating
-    from sharpen.llm.training.memory_need import available_bytes
-    from sharpen.llm.training.model_shape import ModelShape, _inner, shape_of
     from sharpen.llm.training.option_names import OTHER_NAMES, option_names
+    from sharpen.llm.training.preflight import check_memory, describe_parameters, free_bytes
     from sharpen.llm.training.processes import Processes, processes
     from sharpen.llm.training.prompts import check_texts, prompt_lengths, row_lengths
     from sharpen.llm.training.run_length import run_length
@@ -150,6 +147,5 @@ if TYPE_CHECKING:
     from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
     from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
     from sharpen.llm.training.trl_values import LOSSES, VALUES, check_options
-    from sharpen.llm.training.workload import workload
 
 __getattr__ = imports_on_use(__file__)

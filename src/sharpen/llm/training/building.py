@@ -1,4 +1,4 @@
-"""From a wrapper's settings to a trainer of TRL: the model loaded, the adapter made or continued, an estimate made."""
+"""From a wrapper's settings to a trainer of TRL: model loaded, adapter made or continued, memory checked."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from ..models.loading import (
 )
 from ..models.lora import lora_config_for, lora_differences
 from ..models.templates import check_chat_template
-from .estimate import Estimate, estimate
+from .preflight import check_memory
 from .processes import check_launch, processes
 from .progress_bars import without_progress_bars
 from .prompts import row_lengths
@@ -38,7 +38,6 @@ class Built:
     trainer: Any
     model: Any
     tokenizer: Any
-    estimate: Estimate
 
 
 def build(wrapper: Any) -> Built:
@@ -56,10 +55,8 @@ def build(wrapper: Any) -> Built:
     _warn_of_cut_rows(settings, lengths)
     trainer = _trainer(wrapper, loaded, rows, device, precision)
     _check_rows_left(settings, len(rows), len(trainer.train_dataset))
-    expected = estimate(
-        trainer.model, settings, device=device, precision=precision, num_rows=len(rows), lengths=lengths
-    )
-    return Built(trainer, trainer.model, loaded.tokenizer, expected)
+    check_memory(trainer.model, optim=trainer.args.optim, device=device)
+    return Built(trainer, trainer.model, loaded.tokenizer)
 
 
 def check_packages() -> None:

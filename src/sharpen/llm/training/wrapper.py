@@ -35,11 +35,11 @@ from .checkpoints import (
     write_checkpoint,
 )
 from .config import TrainingConfig
-from .estimate import Estimate
 from .interrupt import asking_to_stop
 from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
 from .output import check_output_dir, output_folder
+from .preflight import describe_parameters
 from .processes import processes
 from .prompts import check_texts
 from .result import Record
@@ -109,8 +109,6 @@ class TrainerWrapper:
         self.resume = resume
         self.allow_download = allow_download
         self.model: TrainedModel | None
-        self.estimate: Estimate | None = None
-        """The estimated cost of the run; set when `train` has loaded the model."""
         self._trainer: Any
         self._reset()
 
@@ -212,7 +210,6 @@ class TrainerWrapper:
 
         built = build(self)
         self.model, self._trainer = TrainedModel(built.model, built.tokenizer), built.trainer
-        self.estimate = built.estimate
 
     def make_trainer(self, **parts: Any) -> Any:
         """Create TRL's trainer of this algorithm from its parts."""
@@ -236,8 +233,7 @@ class TrainerWrapper:
         self._trainer.take_up()
         for logger in self.loggers:
             logger.log_config({"max_iters": self._trainer.state.max_steps, **self.settings.as_dict()})
-            assert self.estimate is not None
-            logger.log_text("estimate", self.estimate.words(), self.current_iter)
+            logger.log_text("parameters", describe_parameters(self._trainer.model), self.current_iter)
         self._call("on_fit_start")
         if state is not None:
             load_named([*self.callbacks, self._watch], self._resumed_callbacks)
