@@ -123,7 +123,6 @@ if TYPE_CHECKING:
     from sharpen.llm.tool.workspace import Workspace
     from sharpen.llm.training import (
         limits as training_limits,
-        option_names as training_option_names,
         preflight as training_preflight,
     )
     from sharpen.llm.training.checkpoints import (
@@ -137,15 +136,20 @@ if TYPE_CHECKING:
         write_checkpoint,
     )
     from sharpen.llm.training.loss_watch import WINDOW, LossWatch, is_oscillating
-    from sharpen.llm.training.option_names import OTHER_NAMES, option_names
+    from sharpen.llm.training.option_names import (
+        ALGORITHMS,
+        OTHER_NAMES,
+        REFUSED,
+        Algorithm,
+        config_class,
+        setting_names,
+        trl_fields,
+    )
     from sharpen.llm.training.preflight import check_memory, describe_parameters, free_bytes
     from sharpen.llm.training.processes import Processes, processes
     from sharpen.llm.training.prompts import check_texts, prompt_lengths, row_lengths
     from sharpen.llm.training.run_length import run_length
-    from sharpen.llm.training.settings import Algorithm, Settings as TrainingSettings, resolve
-    from sharpen.llm.training.trl_names import OURS, PASSED, REFUSED, REFUSED_IN, check_kind
-    from sharpen.llm.training.trl_needs import NEEDS, NEEDS_IN_GRPO
+    from sharpen.llm.training.settings import Settings as TrainingSettings, resolve
     from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
-    from sharpen.llm.training.trl_values import LOSSES, VALUES, check_options
 
 __getattr__ = imports_on_use(__file__)

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from sharpen.llm import RLTrainingTool
-from tests.llm.internals import ACTIONS, ParameterError, option_names, read_request
+from tests.llm.internals import ACTIONS, ParameterError, read_request, setting_names, trl_fields
 
 CALLS: list[dict[str, Any]] = [
     {"action": "train", "algorithm": "sft", "model_name": "m", "use_lora": True, "batch_size": 4, "max_samples": None},
@@ -82,7 +82,8 @@ def test_every_setting_of_training_is_one_of_the_trainers() -> None:
     }  # fmt: skip
     for parameter in ACTIONS["train"].parameters:
         for algorithm in parameter.algorithms or ("sft", "grpo", "dpo"):
-            assert parameter.name in own or parameter.name in option_names(algorithm)  # type: ignore[arg-type]
+            names = {*setting_names(algorithm), *trl_fields(algorithm)}  # type: ignore[arg-type]
+            assert parameter.name in own | names
 
 
 def test_descriptions_state_the_defaults_of_the_trainers(tool: RLTrainingTool) -> None:

@@ -15,12 +15,12 @@ import inspect
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 from ...checks import did_you_mean
 from ...components.paths import class_path
 from ...errors import ConfigError
-from ...llm.training.trl_names import Algorithm
+from ...llm.training.option_names import ALGORITHMS, Algorithm, setting_names, trl_fields
 from ...loggers import JsonlLogger
 from ...trainer.status import RunResult
 
@@ -35,7 +35,7 @@ NAMES: dict[str, str] = {
 """Rewards by name."""
 DEMO = "demo"
 MODEL = "model"
-METHODS: tuple[str, ...] = get_args(Algorithm)
+METHODS: tuple[str, ...] = ALGORITHMS
 _RENAMED = {"dataset": "train_dataset", "eval_dataset": "val_dataset"}
 _OURS = ("self", "output_dir", "resume", "config", "options", *_RENAMED)
 _REWARDS = ("reward_fn", "eval_reward_fn")
@@ -58,22 +58,23 @@ def wrapper_of(config: "TrainConfig") -> Any:
     return getattr(llm, f"{_method(config).upper()}TrainerWrapper")
 
 
-def _method(config: "TrainConfig") -> str:
+def _method(config: "TrainConfig") -> Algorithm:
     method = config.values.get("method")
     if method not in METHODS:
         hint = did_you_mean(str(method), METHODS) or f" Use one of {', '.join(METHODS)}."
         raise ConfigError(f"{config.source(('method',)).exact()}: method is {method!r}.{hint}")
-    return str(method)
+    return cast(Algorithm, method)
 
 
 def check(config: "TrainConfig") -> None:
     """Refuse mistakes that can be found without loading anything."""
-    from ...llm.training.option_names import option_names
+    from .train_config import EVERYWHERE
 
     values, specs, method = config.values, config.specs, _method(config)
-    taken = [name for name in inspect.signature(wrapper_of(config).__init__).parameters if name not in _OURS]
-    options = [name for name in option_names(method) if name not in _OURS]  # type: ignore[arg-type]
-    config.check_keys(["method", *_RENAMED.values(), *dict.fromkeys([*taken, *options])])
+    names = [*inspect.signature(wrapper_of(config).__init__).parameters, *setting_names(method)]
+    if set(values) - {"method", *EVERYWHERE, *_RENAMED.values(), *names}:  # only then, as importing TRL takes seconds
+        names += sorted(trl_fields(method))
+    config.check_keys(["method", *_RENAMED.values(), *(name for name in names if name not in _OURS)])
     for key in _RENAMED.values():
         config.tasks.check(values.get(key), (key,))
     for key in _PARTS:
@@ -172,9 +173,7 @@ def extent(config: "TrainConfig") -> tuple[int, int, tuple[str, ...]]:
     rows = {new: config.dataset(key) for new, key in _RENAMED.items() if key in config.values}
     wrapper = make_wrapper(config, _options(config) | rows, Path.cwd())
     settings, count = wrapper.settings, len(wrapper.dataset)
-    limit = settings.trl.get("max_steps")
-    steps = math.ceil(settings.num_train_epochs * math.ceil(count / wrapper.rows_per_step))
-    steps = limit if isinstance(limit, int) and limit > 0 else steps
+    steps = settings.max_steps or math.ceil(settings.num_train_epochs * math.ceil(count / wrapper.rows_per_step))
     told = f"{settings.num_train_epochs:g} epochs over {count:,} rows, {wrapper.rows_per_step} rows per step"
     sampled = steps * wrapper.rows_per_step * (settings.num_generations or 0)
     return steps, sampled, (told, "the model is trained and sampled on this machine: no calls to other servers")

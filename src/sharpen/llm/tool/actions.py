@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .defaults import ALGORITHMS, defaults_in_words
+from ..training.option_names import ALGORITHMS
+from .defaults import defaults_in_words
 from .parameters import Parameter
 
 

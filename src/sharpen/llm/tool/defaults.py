@@ -1,12 +1,7 @@
 """What training does where a call says nothing, in words for the descriptions."""
 
-from typing import get_args
-
-from ..training.option_names import OTHER_NAMES
+from ..training.option_names import ALGORITHMS, OTHER_NAMES
 from ..training.settings import DEFAULTS
-from ..training.trl_names import Algorithm
-
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 def defaults_in_words(name: str) -> str:

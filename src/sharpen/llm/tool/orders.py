@@ -26,6 +26,10 @@ _NO_SETTINGS = frozenset(
 )  # fmt: skip
 
 
+_OF_TRL = "beta"
+"""Checked by TRL in the job, so that this process need not import it."""
+
+
 class Orders:
     """Begins jobs in a workspace."""
 
@@ -68,10 +72,11 @@ class Orders:
 
     def _settings(self, request: Request, model: str, output_dir: Path) -> Settings:
         """The settings as the wrapper will see them: what it would refuse is refused before a job begins."""
+        given = {name: value for name, value in _settings_of(request).items() if name != _OF_TRL}
         return resolve(
             request.get("algorithm"),
             None,
-            {"model_name": model, "output_dir": str(output_dir), **_settings_of(request)},
+            {"model_name": model, "output_dir": str(output_dir), **given},
             has_eval_dataset="eval_dataset" in request.given,
             has_eval_reward="eval_reward" in request.given,
         )

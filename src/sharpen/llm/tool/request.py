@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...secrets import shown
+from ..training.option_names import ALGORITHMS
 from .actions import ACTIONS, Action
-from .defaults import ALGORITHMS
 from .errors import ParameterError, Problem
 
 _LONGEST_TEXT = 1_000_000

@@ -133,7 +133,7 @@ def _trainer(wrapper: Any, loaded: LoadedModel, rows: Any, device: str, precisio
                 processing_class=loaded.tokenizer,
                 peft_config=peft_config,
             )
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"TRL rejected these settings: {text_of(error)}") from error
     except TemplateError as error:
         raise ModelError(

@@ -16,7 +16,7 @@ class DPOTrainerWrapper(TrainerWrapper):
     """Trains a model to prefer chosen over rejected answers, relative to the initial model as a reference.
 
     Rows have `prompt`, `chosen` and `rejected`, as strings or chat messages. Every field of `TrainingConfig` and every
-    option of `trl.DPOConfig` can be passed as a keyword; one that would have no effect is rejected.
+    option of `trl.DPOConfig` can be passed as a keyword.
     """
 
     algorithm = "dpo"

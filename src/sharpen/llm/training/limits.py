@@ -96,6 +96,7 @@ _CHECKS: dict[str, Check] = {
     "lora_target_modules": _modules,
     "loggers": _loggers,
     "seed": whole(0, _MOST_SEED),
+    "max_steps": whole(1),
     "num_generations": whole(2),
     "save_total_limit": whole(1),
     "trust_remote_code": _truth,

@@ -1,13 +1,21 @@
-"""The names under which a wrapper takes its options, and what each of them sets."""
+"""The names under which a wrapper takes its options, and what each of them sets.
 
-from collections.abc import Iterable, Mapping
+A name that is not a setting of ours must be a field of TRL's config, which is imported only then: it takes seconds. Its
+value is TRL's to check. A few fields are refused, because the loop of the wrapper does what they would do.
+"""
+
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any
+from functools import cache
+from typing import Any, Literal, get_args
 
+from ...checks import did_you_mean, needs_extra
 from ...errors import ConfigError
 from .config import TrainingConfig
-from .trl_names import OURS, PASSED, REFUSED, REFUSED_IN, Algorithm
+
+Algorithm = Literal["sft", "grpo", "dpo"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 OTHER_NAMES: Mapping[str, str] = {
     "num_epochs": "num_train_epochs",
@@ -17,10 +25,29 @@ OTHER_NAMES: Mapping[str, str] = {
     "warmup_ratio": "warmup",
 }
 SETTINGS = frozenset(each.name for each in fields(TrainingConfig)) | {
+    "max_steps",
     "num_generations",
     "save_total_limit",
     "trust_remote_code",
 }
+REFUSED: Mapping[str, str] = {
+    "report_to": "metrics are sent to the loggers: pass loggers=[...], for example with a WandbLogger",
+    "disable_tqdm": "progress is shown by the ConsoleLogger: pass loggers=[...] to choose others",
+    "logging_nan_inf_filter": "a loss that is not finite ends the run, so it must not be filtered",
+    "push_to_hub": "training does not upload models: upload output_dir afterwards with `hf upload`",
+    "save_strategy": "the wrapper writes full checkpoints: use save_steps (0: only at the end) and save_total_limit",
+    "resume_from_checkpoint": "use resume=True, or resume='path of a checkpoint'",
+    "ignore_data_skip": "a resumed run always continues with the next row",
+    "load_best_model_at_end": "the callback Checkpoint(keep_best=...) keeps the best model beside the last one",
+    "eval_strategy": "the wrapper runs the evaluation: pass eval_dataset, and eval_steps for its interval",
+    "auto_find_batch_size": "a run whose batch size changes cannot be resumed exactly: lower batch_size",
+    "model_init_kwargs": "the wrapper loads the model itself: use precision and trust_remote_code",
+    "use_cpu": "the best available device is used: set CUDA_VISIBLE_DEVICES='' to train on the CPU",
+    **dict.fromkeys(
+        ("fsdp", "deepspeed", "parallelism_config"), "each process holds the whole model: launch with --multi_gpu alone"
+    ),
+}
+"""Fields of TRL's configs that the loop of the wrapper owns, and why."""
 _PRECISIONS = ("fp16", "bf16")
 _ZERO_FOR_NONE = ("max_length", "save_steps")
 _OF_WRAPPERS = ("dataset", "reward_fn", "config", "eval_dataset", "eval_reward_fn", "callbacks", "resume")
@@ -57,6 +84,8 @@ def sort_options(algorithm: Algorithm, given: Mapping[str, Any]) -> Named:
 
 def _set(named: Named, name: str, value: Any) -> None:
     setting = OTHER_NAMES.get(name, name)
+    if name == "max_steps" and value == -1:  # as transformers has it
+        return
     if value is None:
         if setting not in _ZERO_FOR_NONE:
             return
@@ -103,43 +132,36 @@ def _checked_lora(value: Any) -> Any:
 
 
 def check_name(algorithm: Algorithm, name: str) -> None:
-    """Refuse a name that is no option of TRL for this algorithm, or one that would do nothing."""
-    if reason := REFUSED_IN.get((algorithm, name)) or REFUSED.get(name):
-        raise ConfigError(f"{name} is not supported: {reason}")
-    if name in PASSED:
-        algorithms = PASSED[name].algorithms
-        if algorithm not in algorithms:
-            raise ConfigError(f"{name} is an option of {_listed(algorithms)}, not of {algorithm.upper()}: omit it")
+    """Refuse a name that is not a field of TRL's config for this algorithm, or is one that our loop owns."""
+    if name in REFUSED:
+        raise ConfigError(f"{name} is not supported: {REFUSED[name]}")
+    if name in trl_fields(algorithm):
         return
-    if not _is_new_in_trl(algorithm, name):
-        raise ConfigError(_unknown(algorithm, name))
-
-
-def option_names(algorithm: Algorithm) -> list[str]:
-    """Every name that can be set, in order."""
-    passed = {name for name, option in PASSED.items() if algorithm in option.algorithms}
-    names = SETTINGS | set(OTHER_NAMES) | set(_PRECISIONS) | {"lora_config"} | passed
-    return sorted(names if algorithm == "grpo" else names - {"num_generations"})
-
-
-def _is_new_in_trl(algorithm: Algorithm, name: str) -> bool:
-    """Whether the installed TRL knows an option that our tables do not have yet."""
-    try:
-        from .trl_options import trl_fields
-
-        return name in trl_fields(algorithm) and name not in OURS
-    except ImportError:
-        return False
-
-
-def _unknown(algorithm: Algorithm, name: str) -> str:
-    nearest = get_close_matches(name, [*option_names(algorithm), *_OF_WRAPPERS], 1)
-    meant = f"did you mean {nearest[0]}? " if nearest else ""
-    return (
-        f"{algorithm.upper()} has no option {name!r}: {meant}The options are the fields of "
-        f"sharpen.llm.TrainingConfig and of trl.{algorithm.upper()}Config"
+    others = [each.upper() for each in ALGORITHMS if name in trl_fields(each)]
+    if others:
+        raise ConfigError(f"{name} is an option of {' and '.join(others)}, not of {algorithm.upper()}: omit it")
+    raise ConfigError(
+        f"{algorithm.upper()} has no option {name!r}."
+        f"{did_you_mean(name, [*setting_names(algorithm), *_OF_WRAPPERS, *trl_fields(algorithm)])} The options are the "
+        f"fields of sharpen.llm.TrainingConfig and of trl.{algorithm.upper()}Config"
     )
 
 
-def _listed(algorithms: Iterable[str]) -> str:
-    return " and ".join(sorted(each.upper() for each in algorithms))
+def setting_names(algorithm: Algorithm) -> list[str]:
+    """Return every name that can be set without a look at TRL, in order."""
+    names = {*SETTINGS, *OTHER_NAMES, *_PRECISIONS, "lora_config"}
+    return sorted(names if algorithm == "grpo" else names - {"num_generations"})
+
+
+def trl_fields(algorithm: Algorithm) -> frozenset[str]:
+    """Return the names of the options of the installed TRL."""
+    return frozenset(each.name for each in dataclasses.fields(config_class(algorithm)) if each.init)
+
+
+@cache
+def config_class(algorithm: Algorithm) -> Any:
+    """Import TRL's class of configs."""
+    with needs_extra("trl", extra="llm", feature="fine-tuning"):
+        import trl
+
+        return getattr(trl, f"{algorithm.upper()}Config")

@@ -30,9 +30,8 @@ def run_length(settings: Settings, num_rows: int) -> RunLength:
 
 
 def _steps(settings: Settings, batches: int) -> int:
-    wanted = settings.trl.get("max_steps", -1)
-    if wanted > 0:
-        return int(wanted)
+    if settings.max_steps is not None:
+        return settings.max_steps
     return math.ceil(settings.num_train_epochs * math.ceil(batches / settings.gradient_accumulation_steps))
 
 

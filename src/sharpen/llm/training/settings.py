@@ -1,7 +1,7 @@
 """`Settings`: everything that one fine-tuning run was told, checked and complete.
 
-Every option acts or is refused: an unknown name, a value that cannot be, two that contradict each other, and an option
-that would do nothing here are errors before anything is loaded.
+Every setting acts or is refused: an unknown name, a value that cannot be, two that contradict each other, and a setting
+that would do nothing here are errors before anything is loaded. Options of TRL go to TRL's own config.
 """
 
 import os
@@ -15,9 +15,7 @@ from ...errors import ConfigError
 from ...loggers import Logger
 from .config import TrainingConfig
 from .limits import check_values
-from .option_names import Named, sort_options
-from .trl_names import Algorithm
-from .trl_values import check_options
+from .option_names import Algorithm, Named, sort_options
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -94,6 +92,8 @@ class Settings:
     """`auto`, `fp32`, `bf16` or `fp16`."""
     gradient_checkpointing: bool | None = None
     """None: on a GPU."""
+    max_steps: int | None = None
+    """None: whole epochs."""
     eval_steps: int | None = None
     """None: after each epoch."""
     max_length: int | None = None
@@ -149,7 +149,6 @@ def resolve(
     _refuse_idle(algorithm, values, named.trl, defaults, has_eval_dataset=has_eval_dataset)
     is_lora_given = named.lora_config is not None or any(name in values for name in _LORA)
     lora = _lora(values, named.lora_config)
-    check_options(algorithm, named.trl, values, has_eval_dataset=has_eval_dataset)
     settings = _complete(algorithm, defaults | values | {"lora": lora, "is_lora_given": is_lora_given}, named.trl)
     _check_sampling(settings)
     return settings
@@ -188,7 +187,7 @@ def _refuse_idle(
         )
     if "eval_steps" in values and not has_eval_dataset:
         raise ConfigError(f"eval_steps is {values['eval_steps']}, but there is nothing to evaluate: pass eval_dataset")
-    if "num_train_epochs" in values and trl.get("max_steps", -1) != -1:
+    if "num_train_epochs" in values and "max_steps" in values:
         raise ConfigError("max_steps and the number of epochs both set the length of training: omit one of them")
     if "warmup" in values and trl.get("lr_scheduler_type") == "constant":
         raise ConfigError("a constant learning rate has no warmup: use lr_scheduler_type='constant_with_warmup'")

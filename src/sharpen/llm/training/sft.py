@@ -17,7 +17,7 @@ class SFTTrainerWrapper(TrainerWrapper):
 
     Rows have `prompt` and `completion`, as strings or chat messages. `eval_dataset` adds a validation loss, and
     `eval_reward_fn` the reward of the model's own answers to it. Every field of `TrainingConfig` and every option of
-    `trl.SFTConfig` can be passed as a keyword; one that would have no effect is rejected.
+    `trl.SFTConfig` can be passed as a keyword.
     """
 
     algorithm = "sft"

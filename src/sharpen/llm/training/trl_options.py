@@ -3,16 +3,14 @@
 TRL's trainer trains and logs; saving, evaluating and reporting are the wrapper's, and stay off here.
 """
 
-import dataclasses
 import logging
-from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ConfigError, MissingExtraError
+from ...checks import check_names
+from ...errors import ConfigError, text_of
+from .option_names import config_class
 from .run_length import run_length
 from .settings import Settings
-from .trl_names import Algorithm
 
 if TYPE_CHECKING:
     from trl.trainer.dpo_config import DPOConfig
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ON_GPU_ONLY = (
-    *("activation_offloading", "tf32", "torch_empty_cache_steps"),
-    "use_transformers_continuous_batching",  # on a CPU its cache takes all memory that there is
-)
-
 
 def trl_config(
     settings: Settings, *, device: str, precision: str, num_rows: int, longest_row: int | None = None
@@ -36,26 +29,19 @@ def trl_config(
 
     `longest_row` is the number of tokens of the longest row, where that is known.
     """
-    _check_device(settings, device)
-    _check_generation(settings.trl.get("generation_kwargs") or {})
-    _check_length(settings, num_rows)
+    _check_generation(settings, device)
     options = {
         **_common(settings, device, precision),
         **_of_algorithm(settings, is_flash=flash_attention(device, precision) is not None, longest_row=longest_row),
         **settings.trl,
     }
-    config_class = _config_class(settings.algorithm)
     try:
-        config: TrlConfig = config_class(**options)
+        config: TrlConfig = config_class(settings.algorithm)(**options)
     except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-        raise ConfigError(f"TRL rejected these settings: {error}") from error
+        raise ConfigError(f"TRL rejected these settings: {text_of(error)}") from error
+    _check_length(settings, num_rows)
     _stay_here(config)
     return config
-
-
-def trl_fields(algorithm: Algorithm) -> frozenset[str]:
-    """The options of the installed TRL."""
-    return frozenset(each.name for each in dataclasses.fields(_config_class(algorithm)) if each.init)
 
 
 def flash_attention(device: str, precision: str) -> str | None:
@@ -67,14 +53,6 @@ def flash_attention(device: str, precision: str) -> str | None:
     return "flash_attention_2" if is_flash_attn_2_available() else None
 
 
-def _config_class(algorithm: Algorithm) -> Any:
-    try:
-        trl = import_module("trl")
-    except ImportError as error:
-        raise MissingExtraError.of("trl", extra="llm", feature="fine-tuning") from error
-    return {"sft": trl.SFTConfig, "grpo": trl.GRPOConfig, "dpo": trl.DPOConfig}[algorithm]
-
-
 def is_checkpointed(settings: Settings, device: str) -> bool:
     """Whether activations are computed twice to save memory: as it was said, otherwise on a GPU."""
     return device != "cpu" if settings.gradient_checkpointing is None else settings.gradient_checkpointing
@@ -84,6 +62,7 @@ def _common(settings: Settings, device: str, precision: str) -> dict[str, Any]:
     return {
         "output_dir": settings.output_dir,
         "num_train_epochs": settings.num_train_epochs,
+        "max_steps": settings.max_steps or -1,
         "per_device_train_batch_size": settings.per_device_train_batch_size,
         "per_device_eval_batch_size": settings.per_device_train_batch_size,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
@@ -134,25 +113,17 @@ def _of_algorithm(settings: Settings, *, is_flash: bool, longest_row: int | None
     }
 
 
-def _check_device(settings: Settings, device: str) -> None:
-    for name in _ON_GPU_ONLY:
-        if settings.trl.get(name) and not device.startswith("cuda"):
-            raise ConfigError(f"{name} has an effect only on an NVIDIA GPU, but training runs on {device}: omit it")
-
-    if settings.trl.get("gradient_checkpointing_kwargs") and not is_checkpointed(settings, device):
-        raise ConfigError("gradient_checkpointing_kwargs has no effect without gradient_checkpointing=True: set it too")
-
-
-def _check_generation(options: Mapping[str, Any]) -> None:
-    """transformers keeps a name that it does not know, and nothing reads it."""
+def _check_generation(settings: Settings, device: str) -> None:
     from transformers import GenerationConfig
 
+    # transformers keeps a name that it does not know, and nothing reads it.
     known = vars(GenerationConfig())  # type: ignore[no-untyped-call]
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                f"generation_kwargs has {name!r}, which is not a field of transformers.GenerationConfig: remove it"
-            )
+    check_names(settings.trl.get("generation_kwargs") or (), known, owner="generation_kwargs", noun="field")
+    if settings.trl.get("use_transformers_continuous_batching") and not device.startswith("cuda"):
+        raise ConfigError(
+            f"use_transformers_continuous_batching takes all memory of a machine without an NVIDIA GPU, and training "
+            f"runs on {device}: omit it"
+        )
 
 
 def _check_length(settings: Settings, num_rows: int) -> None:
