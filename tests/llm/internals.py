@@ -121,10 +121,8 @@ if TYPE_CHECKING:
     from sharpen.llm.tool.reward_book import build
     from sharpen.llm.tool.stopping import JobStopped, StopRequest
     from sharpen.llm.tool.workspace import Workspace
-    from sharpen.llm.training import (
-        limits as training_limits,
-        preflight as training_preflight,
-    )
+    from sharpen.llm.training import config as training_config, preflight as training_preflight
+    from sharpen.llm.training.building import flash_attention, is_padding_free, trl_config
     from sharpen.llm.training.checkpoints import (
         STATE_FILE,
         check_apart,
@@ -136,7 +134,7 @@ if TYPE_CHECKING:
         write_checkpoint,
     )
     from sharpen.llm.training.loss_watch import WINDOW, LossWatch, is_oscillating
-    from sharpen.llm.training.option_names import (
+    from sharpen.llm.training.options import (
         ALGORITHMS,
         OTHER_NAMES,
         REFUSED,
@@ -145,11 +143,16 @@ if TYPE_CHECKING:
         setting_names,
         trl_fields,
     )
-    from sharpen.llm.training.preflight import check_memory, describe_parameters, free_bytes
+    from sharpen.llm.training.preflight import (
+        check_length,
+        check_memory,
+        check_texts,
+        describe_parameters,
+        free_bytes,
+        prompt_lengths,
+        row_lengths,
+    )
     from sharpen.llm.training.processes import Processes, processes
-    from sharpen.llm.training.prompts import check_texts, prompt_lengths, row_lengths
-    from sharpen.llm.training.run_length import run_length
-    from sharpen.llm.training.settings import Settings as TrainingSettings, resolve
-    from sharpen.llm.training.trl_options import flash_attention, is_padding_free, trl_config
+    from sharpen.llm.training.settings import Settings as TrainingSettings, resolve, run_length
 
 __getattr__ = imports_on_use(__file__)

@@ -10,7 +10,7 @@ from sharpen.errors import ConfigError
 from sharpen.llm import TrainingConfig
 from sharpen.loggers import Logger
 from tests.errors import raises
-from tests.llm.internals import training_limits as limits
+from tests.llm.internals import training_config
 
 FIELDS = [each.name for each in fields(TrainingConfig)]
 
@@ -100,7 +100,7 @@ def test_values_within_their_limits_are_kept_as_they_are() -> None:
 
 
 def test_every_field_has_its_limits() -> None:
-    assert set(FIELDS) <= set(limits._CHECKS)
+    assert set(FIELDS) <= set(training_config._CHECKS)
 
 
 def test_fields_are_given_by_name_only() -> None:

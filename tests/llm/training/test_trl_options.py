@@ -14,6 +14,7 @@ from tests.llm.internals import (
     ALGORITHMS,
     Algorithm,
     TrainingSettings as Settings,
+    check_length,
     flash_attention,
     is_padding_free,
     resolve,
@@ -31,7 +32,8 @@ def settings(algorithm: Algorithm = "sft", **given: Any) -> Settings:
 
 
 def config_of(ready: Settings, *, num_rows: int = 64, precision: str = "fp32") -> Any:
-    return trl_config(ready, device="cpu", precision=precision, num_rows=num_rows)
+    check_length(ready, num_rows)
+    return trl_config(ready, device="cpu", precision=precision)
 
 
 def in_trl(algorithm: Algorithm, **given: Any) -> dict[str, Any]:
@@ -128,21 +130,20 @@ def test_gradient_checkpointing_is_off_on_a_cpu_until_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_flash", "longest_row", "expected"),
+    ("given", "longest_row", "expected"),
     [
-        ({}, True, 1024, True),
-        ({}, True, 1025, False),
-        ({}, True, None, False),
-        ({}, False, 10, False),
-        ({"max_length": None}, True, 9999, True),
-        ({"packing": True}, True, 10, False),
+        ({}, 1024, True),
+        ({}, 1025, False),
+        ({"max_length": None}, 9999, True),
+        ({"packing": True}, 10, False),
+        ({"padding_free": False}, 10, False),
     ],
 )
 def test_batches_are_laid_end_to_end_where_no_row_is_cut(
-    given: dict[str, Any], is_flash: bool, longest_row: int | None, expected: bool
+    given: dict[str, Any], longest_row: int, expected: bool
 ) -> None:
-    assert is_padding_free(settings(**given), is_flash=is_flash, longest_row=longest_row) is expected
-    assert not is_padding_free(settings("grpo"), is_flash=is_flash, longest_row=longest_row)
+    assert is_padding_free(settings(**given), longest_row) is expected
+    assert not is_padding_free(settings("grpo"), longest_row)
 
 
 def test_groups_of_grpo_stay_whole_whatever_the_batch_size() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...checks import did_you_mean
 from ...components.paths import class_path
 from ...errors import ConfigError
-from ...llm.training.option_names import ALGORITHMS, Algorithm, setting_names, trl_fields
+from ...llm.training.options import ALGORITHMS, Algorithm, setting_names, trl_fields
 from ...loggers import JsonlLogger
 from ...trainer.status import RunResult
 

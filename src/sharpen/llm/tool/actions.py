@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..training.option_names import ALGORITHMS
+from ..training.options import ALGORITHMS
 from .defaults import defaults_in_words
 from .parameters import Parameter
 

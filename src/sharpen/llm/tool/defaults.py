@@ -1,6 +1,6 @@
 """What training does where a call says nothing, in words for the descriptions."""
 
-from ..training.option_names import ALGORITHMS, OTHER_NAMES
+from ..training.options import ALGORITHMS, OTHER_NAMES
 from ..training.settings import DEFAULTS
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from ..models.hub import announce_download
 from ..models.source import find_model
-from ..training.run_length import run_length
-from ..training.settings import DEFAULTS, Settings, resolve
+from ..training.settings import DEFAULTS, Settings, resolve, run_length
 from .data import DataBook, Form, write_rows
 from .errors import JobError, ParameterError
 from .jobs import EVAL_ROWS, ROWS, Job, JobBook

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...secrets import shown
-from ..training.option_names import ALGORITHMS
+from ..training.options import ALGORITHMS
 from .actions import ACTIONS, Action
 from .errors import ParameterError, Problem
 

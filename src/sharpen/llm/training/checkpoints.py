@@ -1,21 +1,24 @@
-"""Checkpoint folders: `output_dir/checkpoint-N`, each a model that loads by its path, and what is needed to go on.
+"""Checkpoint folders: `output_dir/checkpoint-N`, each a model that loads by its path, with the state to resume from.
 
 A folder is written under another name, synced and renamed, and renamed again before it is removed: one that is there is
-whole. A new run sets the checkpoints of the run before aside, and one that goes on from an older checkpoint the newer
-ones, so that resuming never goes on from a stranger's.
+whole. A new run sets the checkpoints of the run before aside, and one that resumes from an older checkpoint the newer
+ones, so that resuming never picks up another run. A state of another run, or of other settings, is refused.
 """
 
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ...callbacks import save_state
+from ...callbacks import named, save_state
 from ...callbacks.base import State
-from ...errors import ConfigError
-from ...files import sync
+from ...checkpoints import load_state
+from ...errors import ConfigError, StateFileError
+from ...files import remove_folder, remove_leftovers, replacing_folder
+from .settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +27,22 @@ EARLIER = ("earlier", "earlier-2")
 """Where other runs' checkpoints go; the second where the first holds the one that a run goes on from."""
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 _TEMPORARY = ".checkpoint-*.tmp"
+# A run may be extended, moved, and watched otherwise; what else changes makes its numbers those of two runs.
+_MAY_CHANGE = {
+    "model_name",  # weights of another shape are refused when they are loaded
+    "output_dir",
+    "num_train_epochs",
+    "max_steps",
+    "loggers",
+    "save_steps",
+    "eval_steps",
+    "logging_steps",
+    "save_total_limit",
+}
 
 
 def checkpoints(output_dir: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest last."""
+    """Return the checkpoints in a folder, the newest last."""
     found = [
         (int(match[1]), path) for path in output_dir.glob("checkpoint-*") if (match := _FOLDER.fullmatch(path.name))
     ]
@@ -35,7 +50,7 @@ def checkpoints(output_dir: Path) -> list[Path]:
 
 
 def find_checkpoint(output_dir: Path, resume: bool | str | os.PathLike[str] | None) -> Path | None:
-    """Where to go on: the newest checkpoint (True), the one that is named, or nowhere."""
+    """Return where to resume: the newest checkpoint (True), the one that is named, or None for a new run."""
     if resume is None or resume is False:
         return None
     if resume is True:
@@ -59,40 +74,21 @@ def find_checkpoint(output_dir: Path, resume: bool | str | os.PathLike[str] | No
 def write_checkpoint(output_dir: Path, step: int, state: State, *, write_model: Callable[[Path], object]) -> Path:
     """Write a checkpoint folder; a crash at any moment leaves no part of it under its name."""
     target = output_dir / f"checkpoint-{step}"
-    temporary = output_dir / f".checkpoint-{step}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        write_model(temporary)
-        save_state(temporary / STATE_FILE, state)
-        for path in temporary.rglob("*"):
-            sync(path)
-        sync(temporary)
-        _remove(target)
-        temporary.rename(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync(output_dir)
+    with replacing_folder(target) as folder:
+        write_model(folder)
+        save_state(folder / STATE_FILE, state)
     return target
 
 
 def keep_newest(output_dir: Path, count: int) -> None:
     """Remove all but the newest checkpoints."""
     for path in checkpoints(output_dir)[:-count]:
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint. A crash on the way leaves no part of it under its name."""
-    if path.exists():
-        doomed = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
-        path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_folder(path)
 
 
 def remove_half_written(output_dir: Path) -> None:
-    """Remove what a killed process left."""
+    """Remove what an interrupted run left."""
+    remove_leftovers(output_dir)
     for path in output_dir.glob(_TEMPORARY):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -142,3 +138,51 @@ def _is_foreign(path: Path, resumed: Path | None) -> bool:
 
 def _is_inside(path: Path | None, folder: Path) -> bool:
     return path is not None and path.resolve().is_relative_to(folder.resolve())
+
+
+# -- resuming ----------------------------------------------------------------------------------------
+
+
+def read_state(checkpoint: Path, num_rows: int, settings: Settings) -> State:
+    """Return the state in a checkpoint folder or file; one of another algorithm, other rows or settings is refused."""
+    state: State = load_state(checkpoint / STATE_FILE if checkpoint.is_dir() else checkpoint)
+    try:
+        its_algorithm, its_rows, its_settings = state["algorithm"], state["num_rows"], state["settings"]
+    except (KeyError, TypeError) as error:
+        raise StateFileError(
+            f"{str(checkpoint)!r} is a saved state, but not of a fine-tuning run: pass a checkpoint of one"
+        ) from error
+    if its_algorithm != settings.algorithm:
+        raise ConfigError(
+            f"{str(checkpoint)!r} belongs to a {its_algorithm} run, but this is a {settings.algorithm} run: pass "
+            "another one"
+        )
+    if its_rows != num_rows:
+        raise ConfigError(
+            f"{str(checkpoint)!r} belongs to a run on {its_rows} rows, but the data set has {num_rows}: resume with "
+            "the same rows, or start a new run"
+        )
+    if (its_settings["lora"] is None) == settings.use_lora:
+        was = "all weights" if settings.use_lora else "an adapter"
+        raise ConfigError(f"{str(checkpoint)!r} belongs to a run that trained {was}: resume with the same use_lora")
+    _refuse_changes(checkpoint, its_settings, settings.as_dict())
+    return state
+
+
+def load_named(things: Sequence[Any], states: Mapping[str, Any]) -> None:
+    """Load the states of callbacks or loggers; those that are new in this run keep what they have."""
+    for name, thing in named(things).items():
+        if name in states:
+            thing.load_state_dict(states[name])
+
+
+def _refuse_changes(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Other settings would not act: the optimiser and the schedule come from the checkpoint."""
+    before, now = {**before, **before["trl"], "trl": None}, {**now, **now["trl"], "trl": None}
+    changed = [name for name in {**before, **now} if name not in _MAY_CHANGE and now.get(name) != before.get(name)]
+    if changed:
+        words = ", ".join(f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
+        raise ConfigError(
+            f"the settings differ from those of {str(checkpoint)!r}: {words}. Resume with the same settings, or start "
+            "a new run from the checkpoint by passing its path as model_name"
+        )

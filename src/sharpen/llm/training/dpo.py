@@ -8,7 +8,7 @@ from ...callbacks import Callback
 from ..reward_runner import RewardFunction
 from ..sources import Source
 from .config import TrainingConfig
-from .given import remembering_given
+from .options import remembering_given
 from .wrapper import TrainerWrapper
 
 
@@ -42,22 +42,16 @@ class DPOTrainerWrapper(TrainerWrapper):
         allow_download: bool = True,
         **options: Any,
     ) -> None:
-        self._set_up(
-            dataset,
-            config=config,
-            eval_dataset=eval_dataset,
-            eval_reward_fn=eval_reward_fn,
-            callbacks=callbacks,
-            resume=resume,
-            allow_download=allow_download,
-        )
+        self._set_up()
 
     def make_trainer(self, **parts: Any) -> Any:
         from copy import deepcopy
 
-        from .trl_dpo import DPO
+        from trl.trainer.dpo_trainer import DPOTrainer
+
+        from .trl import resumable
 
         rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
         # An adapter is its own reference: TRL turns it off, or keeps a copy of one that was trained before.
         reference = None if self.settings.use_lora else deepcopy(parts["model"])
-        return DPO(ref_model=reference, eval_dataset=rows, **parts)
+        return resumable(DPOTrainer)(ref_model=reference, eval_dataset=rows, **parts)

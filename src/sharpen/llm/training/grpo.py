@@ -11,8 +11,8 @@ from ..list_dataset import Dataset
 from ..reward_runner import RewardFunction, reward_runners
 from ..sources import Source, to_hugging_face
 from .config import TrainingConfig
-from .given import remembering_given
-from .prompts import prompt_lengths
+from .options import remembering_given
+from .preflight import prompt_lengths
 from .wrapper import TrainerWrapper
 
 log = logging.getLogger(__name__)
@@ -73,15 +73,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
         self.reward_fns = reward_runners(
             reward_fn, timeout_seconds=reward_timeout_seconds, unit="completion of the batch"
         )
-        self._set_up(
-            dataset,
-            config=config,
-            eval_dataset=eval_dataset,
-            eval_reward_fn=eval_reward_fn,
-            callbacks=callbacks,
-            resume=resume,
-            allow_download=allow_download,
-        )
+        self._set_up()
 
     def _rows(self, rows: Source | None, name: str) -> Dataset:
         dataset = super()._rows(rows, name)
@@ -133,9 +125,14 @@ class GRPOTrainerWrapper(TrainerWrapper):
         return rows.select(kept)
 
     def make_trainer(self, **parts: Any) -> Any:
-        from .trl_grpo import GRPO
+        from trl.trainer.grpo_trainer import GRPOTrainer
 
-        return GRPO(reward_funcs=list(self.reward_fns), **parts)
+        from .trl import resumable
+
+        trainer = resumable(GRPOTrainer)(reward_funcs=list(self.reward_fns), **parts)
+        if trainer.ref_model is not None:  # the model as training begins, whatever folder, adapter or file it came from
+            trainer.ref_model.load_state_dict(trainer.model.state_dict())
+        return trainer
 
 
 def _limit_in_words(max_length: int | None, window: int | None) -> str:

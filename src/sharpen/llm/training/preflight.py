@@ -1,20 +1,128 @@
-"""What is looked at before the first step, once the model is loaded: how much of it trains, and whether that fits.
+"""What is checked before the first step: the rows, their lengths in tokens, and the memory.
 
-`check_memory` refuses only what cannot fit: it counts what is sure to be allocated, gradients and optimiser states, and
-not the activations, which depend on the rows.
+The texts are checked when a wrapper is made, the rest once the model is loaded. `check_memory` refuses only what cannot
+fit: it counts what is sure to be allocated, gradients and optimiser states, and not the activations.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
+from ...errors import ConfigError, describe
 from ...files import describe_size
+from ..errors import RowError
+from ..messages import check_prompt
+from ..sources import value_of
+from .settings import Settings, run_length
 
+log = logging.getLogger(__name__)
+
+TemplateKwargs = Mapping[str, Any] | None
 _CGROUP = Path("/sys/fs/cgroup")
 _TWO_STATES = ("adamw_torch", "adamw_torch_fused")
 """Optimisers that keep two numbers for each weight; what others keep is not counted."""
+
+
+# -- rows --------------------------------------------------------------------------------------------
+
+
+def check_texts(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, source: str) -> None:
+    """Refuse a row that lacks one of these columns, or mixes strings and chat messages in them."""
+    for number, row in enumerate(rows):
+        for column in columns:
+            value = value_of(row, number, column, source=source)
+            check_prompt(value, number, column, source=source)
+            if isinstance(value, str) != isinstance(row[columns[0]], str):
+                problem = (
+                    f"one of {columns[0]} and {column} is a string and the other chat messages: use one form for both"
+                )
+                raise RowError.of(number, column, problem, source=source)
+
+
+def prompt_lengths(prompts: Iterable[Any], tokenizer: Any, template_kwargs: TemplateKwargs = None) -> list[int]:
+    """Return the number of tokens of each prompt: texts as they are, messages by the chat template."""
+    return row_lengths(({"prompt": prompt} for prompt in prompts), tokenizer, template_kwargs)
+
+
+def row_lengths(rows: Iterable[Mapping[str, Any]], tokenizer: Any, template_kwargs: TemplateKwargs = None) -> list[int]:
+    """Return the number of tokens of each row: the prompt, and the longest of what may follow it."""
+    from jinja2 import TemplateError
+
+    lengths: list[int] = []
+    for number, row in enumerate(rows):
+        try:
+            lengths.append(_row_length(row, tokenizer, template_kwargs or {}))
+        except (TemplateError, ValueError, TypeError, LookupError) as error:
+            raise RowError.of(number, "prompt", f"the chat template cannot render it: {describe(error)}") from error
+    return lengths
+
+
+def _row_length(row: Mapping[str, Any], tokenizer: Any, template_kwargs: Mapping[str, Any]) -> int:
+    answers = [row[name] for name in ("completion", "chosen", "rejected") if row.get(name) is not None]
+    if not answers:
+        return _length(row["prompt"], tokenizer, add_generation_prompt=True, **template_kwargs)
+    if isinstance(row["prompt"], str):
+        return _length(row["prompt"], tokenizer) + max(_length(each, tokenizer) for each in answers)
+    return max(_length([*row["prompt"], *each], tokenizer) for each in answers)
+
+
+def _length(text: Any, tokenizer: Any, **template_kwargs: Any) -> int:
+    if not isinstance(text, str):
+        text = tokenizer.apply_chat_template(text, tokenize=False, **template_kwargs)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def check_length(settings: Settings, num_rows: int) -> None:
+    """Refuse rows that are too few for one batch; warn of a warmup that lasts longer than the run."""
+    length = run_length(settings, num_rows)
+    if length.steps == 0:
+        raise ConfigError(
+            f"the data set has {num_rows} rows, but one batch needs {length.rows_per_batch} and incomplete ones are "
+            "dropped: pass more rows, or lower batch_size"
+        )
+    if settings.warmup >= max(length.steps, 1):
+        log.warning(
+            "the warmup takes %d steps but the run only %d, so the learning rate never reaches %g",
+            *(settings.warmup, length.steps, settings.learning_rate),
+        )
+
+
+def warn_of_cut_rows(settings: Settings, lengths: list[int]) -> None:
+    """Warn of rows that are truncated to `max_length`."""
+    limit = settings.max_length
+    if limit is None or settings.algorithm == "grpo":
+        return
+    longer = sum(length > limit for length in lengths)
+    if longer:
+        log.warning(
+            "%d of the first %d rows are longer than max_length (%d tokens; the longest has %d): they are truncated, "
+            "and the ends of their answers are not learned",
+            longer,
+            len(lengths),
+            limit,
+            max(lengths),
+        )
+
+
+def check_rows_left(settings: Settings, given: int, left: int) -> None:
+    """Refuse or report rows that TRL dropped, as nothing is left to learn of them; packed, several become one."""
+    limit = settings.max_length
+    if left == 0:
+        raise ConfigError(
+            f"max_length is {limit}, but every prompt alone is longer, so there are no answer tokens to learn: raise it"
+        )
+    if left < given and not settings.trl.get("packing"):
+        log.warning(
+            "skipping %d of %d rows: their prompts alone are longer than max_length (%s)",
+            given - left,
+            given,
+            limit,
+        )
+
+
+# -- the model ---------------------------------------------------------------------------------------
 
 
 def describe_parameters(model: Any) -> str:

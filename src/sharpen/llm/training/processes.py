@@ -33,18 +33,18 @@ class Processes:
         return self.rank == 0
 
     def device(self, chosen: str) -> str:
-        """The one of the chosen kind that is this process's own."""
+        """Return the device of the chosen kind that belongs to this process."""
         return f"{chosen}:{self.place}" if self.are_several and chosen == "cuda" else chosen
 
 
 def processes() -> Processes:
-    """Those that the environment tells of."""
+    """Return the processes that the environment names."""
     count, rank, place = (_number(name, other) for name, other in _NAMES)
     return Processes(count, rank, place) if count > 1 else Processes()
 
 
 def check_launch() -> None:
-    """A launcher that would divide the weights is refused: what is saved would be a part of them."""
+    """Refuse a launcher that would shard the weights: a part of them would be saved."""
     for name, what in _DIVIDING.items():
         if os.environ.get(name, "false").lower() in {"true", "1", "yes"}:
             raise ConfigError(

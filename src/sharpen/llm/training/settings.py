@@ -4,23 +4,22 @@ Every setting acts or is refused: an unknown name, a value that cannot be, two t
 that would do nothing here are errors before anything is loaded. Options of TRL go to TRL's own config.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
 from ...loggers import Logger
-from .config import TrainingConfig
-from .limits import check_values
-from .option_names import Algorithm, Named, sort_options
+from .config import TrainingConfig, checked
+from .options import Algorithm, Named, sort_options
+from .processes import processes
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-__all__ = ["DEFAULTS", "Algorithm", "Settings", "resolve"]
 
 _EVERYWHERE: dict[str, Any] = {
     "num_train_epochs": 3,
@@ -121,7 +120,7 @@ class Settings:
         return self.lora is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON has them."""
+        """Return the settings as JSON has them."""
         names = (each.name for each in fields(self) if each.name != "is_lora_given")
         return {name: _in_json(getattr(self, name)) for name in names}
 
@@ -134,15 +133,14 @@ def resolve(
     has_eval_dataset: bool = False,
     has_eval_reward: bool = False,
 ) -> Settings:
-    """The settings of a run from a config and the keywords that were given beside it.
+    """Return the settings of a run, from a config and the keywords that were given beside it.
 
     A keyword that is None is not set, but for `max_length` (no limit) and `save_steps` (only at the end).
     """
     if config is not None and not isinstance(config, TrainingConfig):
         raise ConfigError(f"config is {config!r}: pass a TrainingConfig(...), or its fields as keywords")
     named = sort_options(algorithm, given)
-    values = _merged(config, named)
-    check_values(values)
+    values = checked(_merged(config, named))
     defaults = dict(DEFAULTS[algorithm])
     if has_eval_reward and algorithm != "grpo":
         defaults |= _OF_EVALUATION
@@ -279,3 +277,42 @@ def _in_json(value: Any) -> Any:
     if callable(getattr(value, "to_dict", None)):
         return _in_json(value.to_dict())
     return type(value).__name__
+
+
+# -- the length of a run -----------------------------------------------------------------------------
+
+
+class RunLength(NamedTuple):
+    """How many optimiser steps a run takes, as transformers and TRL count them. Packed rows are fewer."""
+
+    steps: int
+    rows_per_batch: int
+    """Rows that must be there together: a batch of all processes, or in GRPO the prompts that are sampled at once."""
+
+
+def run_length(settings: Settings, num_rows: int) -> RunLength:
+    """Return the length of a run over so many rows."""
+    rows_per_batch = settings.per_device_train_batch_size * processes().count
+    if settings.algorithm == "grpo":
+        per_generation = _batches_per_generation(settings)
+        rows_per_batch *= per_generation
+        batches = num_rows // rows_per_batch * per_generation * int(settings.trl.get("num_iterations", 1))
+    elif settings.trl.get("dataloader_drop_last", False):
+        batches = num_rows // rows_per_batch
+    else:
+        batches = math.ceil(num_rows / rows_per_batch)
+    return RunLength(_steps(settings, batches) if batches else 0, rows_per_batch)
+
+
+def _steps(settings: Settings, batches: int) -> int:
+    if settings.max_steps is not None:
+        return settings.max_steps
+    return math.ceil(settings.num_train_epochs * math.ceil(batches / settings.gradient_accumulation_steps))
+
+
+def _batches_per_generation(settings: Settings) -> int:
+    """Return how many batches GRPO samples at once."""
+    if completions := settings.trl.get("generation_batch_size"):
+        at_once = settings.per_device_train_batch_size * processes().count * (settings.num_generations or 1)
+        return max(int(completions) // at_once, 1)
+    return int(settings.trl.get("steps_per_generation") or settings.gradient_accumulation_steps)

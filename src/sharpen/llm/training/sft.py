@@ -8,7 +8,7 @@ from ...callbacks import Callback
 from ..reward_runner import RewardFunction
 from ..sources import Source
 from .config import TrainingConfig
-from .given import remembering_given
+from .options import remembering_given
 from .wrapper import TrainerWrapper
 
 
@@ -43,18 +43,12 @@ class SFTTrainerWrapper(TrainerWrapper):
         allow_download: bool = True,
         **options: Any,
     ) -> None:
-        self._set_up(
-            dataset,
-            config=config,
-            eval_dataset=eval_dataset,
-            eval_reward_fn=eval_reward_fn,
-            callbacks=callbacks,
-            resume=resume,
-            allow_download=allow_download,
-        )
+        self._set_up()
 
     def make_trainer(self, **parts: Any) -> Any:
-        from .trl_sft import SFT
+        from trl.trainer.sft_trainer import SFTTrainer
+
+        from .trl import resumable
 
         rows = None if self.eval_dataset is None else self._learned_from(self.eval_dataset)
-        return SFT(eval_dataset=rows, **parts)
+        return resumable(SFTTrainer)(eval_dataset=rows, **parts)

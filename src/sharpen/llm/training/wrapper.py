@@ -1,6 +1,6 @@
 """`TrainerWrapper`: one fine-tuning run, from the name of a model to a folder with the trained one.
 
-A wrapper is made without touching torch, checks what it was given, and trains on TRL. It is a loop like all others:
+A wrapper checks what it was given without loading a model, and trains on TRL. It is a loop like all others:
 an iteration is one step of the optimiser, callbacks are called in their one order with `(wrapper, model)`, and the
 loggers get the metrics of every logged step. The order after a step: metrics logged, on_train_end, validation when it
 is due, the step counted, on_iter_end, checkpoint when it is due.
@@ -9,10 +9,13 @@ is due, the step counted, on_iter_end, checkpoint when it is due.
 import logging
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar
 
 from ...callbacks import Callback, Hook, named, run_hook
@@ -30,32 +33,23 @@ from .checkpoints import (
     check_apart,
     find_checkpoint,
     keep_newest,
+    load_named,
+    read_state,
     remove_half_written,
     set_aside,
     write_checkpoint,
 )
 from .config import TrainingConfig
-from .interrupt import asking_to_stop
-from .loggers import make_loggers
 from .loss_watch import LossWatch, not_finite
-from .output import check_output_dir, output_folder
-from .preflight import describe_parameters
+from .options import PARTS, Algorithm
+from .output import Record, check_output_dir, make_loggers, output_folder
+from .preflight import check_texts, describe_parameters
 from .processes import processes
-from .prompts import check_texts
-from .result import Record
-from .resuming import load_named, read_state
-from .settings import Algorithm, Settings, resolve
-from .trained_model import TrainedModel
+from .settings import Settings, resolve
+from .trained_model import TrainedModel, validate
 
 log = logging.getLogger(__name__)
 
-# Given to a wrapper, but no settings of training.
-_PARTS = frozenset(
-    (
-        "dataset", "reward_fn", "config", "eval_dataset", "eval_reward_fn", "callbacks", "resume", "allow_download",
-        "reward_timeout_seconds",
-    )
-)  # fmt: skip
 # Columns beside the texts that TRL hands to the chat template.
 _FOR_TEMPLATES = ("tools", "chat_template_kwargs")
 # What transformers logs at the end of a run, or while it evaluates, is no metric of a step.
@@ -75,24 +69,16 @@ class TrainerWrapper:
     should_stop: bool
     _given: dict[str, Any]
 
-    def _set_up(
-        self,
-        dataset: Source | None,
-        *,
-        config: TrainingConfig | None,
-        eval_dataset: Source | None,
-        eval_reward_fn: RewardFunction | None,
-        callbacks: Callback | Sequence[Callback] | None,
-        resume: bool | str | os.PathLike[str],
-        allow_download: bool,
-    ) -> None:
-        if isinstance(self._given.get("model_name"), TrainingConfig):
+    def _set_up(self) -> None:
+        """Check what was given; nothing is loaded."""
+        given = self._given
+        if isinstance(given.get("model_name"), TrainingConfig):
             raise ConfigError("model_name is a TrainingConfig: pass it as config= instead")
-        settings = {name: value for name, value in self._given.items() if name not in _PARTS}
+        eval_dataset, eval_reward_fn = given.get("eval_dataset"), given.get("eval_reward_fn")
         self.settings: Settings = resolve(
             self.algorithm,
-            config,
-            settings,
+            given.get("config"),
+            {name: value for name, value in given.items() if name not in PARTS},
             has_eval_dataset=eval_dataset is not None,
             has_eval_reward=eval_reward_fn is not None,
         )
@@ -102,12 +88,12 @@ class TrainerWrapper:
                 raise ConfigError("eval_reward_fn scores answers to eval_dataset, which is missing: pass both")
         self.source: ModelSource = find_model(self.settings.model_name)
         self.output_dir = check_output_dir(self.settings.output_dir)
-        self.dataset = self._rows(dataset, "dataset")
+        self.dataset = self._rows(given.get("dataset"), "dataset")
         self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset, "eval_dataset")
-        self.eval_reward_fn = eval_reward_fn
-        self.callbacks = _callbacks(callbacks)
-        self.resume = resume
-        self.allow_download = allow_download
+        self.eval_reward_fn: RewardFunction | None = eval_reward_fn
+        self.callbacks = _callbacks(given.get("callbacks"))
+        self.resume: bool | str | os.PathLike[str] = given.get("resume", False)
+        self.allow_download: bool = given.get("allow_download", True)
         self.model: TrainedModel | None
         self._trainer: Any
         self._reset()
@@ -140,24 +126,23 @@ class TrainerWrapper:
             A dict with `output_dir`, `steps`, `epochs`, `final_metrics`, `best_metrics`, `tokens`, `seconds`,
             `stopped_early` and `resumed_from`.
         """
+        from .building import build
+
         started = time.monotonic()
         self._reset()
         self._check_output()
         checkpoint = find_checkpoint(self.output_dir, self.resume if resume is None else resume)
-        state = None if checkpoint is None else read_state(checkpoint, self.algorithm, len(self.dataset), self.settings)
+        state = None if checkpoint is None else read_state(checkpoint, len(self.dataset), self.settings)
         with output_folder(self.output_dir) if self._processes.is_first else nullcontext():
-            self._build()
+            self._trainer, self.model = build(self)
             self._trainer.wait_for_all()  # who still looks for a checkpoint must not find it moved
             if self._processes.is_first:
                 self._begin(checkpoint)
             with self._closing():
                 if state is not None:
                     self._take_up(checkpoint, state)
-                with asking_to_stop(self) as interrupt:
+                with self._catching_ctrl_c():
                     self._trainer.run(None if state is None else state["training"])
-                if interrupt.is_asked:
-                    log.warning("stopped at step %d; pass resume=True to continue from there", self.current_iter)
-                    raise KeyboardInterrupt
                 self._end()
                 if self._processes.is_first:
                     self.save_model(self.output_dir)
@@ -203,13 +188,6 @@ class TrainerWrapper:
         self._load(state_dict["loop"])
 
     # -- building ------------------------------------------------------------------------------------
-
-    def _build(self) -> None:
-        """Load the model and make TRL's trainer."""
-        from .building import build
-
-        built = build(self)
-        self.model, self._trainer = TrainedModel(built.model, built.tokenizer), built.trainer
 
     def make_trainer(self, **parts: Any) -> Any:
         """Create TRL's trainer of this algorithm from its parts."""
@@ -300,8 +278,6 @@ class TrainerWrapper:
         return step >= self._trainer.state.max_steps or (self.is_stopping and self._trainer.is_between_generations)
 
     def _validate(self) -> None:
-        from .validation import validate
-
         self.current_stage = "val"
         self._call("on_validate_start")
         self.metrics |= {f"val/{name}": value for name, value in validate(self, self._trainer).items()}
@@ -393,6 +369,35 @@ class TrainerWrapper:
         """The number of rows of the data set per optimiser step."""
         settings = self.settings
         return settings.per_device_train_batch_size * settings.gradient_accumulation_steps * processes().count
+
+    @contextmanager
+    def _catching_ctrl_c(self) -> Iterator[None]:
+        """Finish the step at the first Ctrl-C, unless somebody else handles the signal; stop at once at a second."""
+        is_ours = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if not is_ours:
+            yield
+            return
+        asked = threading.Event()
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            asked.set()
+            self.should_stop = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            log.warning(
+                "stopping after this step and writing a checkpoint; press Ctrl-C again to stop now and lose the step"
+            )
+
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked.is_set():
+            log.warning("stopped at step %d; pass resume=True to continue from there", self.current_iter)
+            raise KeyboardInterrupt
 
     @contextmanager
     def _closing(self) -> Iterator[None]:

@@ -1,21 +1,22 @@
-"""The names under which a wrapper takes its options, and what each of them sets.
+"""The keywords of a wrapper: which were given, under which names, and what each of them sets.
 
 A name that is not a setting of ours must be a field of TRL's config, which is imported only then: it takes seconds. Its
 value is TRL's to check. A few fields are refused, because the loop of the wrapper does what they would do.
 """
 
-import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Any, Literal, get_args
+from functools import cache, wraps
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from ...checks import did_you_mean, needs_extra
 from ...errors import ConfigError
-from .config import TrainingConfig
+from .config import SETTINGS
 
 Algorithm = Literal["sft", "grpo", "dpo"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+Initialise = TypeVar("Initialise", bound=Callable[..., None])
 
 OTHER_NAMES: Mapping[str, str] = {
     "num_epochs": "num_train_epochs",
@@ -23,12 +24,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "max_completion_length": "max_new_tokens",
     "warmup_steps": "warmup",
     "warmup_ratio": "warmup",
-}
-SETTINGS = frozenset(each.name for each in fields(TrainingConfig)) | {
-    "max_steps",
-    "num_generations",
-    "save_total_limit",
-    "trust_remote_code",
 }
 REFUSED: Mapping[str, str] = {
     "report_to": "metrics are sent to the loggers: pass loggers=[...], for example with a WandbLogger",
@@ -50,7 +45,25 @@ REFUSED: Mapping[str, str] = {
 """Fields of TRL's configs that the loop of the wrapper owns, and why."""
 _PRECISIONS = ("fp16", "bf16")
 _ZERO_FOR_NONE = ("max_length", "save_steps")
-_OF_WRAPPERS = ("dataset", "reward_fn", "config", "eval_dataset", "eval_reward_fn", "callbacks", "resume")
+PARTS = (
+    *("dataset", "reward_fn", "config", "eval_dataset", "eval_reward_fn", "callbacks", "resume", "allow_download"),
+    "reward_timeout_seconds",
+)
+"""Keywords of the wrappers that are not settings of training."""
+
+
+def remembering_given(initialise: Initialise) -> Initialise:
+    """Keep the arguments that were given in `self._given`, by name: a default in a signature was not asked for."""
+    signature = inspect.signature(initialise)
+
+    @wraps(initialise)
+    def remembering(self: Any, *args: Any, **options: Any) -> None:
+        given = dict(signature.bind(self, *args, **options).arguments)
+        given.pop("self")
+        self._given = given | given.pop("options", {})
+        initialise(self, *args, **options)
+
+    return cast(Initialise, remembering)
 
 
 @dataclass
@@ -142,7 +155,7 @@ def check_name(algorithm: Algorithm, name: str) -> None:
         raise ConfigError(f"{name} is an option of {' and '.join(others)}, not of {algorithm.upper()}: omit it")
     raise ConfigError(
         f"{algorithm.upper()} has no option {name!r}."
-        f"{did_you_mean(name, [*setting_names(algorithm), *_OF_WRAPPERS, *trl_fields(algorithm)])} The options are the "
+        f"{did_you_mean(name, [*setting_names(algorithm), *PARTS, *trl_fields(algorithm)])} The options are the "
         f"fields of sharpen.llm.TrainingConfig and of trl.{algorithm.upper()}Config"
     )
 
@@ -155,7 +168,7 @@ def setting_names(algorithm: Algorithm) -> list[str]:
 
 def trl_fields(algorithm: Algorithm) -> frozenset[str]:
     """Return the names of the options of the installed TRL."""
-    return frozenset(each.name for each in dataclasses.fields(config_class(algorithm)) if each.init)
+    return frozenset(each.name for each in fields(config_class(algorithm)) if each.init)
 
 
 @cache

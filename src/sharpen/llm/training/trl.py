@@ -1,4 +1,4 @@
-"""TRL's trainers, taught to tell a loop of ours what they do, and to be resumed to the same numbers.
+"""TRL's trainers, extended to report to the loop of a wrapper, and to resume to the same numbers.
 
 What TRL and transformers leave out of a checkpoint is kept here: sums of metrics between two logs, the order of the
 data in later epochs of GRPO, a reference model that follows. Nothing is pickled.
@@ -29,7 +29,7 @@ _SUMS = ("_tr_loss", "_total_loss_scalar")
 
 
 class Watcher(Protocol):
-    """The loop that is told."""
+    """The loop that a trainer reports to."""
 
     def fit_started(self) -> None: ...
     def step_started(self) -> None: ...
@@ -41,7 +41,7 @@ class Watcher(Protocol):
 
 
 class Bridge(TrainerCallback):
-    """Passes on what transformers tells its callbacks."""
+    """Passes what transformers reports on to the loop."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -212,6 +212,11 @@ class Resumable:
         """Whether no sampled completions wait to be trained on: only then can a run be resumed to the same numbers."""
         every = getattr(self.args, "steps_per_generation", None)
         return every is None or self._step % (every * self.num_iterations) == 0
+
+
+def resumable(kind: type) -> Any:
+    """Return a trainer class of TRL, watched and resumable."""
+    return type(kind.__name__, (Resumable, kind), {})
 
 
 @contextmanager
