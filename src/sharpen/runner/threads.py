@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import AgentExitError
 
@@ -59,13 +59,13 @@ class AgentThreads:
         thread, job = self._idle.pop() if self._idle else _Thread(), _Job(function)
         thread.jobs.put(job)
         try:
-            outcome = await job.outcome()
-        except asyncio.CancelledError:
-            thread.abandon()
-            self._abandoned = [*(each for each in self._abandoned if each.is_alive()), thread]
-            raise
-        self._idle.append(thread)
-        return outcome.unwrap()
+            return await job.result()
+        finally:
+            if job.future.done():
+                self._idle.append(thread)
+            else:  # this was cancelled
+                thread.abandon()
+                self._abandoned = [*(each for each in self._abandoned if each.is_alive()), thread]
 
     async def call_async(self, function: Call) -> Any:
         """Await what an async function returns."""
@@ -89,52 +89,44 @@ class AgentThreads:
         self._idle.clear()
 
 
-class _Outcome(NamedTuple):
-    """What a call returned or raised, as a value: a future refuses some exceptions, such as StopIteration."""
-
-    value: Any = None
-    error: BaseException | None = None
-
-    def unwrap(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Job:
-    """A call for another thread: of a function, or of one that gives a coroutine."""
+    """A call for another thread: of a function, or of one that gives a coroutine. `future` is done when it has ended,
+    and says nothing more: a future refuses some exceptions, such as StopIteration."""
 
     function: Call
     is_async: bool = False
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    future: "Future[_Outcome]" = field(default_factory=Future)
+    future: "Future[None]" = field(default_factory=Future)
+    value: Any = None
+    error: BaseException | None = None
 
-    async def outcome(self) -> _Outcome:
-        """Wait for the call; when this is cancelled, so is the future."""
-        return await asyncio.wrap_future(self.future)
+    async def result(self) -> Any:
+        """Wait for the call, and return or raise what it did; when this is cancelled, so is the future."""
+        await asyncio.wrap_future(self.future)
+        if self.error is not None:
+            raise self.error
+        return self.value
 
-    def run(self) -> _Outcome:
-        outcome = _Outcome()
+    def run(self) -> None:
         if self.future.set_running_or_notify_cancel():
             try:
                 with agent_errors():
-                    outcome = _Outcome(self.context.run(self.function))
+                    self.value = self.context.run(self.function)
             except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
-                outcome = _Outcome(error=error)
-            self.future.set_result(outcome)
-        return outcome
+                self.error = error
+            self.future.set_result(None)
 
     async def run_async(self) -> None:
         try:
             with agent_errors():
-                outcome = _Outcome(await self.function())
+                self.value = await self.function()
         except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
-            outcome = _Outcome(error=error)
+            self.error = error
         with contextlib.suppress(InvalidStateError):  # cancelled in the meantime
-            self.future.set_result(outcome)
-        if isinstance(outcome.error, KeyboardInterrupt):
-            raise outcome.error
+            self.future.set_result(None)
+        if isinstance(self.error, KeyboardInterrupt):
+            raise self.error
 
 
 class _Thread(threading.Thread):
@@ -207,9 +199,9 @@ class MainThread:
                 if job.is_async:
                     job = runner.run(self._side_by_side(job))
                     continue
-                error = job.run().error
-                if isinstance(error, KeyboardInterrupt):
-                    raise error
+                job.run()
+                if isinstance(job.error, KeyboardInterrupt):
+                    raise job.error
                 job = self._jobs.get()
 
     async def _side_by_side(self, first: _Job) -> _Job | None:
@@ -237,7 +229,7 @@ class MainThread:
         loop = asyncio.get_running_loop()
         task = loop.create_task(job.run_async(), context=job.context)
 
-        def stop_if_unwanted(future: "Future[_Outcome]") -> None:
+        def stop_if_unwanted(future: "Future[None]") -> None:
             if future.cancelled() and not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -252,7 +244,7 @@ class MainThread:
         """Run the function on the pumping thread. A sync agent in a debugger takes its time: it is not abandoned."""
         job = _Job(function, is_async)
         self._put(job)
-        return (await job.outcome()).unwrap()
+        return await job.result()
 
     def _put(self, job: _Job | None) -> None:
         self._jobs.put(job)
