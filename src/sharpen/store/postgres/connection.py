@@ -211,11 +211,6 @@ class Session:
         self._readable.register(self._pg.socket, select.POLLIN)
         self._either = select.poll()
         self._either.register(self._pg.socket, select.POLLIN | select.POLLOUT)
-        self.backend_pid = self._pg.backend_pid
-
-    @property
-    def is_in_transaction(self) -> bool:
-        return self._pg.transaction_status != pq.TransactionStatus.IDLE
 
     def ask(self, batch: Sequence[Query], *, surely: int | None = None) -> "list[PGresult]":
         """The answers to all statements of a batch, in one round trip; the first error is raised.
