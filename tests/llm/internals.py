@@ -109,18 +109,15 @@ if TYPE_CHECKING:
     from sharpen.llm.server.vllm import VLLMServer
     from sharpen.llm.sources import as_dataset, check_columns, to_hugging_face
     from sharpen.llm.steps import count_steps
-    from sharpen.llm.tool import process as tool_process, progress as tool_progress
+    from sharpen.llm.tool import job as tool_job, jobs as tool_jobs
     from sharpen.llm.tool.actions import ACTIONS
     from sharpen.llm.tool.errors import JobError, ParameterError
-    from sharpen.llm.tool.jobs import Job
-    from sharpen.llm.tool.model_check import check_model
+    from sharpen.llm.tool.job import JobStopped, ProgressFile, StopRequest
+    from sharpen.llm.tool.jobs import Job, ProcessMark
     from sharpen.llm.tool.parameters import Parameter
-    from sharpen.llm.tool.process import ProcessMark
-    from sharpen.llm.tool.progress import ProgressFile
-    from sharpen.llm.tool.request import read_request
-    from sharpen.llm.tool.reward_book import build
-    from sharpen.llm.tool.stopping import JobStopped, StopRequest
-    from sharpen.llm.tool.workspace import Workspace
+    from sharpen.llm.tool.requests import read_request
+    from sharpen.llm.tool.reward_registry import build
+    from sharpen.llm.tool.workspace import Workspace, check_model
     from sharpen.llm.training import config as training_config, preflight as training_preflight
     from sharpen.llm.training.building import flash_attention, is_padding_free, trl_config
     from sharpen.llm.training.checkpoints import (

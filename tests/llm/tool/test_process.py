@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.llm.internals import ProcessMark, tool_process as module
+from tests.llm.internals import ProcessMark, tool_jobs as module
 
 from .calls import wait_until
 

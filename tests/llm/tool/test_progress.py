@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sharpen.callbacks import Callback
-from tests.llm.internals import JobStopped, ProgressFile, StopRequest, tool_progress as progress
+from tests.llm.internals import JobStopped, ProgressFile, StopRequest, tool_job as progress
 
 
 def loop_at(step: int, **metrics: float) -> Any:

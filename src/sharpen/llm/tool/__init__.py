@@ -1,6 +1,6 @@
 """The training tool: fine-tuning for agents over JSON, as jobs in processes of their own."""
 
-from .schema import ToolParameter
+from .requests import ToolParameter
 from .tool import RLTrainingTool
 
 __all__ = ["RLTrainingTool", "ToolParameter"]

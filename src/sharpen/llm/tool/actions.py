@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..training.options import ALGORITHMS
-from .defaults import defaults_in_words
-from .parameters import Parameter
+from .parameters import Parameter, defaults_in_words
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ..list_dataset import Row
 from ..math_rows import format_row
 from ..sources import Source, check_columns, read_from_hub, read_rows, read_split
 from .errors import ParameterError
-from .names import check_name, unknown
-from .workspace import Workspace
+from .workspace import Workspace, check_name, unknown
 
 Form = Literal["raw", "sft", "judged_sft", "rl", "grpo", "dpo"]
 """What rows are for; a judged one has a completion to learn from and the right answer too."""
@@ -33,7 +32,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 _LONGEST_TEXT = 500
 
 
-class DataBook:
+class DatasetRegistry:
     """Finds rows by the name of a data set."""
 
     def __init__(self, workspace: Workspace, *, allow_download: bool) -> None:

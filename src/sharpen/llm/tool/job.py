@@ -2,6 +2,9 @@
 
 It reads what to do from standard input, trains or evaluates exactly as a user's script would, and leaves how it went in
 `result.json`. Everything that it prints goes to the log of the job.
+
+SIGTERM asks it to stop: a training that is under way ends after its step, with a checkpoint; whatever comes before and
+after it, and an evaluation, is left where it stands.
 """
 
 import fcntl
@@ -10,27 +13,123 @@ import json
 import logging
 import os
 import pickle
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from sharpen.callbacks import Callback
 from sharpen.errors import ConfigError, describe, text_of
 from sharpen.llm.models.hub import hub_folder
 from sharpen.llm.models.source import find_model
 from sharpen.llm.plain_json import write_json
 from sharpen.llm.tool.errors import JobError
 from sharpen.llm.tool.jobs import EVAL_ROWS, ROWS, Job
-from sharpen.llm.tool.model_check import check_model
-from sharpen.llm.tool.reward_book import Functions, build
-from sharpen.llm.tool.stopping import JobStopped, StopRequest
-from sharpen.llm.tool.workspace import Workspace
+from sharpen.llm.tool.reward_registry import Functions, build
+from sharpen.llm.tool.workspace import Workspace, check_model
 from sharpen.logging import apply_settings, setup_logging
 
 log = logging.getLogger("sharpen.llm.tool")
+
+
+# -- the request to stop ------------------------------------------------------------------------------
+
+
+class JobStopped(BaseException):
+    """Raised in the middle of work that nobody wants any more."""
+
+
+class StopRequest:
+    """Whether somebody has asked; `is_polled` while somebody looks after every step."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_polled = False
+        self.is_over = False
+
+    def listen(self) -> None:
+        """Hear SIGTERM from now on; Ctrl-C in a terminal means the same."""
+        signal.signal(signal.SIGTERM, self._receive)
+        signal.signal(signal.SIGINT, self._receive)
+
+    def check(self, path: Path) -> None:
+        """Whether somebody asked before this process listened."""
+        if path.exists():
+            raise JobStopped
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.is_over:
+            return
+        self.is_asked = True
+        if not self.is_polled:
+            raise JobStopped
+
+
+# -- how far a job is ----------------------------------------------------------------------------------
+
+PAUSE_SECONDS = 0.5
+
+
+class ProgressFile(Callback):
+    """Writes `status.json` after a step, at most twice a second, and at the end."""
+
+    def __init__(self, path: Path, stop: StopRequest, *, total_steps: int | None) -> None:
+        self._path = path
+        self._stop = stop
+        self._total = total_steps
+        self._metrics: dict[str, float] = {}
+        self._first_step = 0
+        self._started = self._written = time.monotonic()
+        self._has_failed = False
+
+    def on_fit_start(self, loop: Any, trained: Any, /) -> None:
+        self._total = getattr(loop, "max_iters", None) or self._total
+        self._first_step, self._started = loop.current_iter, time.monotonic()
+        self._write(loop)
+        self._stop.is_polled = True
+
+    def on_iter_end(self, loop: Any, trained: Any, /) -> None:
+        self._metrics |= loop.metrics
+        if self._stop.is_asked:
+            loop.should_stop = True
+        if loop.should_stop or time.monotonic() - self._written >= PAUSE_SECONDS:
+            self._write(loop)
+
+    def on_fit_end(self, loop: Any, trained: Any, /) -> None:
+        self._metrics |= loop.metrics
+        self._write(loop)
+
+    def _write(self, loop: Any) -> None:
+        """A disk that is full for a moment is no reason to end a training; the checkpoint will tell."""
+        self._written = time.monotonic()
+        try:
+            write_json(self._path, self._status(loop))
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("cannot write the progress to %s: %s", self._path, describe(error))
+            self._has_failed = True
+
+    def _status(self, loop: Any) -> dict[str, Any]:
+        step, seconds = loop.current_iter, time.monotonic() - self._started
+        done = step - self._first_step
+        left = None if self._total is None else max(self._total - step, 0)
+        return {
+            "step": step,
+            "total_steps": self._total,
+            "fraction": None if not self._total else min(step / self._total, 1.0),
+            "seconds_per_step": seconds / done if done else None,
+            "eta_seconds": seconds / done * left if done and left is not None else None,
+            "metrics": self._metrics,
+            "updated": time.time(),
+        }
+
+
+# -- the program --------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -135,7 +234,6 @@ def _lock(handle: int, folder: Path) -> None:
 
 
 def _train(job: Job, record: Mapping[str, Any], functions: Functions, stop: StopRequest) -> dict[str, Any]:
-    from sharpen.llm.tool.progress import ProgressFile
     from sharpen.llm.trainers import DPOTrainerWrapper, GRPOTrainerWrapper, SFTTrainerWrapper
 
     wrappers: dict[str, Any] = {"sft": SFTTrainerWrapper, "grpo": GRPOTrainerWrapper, "dpo": DPOTrainerWrapper}

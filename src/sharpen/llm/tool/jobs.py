@@ -11,23 +11,98 @@
 What a job is, is read from these files and from its process, so that every process of the base folder sees the same.
 """
 
+import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from ...errors import ConfigError, describe
+from ...logging import current_settings
 from ..plain_json import write_json
+from ..reward_runner import RewardFunction
 from .errors import JobError, ParameterError
-from .json_file import read_json
-from .names import unknown
-from .process import ProcessMark
-from .workspace import Workspace
+from .workspace import Workspace, read_json, unknown
+
+_STARTED = 19  # the 22nd field of /proc/PID/stat, counted from the third, which follows the name of the program
+
+
+@dataclass(frozen=True)
+class ProcessMark:
+    """One process and no other."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The mark of a process that lives; None where none does, or only its exit code is left."""
+        started = _start_of(pid)
+        return None if started is None else cls(pid, started)
+
+    def is_alive(self) -> bool:
+        return _start_of(self.pid) == self.started
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process, if it lives."""
+        if self.is_alive():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
+
+    def kill_group(self) -> None:
+        """End this process, which leads a group of its own, and everything that it has started."""
+        if self.is_alive():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def _start_of(pid: int) -> str | None:
+    if sys.platform == "linux":
+        return _start_on_linux(pid)
+    return _start_elsewhere(pid)
+
+
+def _start_on_linux(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(b")")[2].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return f"{_boot()}:{fields[_STARTED].decode()}"
+
+
+@cache
+def _boot() -> str:
+    """The start is counted from that of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _start_elsewhere(pid: int) -> str | None:
+    asked = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"LC_ALL": "C", "PATH": os.environ.get("PATH", "")},
+    )
+    state, _, started = asked.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+# -- jobs and their folders ----------------------------------------------------------------------------
 
 State = Literal["starting", "running", "stopping", "finished", "stopped", "failed", "died"]
 ROWS = "rows.jsonl"
@@ -108,7 +183,7 @@ class Job:
         return [line for line in found if line.strip()][-lines:] if lines else []
 
 
-class JobBook:
+class JobRegistry:
     """The jobs of a base folder."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -187,3 +262,112 @@ def _age(folder: Path) -> tuple[str, float]:
         return stamp, (folder / "job.json").stat().st_mtime
     except OSError:
         return stamp, 0.0
+
+
+# -- the process of a job -----------------------------------------------------------------------------
+
+
+def pack(functions: Mapping[str, RewardFunction]) -> bytes:
+    """Functions as bytes; one that cannot travel is an error that names it."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    for name, function in functions.items():
+        try:
+            cloudpickle.dumps(function)
+        except Exception as error:
+            raise ConfigError(
+                f"the reward {name!r} cannot be pickled for the process of a job ({describe(error)}): create what it "
+                "refers to inside the function, then register it again"
+            ) from error
+    packed: bytes = cloudpickle.dumps(dict(functions))
+    return packed
+
+
+def launch(job: Job, *, base: Path, functions: bytes, allow_download: bool) -> None:
+    """Start the process of a job and tell it what to do."""
+    header: dict[str, Any] = {
+        "folder": str(job.folder),
+        "log": current_settings(),
+        "functions_bytes": len(functions),
+        # Functions are found where they are here. Without any, the job needs nothing but what is installed.
+        "path": [os.path.abspath(each) for each in sys.path] if functions else [],
+    }
+    process = _start(job.folder, base, allow_download=allow_download)
+    # Reaps it whenever it ends, also when nobody waits for the job.
+    threading.Thread(target=process.wait, name=f"sharpen-{job.id}", daemon=True).start()
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as pipe:  # it has ended at once: its log tells
+        mark = ProcessMark.of(process.pid)
+        write_json(job.folder / "process.json", {"pid": process.pid, "started": "" if mark is None else mark.started})
+        pipe.write(json.dumps(header).encode() + b"\n" + functions)
+
+
+def _start(folder: Path, base: Path, *, allow_download: bool) -> "subprocess.Popen[bytes]":
+    with open(folder / "log", "ab") as log:
+        return subprocess.Popen(
+            [*_interpreter(), "-m", "sharpen.llm.tool.job"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=base,
+            env=_environment(allow_download=allow_download),
+        )
+
+
+def _interpreter() -> list[str]:
+    if not sys.executable:
+        raise ConfigError(
+            "sys.executable is not set, and jobs need a Python interpreter to run in: start this program with one"
+        )
+    # -P: a file in the base folder must not take the place of a module that the job imports.
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
+
+
+def _environment(*, allow_download: bool) -> dict[str, str]:
+    """The job finds this package where its starter found it, and the hub only where that is allowed."""
+    here = str(Path(__file__).parents[3])
+    before = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": here + os.pathsep + before if before else here}
+    environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    if not allow_download:
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    return environment
+
+
+# -- waiting for the end, and bringing it about -------------------------------------------------------
+
+
+_FIRST_LOOK_SECONDS = 0.05
+_LONGEST_LOOK_SECONDS = 0.5
+
+
+def wait_for(job: Job, *, seconds: float | None = None) -> bool:
+    """Wait until a job has ended, so long at most; whether it has."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    pause = _FIRST_LOOK_SECONDS
+    while job.is_live():
+        left = pause if deadline is None else min(pause, deadline - time.monotonic())
+        if left <= 0:
+            return False
+        time.sleep(left)
+        pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS)
+    return True
+
+
+def stop_job(job: Job, *, grace_seconds: float) -> bool:
+    """Ask a job to stop, and kill it when it has not ended after its grace. Whether it had to be killed."""
+    process = job.process()
+    job.mark_stop()
+    if process is None:
+        return False
+    process.signal(signal.SIGTERM)
+    try:
+        has_ended = wait_for(job, seconds=grace_seconds)
+    except KeyboardInterrupt:  # a second Ctrl-C
+        has_ended = False
+    if has_ended:
+        return False
+    process.kill_group()
+    wait_for(job)
+    return True

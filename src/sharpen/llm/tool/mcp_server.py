@@ -15,7 +15,7 @@ from ..._version import __version__
 from ...errors import MissingExtraError
 from ..plain_json import as_json, plain
 from .actions import ACTIONS
-from .schema import action_schema
+from .requests import action_schema
 from .tool import RLTrainingTool
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...secrets import shown
+from ..training.options import ALGORITHMS, OTHER_NAMES
+from ..training.settings import DEFAULTS
 
 _NOT_EMPTY = r"\S"
 
@@ -155,3 +157,16 @@ _READERS: dict[Kind, Any] = {
     "boolean": _boolean,
     "array": _texts,
 }
+
+
+# -- defaults in words --------------------------------------------------------------------------------
+
+
+def defaults_in_words(name: str) -> str:
+    """The default of a setting in each algorithm."""
+    setting = OTHER_NAMES.get(name, name)
+    found = {each: DEFAULTS[each][setting] for each in ALGORITHMS if setting in DEFAULTS[each]}
+    if len(found) == len(ALGORITHMS) and len(set(found.values())) == 1:
+        return f"Default: {found[ALGORITHMS[0]]}."
+    said = ", ".join(f"{each} {value}" for each, value in found.items())
+    return f"Default: {said}." if said else ""

@@ -7,24 +7,23 @@ go on when this process ends.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...errors import SharpenError, text_of
 from ...secrets import shown
+from ..models.source import ADAPTER_CONFIG, MODEL_CONFIG
 from ..plain_json import as_json
 from ..reward_runner import RewardFunction
 from ..sources import Source
-from .answers import describe, outcome, summary
-from .data import DataBook, column_names, preview
+from .data import DatasetRegistry, column_names, preview
 from .errors import JobError, ParameterError, Problem
-from .jobs import Job, JobBook
-from .listing import find_models
-from .orders import Orders
-from .request import Request, read_request
-from .reward_book import RewardBook
-from .schema import ToolParameter, flat_schema, tool_parameters, tool_schema
-from .supervision import stop_job, wait_for
+from .job_factory import JobFactory
+from .jobs import LIVE, Job, JobRegistry, stop_job, wait_for
+from .requests import Request, ToolParameter, flat_schema, read_request, tool_parameters, tool_schema
+from .reward_registry import RewardRegistry
 from .workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -49,10 +48,12 @@ class RLTrainingTool:
 
     def __init__(self, base_dir: str | os.PathLike[str] = ".", allow_download: bool = True) -> None:
         self._workspace = Workspace(base_dir)
-        self._jobs = JobBook(self._workspace)
-        self._data = DataBook(self._workspace, allow_download=allow_download)
-        self._rewards = RewardBook(self._workspace)
-        self._orders = Orders(self._workspace, self._jobs, self._data, self._rewards, allow_download=allow_download)
+        self._jobs = JobRegistry(self._workspace)
+        self._data = DatasetRegistry(self._workspace, allow_download=allow_download)
+        self._rewards = RewardRegistry(self._workspace)
+        self._factory = JobFactory(
+            self._workspace, self._jobs, self._data, self._rewards, allow_download=allow_download
+        )
         self._actions: dict[str, Callable[[Request], dict[str, Any] | Job]] = {
             "train": self._train,
             "load_dataset": self._load_dataset,
@@ -107,10 +108,10 @@ class RLTrainingTool:
         return {"status": "success", **answer}
 
     def _train(self, request: Request) -> Job:
-        return self._orders.train(request)
+        return self._factory.train(request)
 
     def _evaluate(self, request: Request) -> Job:
-        return self._orders.evaluate(request)
+        return self._factory.evaluate(request)
 
     def _load_dataset(self, request: Request) -> dict[str, Any]:
         name, form = request.get("dataset"), request.get("format")
@@ -185,3 +186,118 @@ def _told(problem: Problem) -> dict[str, Any]:
 def _echo(value: object) -> str:
     """A text as it is while it is short, anything else as it is shown in messages."""
     return value if isinstance(value, str) and len(value) <= _LONGEST_ECHO else shown(value)
+
+
+# -- what the tool says about a job -------------------------------------------------------------------
+
+
+_LINES_OF_A_FAILURE = 20
+
+
+def describe(job: Job, *, log_lines: int | None = None) -> dict[str, Any]:
+    """Where a job stands; of one that has ended, also its result."""
+    record, state, progress = job.record(), job.state(), job.progress()
+    result = job.result() or {} if state not in LIVE else {}
+    answer = {
+        **(result.get("result") or {}),
+        "job_id": job.id,
+        "action": record["action"],
+        "state": state,
+        "elapsed_seconds": _elapsed(record, state, progress, result),
+        "log": str(job.folder / "log"),
+    }
+    if record.get("download"):
+        answer["download"] = record["download"]
+    if record["action"] == "train":
+        answer |= {"algorithm": record["algorithm"], "output_dir": record["output_dir"]}
+        answer |= {"progress": _progress(record, progress, state), "metrics": progress.get("metrics", {})}
+    if state in ("failed", "died"):
+        answer["error"] = result.get("error") or _death(job, progress)
+    lines = log_lines if log_lines is not None else (_LINES_OF_A_FAILURE if "error" in answer else 0)
+    return answer | ({"log_tail": job.log_tail(lines)} if lines else {})
+
+
+def outcome(job: Job) -> dict[str, Any]:
+    """The answer to a call that waited for the end of a job."""
+    answer = describe(job)
+    return {"status": "error" if "error" in answer else "success", **answer}
+
+
+def summary(job: Job) -> dict[str, Any]:
+    """A job in a list."""
+    record, state, progress = job.record(), job.state(), job.progress()
+    found = {"job_id": job.id, "action": record["action"], "state": state, "created": record.get("created")}
+    found |= {name: record[name] for name in ("algorithm", "model", "output_dir") if name in record}
+    return found | ({"progress": _progress(record, progress, state)} if record["action"] == "train" else {})
+
+
+def _progress(record: dict[str, Any], progress: dict[str, Any], state: str) -> dict[str, Any]:
+    eta = progress.get("eta_seconds")
+    if eta is not None:
+        eta = max(0.0, eta - (time.time() - progress["updated"])) if state in LIVE else None
+    return {
+        "step": progress.get("step", 0),
+        "total_steps": progress.get("total_steps", record.get("total_steps")),
+        "fraction": progress.get("fraction", 0.0),
+        "eta_seconds": eta,
+    }
+
+
+def _elapsed(record: dict[str, Any], state: str, progress: dict[str, Any], result: dict[str, Any]) -> float:
+    created = record.get("created", 0.0)
+    ended = time.time() if state in LIVE else result.get("ended") or progress.get("updated") or created
+    return max(0.0, float(ended - created))
+
+
+def _death(job: Job, progress: dict[str, Any]) -> dict[str, Any]:
+    step = progress.get("step")
+    at = f" after step {step}" if step else ""
+    return {
+        "type": "JobDied",
+        "message": f"the process of job {job.id} ended{at} without a result: it was killed, or ran out of memory or "
+        "disk. Check its log; to resume a training job from its last checkpoint, repeat the call with resume: true",
+    }
+
+
+# -- the models in the base folder --------------------------------------------------------------------
+
+
+_DEEPEST = 4
+_MOST_FOLDERS = 5_000
+
+
+def find_models(base: Path, *, limit: int) -> list[dict[str, Any]]:
+    """The folders that hold a model or an adapter, the newest first. Only the upper floors of the tree are searched."""
+    found = [(kind, folder, folder.stat().st_mtime) for folder in _folders(base) if (kind := _kind(folder))]
+    found.sort(key=lambda each: -each[2])
+    return [{"path": str(folder), "kind": kind, "changed": changed} for kind, folder, changed in found[:limit]]
+
+
+def _folders(base: Path) -> Iterator[Path]:
+    level, seen = [base], 0
+    for _ in range(_DEEPEST):
+        below: list[Path] = []
+        for folder in level:
+            seen += 1
+            if seen > _MOST_FOLDERS:
+                return
+            inside = _inside(folder)
+            yield from inside
+            below += inside
+        level = below
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+    except PermissionError:
+        return []
+    return [folder / name for name in sorted(names) if not name.startswith((".", "__"))]
+
+
+def _kind(folder: Path) -> str | None:
+    if (folder / ADAPTER_CONFIG).is_file():
+        return "adapter"
+    is_model = (folder / MODEL_CONFIG).is_file() and any(folder.glob("*.safetensors"))
+    return "model" if is_model else None

@@ -1,17 +1,26 @@
 """The folder that the tool works in: what it may read and write, and where it keeps its own files.
 
 Everything of ours lies in `base_dir/.sharpen`. A path that leads out of the base folder is refused, however it does so:
-as it is written, by `..`, or through a link.
+as it is written, by `..`, or through a link. A model is one in the base folder, or one on the hub where that is
+allowed.
 """
 
 import fcntl
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from ...checks import did_you_mean
 from ...errors import ConfigError
-from .errors import ParameterError
+from ...secrets import shown
+from ..errors import ModelError
+from ..models.hub import is_downloaded
+from ..models.source import ModelSource, find_model
+from .errors import JobError, ParameterError
 
 _OWN = ".sharpen"
 
@@ -67,3 +76,87 @@ class Workspace:
             yield
         finally:
             os.close(handle)
+
+
+# -- the models that a call may name ------------------------------------------------------------------
+
+
+def check_model(workspace: Workspace, key: str, name: str, *, allow_download: bool) -> str:
+    """The model as a job names it: an absolute path, or a name on the hub."""
+    path = workspace.path(key, name) if _is_path(name) or (workspace.base / name).exists() else None
+    try:
+        source = find_model(name if path is None else str(path))
+    except ModelError as error:
+        raise ParameterError.of(key, name, str(error)) from error
+    check_source(workspace, key, name, source, allow_download=allow_download)
+    return source.name if source.path is None else str(source.path)
+
+
+def check_source(workspace: Workspace, key: str, name: str, source: ModelSource, *, allow_download: bool) -> None:
+    """Neither a model nor the base of an adapter lies where this tool may not read."""
+    if source.base is not None:
+        check_source(workspace, key, name, source.base, allow_download=allow_download)
+    if source.path is None:
+        if not allow_download and not is_downloaded(source.name):
+            raise ParameterError.of(
+                key,
+                name,
+                f"the model {source.name!r} is neither a folder in {str(workspace.base)!r} nor in the hub cache, "
+                "and downloads are disabled: pass a folder or a .gguf file, or enable downloads "
+                "(allow_download=True)",
+            )
+    elif not _may_read(workspace, source.path):
+        raise ParameterError.of(
+            key,
+            name,
+            f"its files are in {str(source.path)!r}, outside the base folder {str(workspace.base)!r}: "
+            "use a model inside it",
+        )
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.endswith(".gguf") or name.count("/") > 1 or "\\" in name
+
+
+def _may_read(workspace: Workspace, path: Path) -> bool:
+    """The base folder, and where GGUF files are converted to: the base of an adapter may lie there."""
+    from ..models.gguf import cache_folder
+
+    return path.is_relative_to(workspace.base) or path.is_relative_to(cache_folder().resolve())
+
+
+# -- names of data sets and rewards -------------------------------------------------------------------
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def check_name(kind: str, name: object) -> str:
+    """A name that can stand in JSON, on a screen and beside paths."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"the name of a {kind} is {shown(name)}: use at most 64 letters, digits, '_', '-' and '.', "
+            "starting with a letter"
+        )
+    return name
+
+
+def unknown(kind: str, name: str, known: list[str]) -> str:
+    """The words for a name that nothing has."""
+    return f"this {kind} does not exist; available: {', '.join(known) or 'none'}.{did_you_mean(name, known)}"
+
+
+# -- JSON files ---------------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no file, and a JobError where it holds none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise JobError(f"cannot read {str(path)!r} ({error}): remove it, or its folder") from error
+    if not isinstance(value, dict):
+        raise JobError(f"{str(path)!r} does not contain a JSON object: remove it, or its folder")
+    return value

@@ -14,9 +14,7 @@ from ..plain_json import write_json
 from ..reward_runner import RewardFunction
 from ..rewards import create_accuracy_reward, create_length_penalty_reward, create_step_reward
 from .errors import ParameterError
-from .json_file import read_json
-from .names import check_name, unknown
-from .workspace import Workspace
+from .workspace import Workspace, check_name, read_json, unknown
 
 Spec = dict[str, Any]
 Functions = Mapping[str, RewardFunction]
@@ -39,7 +37,7 @@ class Created:
     is_replaced: bool
 
 
-class RewardBook:
+class RewardRegistry:
     """Finds rewards by name."""
 
     def __init__(self, workspace: Workspace) -> None:

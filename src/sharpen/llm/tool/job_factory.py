@@ -7,14 +7,12 @@ from typing import Any
 from ..models.hub import announce_download
 from ..models.source import find_model
 from ..training.settings import DEFAULTS, Settings, resolve, run_length
-from .data import DataBook, Form, write_rows
+from .data import DatasetRegistry, Form, write_rows
 from .errors import JobError, ParameterError
-from .jobs import EVAL_ROWS, ROWS, Job, JobBook
-from .launch import launch, pack
-from .model_check import check_model
-from .request import Request
-from .reward_book import RewardBook, Spec
-from .workspace import Workspace
+from .jobs import EVAL_ROWS, ROWS, Job, JobRegistry, launch, pack
+from .requests import Request
+from .reward_registry import RewardRegistry, Spec
+from .workspace import Workspace, check_model
 
 # Keys of a call that are no settings of the wrapper, or travel to it in another form.
 _NO_SETTINGS = frozenset(
@@ -29,11 +27,17 @@ _OF_TRL = "beta"
 """Checked by TRL in the job, so that this process need not import it."""
 
 
-class Orders:
+class JobFactory:
     """Begins jobs in a workspace."""
 
     def __init__(
-        self, workspace: Workspace, jobs: JobBook, data: DataBook, rewards: RewardBook, *, allow_download: bool
+        self,
+        workspace: Workspace,
+        jobs: JobRegistry,
+        data: DatasetRegistry,
+        rewards: RewardRegistry,
+        *,
+        allow_download: bool,
     ) -> None:
         self._workspace = workspace
         self._jobs = jobs
