@@ -97,14 +97,11 @@ if TYPE_CHECKING:
     from sharpen.llm.policy.tree_attention import FlashLayout, TreeAttention
     from sharpen.llm.reward_runner import RewardRunner, reward_runners, score
     from sharpen.llm.rewards import ShapedReward
-    from sharpen.llm.server import prompts as server_prompts, seeds as server_seeds
+    from sharpen.llm.server import prompts as server_prompts, requests as server_requests
     from sharpen.llm.server.__main__ import parser
-    from sharpen.llm.server.answers import AnswerWriter, Asked
-    from sharpen.llm.server.chat_messages import read_messages
-    from sharpen.llm.server.fields import ChatFields, CompletionFields
-    from sharpen.llm.server.prompts import Prompt, PromptWriter
-    from sharpen.llm.server.seeds import CallSeeds
-    from sharpen.llm.server.token_texts import TokenTexts
+    from sharpen.llm.server.answers import AnswerWriter, Asked, TokenTexts
+    from sharpen.llm.server.prompts import Prompt, PromptWriter, read_messages
+    from sharpen.llm.server.requests import CallSeeds, ChatFields, CompletionFields
     from sharpen.llm.server.tool_calls import ToolCall, ToolCallReader
     from sharpen.llm.server.vllm import VLLMServer
     from sharpen.llm.sources import as_dataset, check_columns, to_hugging_face

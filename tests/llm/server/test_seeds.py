@@ -7,7 +7,7 @@ import pytest
 
 from sharpen.llm.engine import Engine
 from sharpen.llm.server import EngineServer
-from tests.llm.internals import CallSeeds, server_seeds as seeds
+from tests.llm.internals import CallSeeds, server_requests as seeds
 
 from .conftest import NAME
 

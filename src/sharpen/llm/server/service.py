@@ -1,25 +1,35 @@
-"""`Service`: from the body of a request to the bytes of its answer, whole or piece by piece."""
+"""`Service`: from the body of a request to the bytes of its answer, whole or piece by piece.
 
+A call is its requests to the engine and the client that may hang up meanwhile: then its requests end.
+"""
+
+import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import unquote
 
 from starlette.types import Receive
 
-from ...web.app import HttpError, error_body, server_stopping
-from ..engine import Engine
-from .answers import AnswerWriter, Api, Asked, new_id
-from .call import Call
-from .fields import ChatFields, FieldReader, Fields, invalid_field
+from ...errors import InvalidInputError
+from ...web.app import ClientGone, HttpError, disconnected, error_body, server_stopping
+from ..engine import Engine, EngineError, Generation, Request, SamplingParams
+from .answers import AnswerWriter, Api, Asked, TokenTexts, new_id
 from .prompts import Prompt, PromptWriter
-from .sampling import MAX_SAMPLES, check_sampling, sampling_params
-from .seeds import CallSeeds
-from .streams import StreamWriter, event
-from .token_feed import TokenFeed
-from .token_texts import TokenTexts
+from .requests import (
+    MAX_SAMPLES,
+    CallSeeds,
+    ChatFields,
+    FieldReader,
+    Fields,
+    check_sampling,
+    invalid_field,
+    sampling_params,
+)
+from .streams import StreamWriter, TokenFeed, event
 
 ROLLOUT_HEADER, ATTEMPT_HEADER = b"x-sharpen-rollout-id", b"x-sharpen-attempt-id"
 Headers = Mapping[bytes, bytes]
@@ -112,7 +122,7 @@ class Service:
         self._is_stopping = False
 
     @contextmanager
-    def _begun(self, asked: Asked, headers: Headers, receive: Receive) -> Iterator[Call]:
+    def _begun(self, asked: Asked, headers: Headers, receive: Receive) -> Iterator["Call"]:
         if self._is_stopping:
             raise server_stopping()
         with Call(self.engine, receive) as call:
@@ -123,7 +133,7 @@ class Service:
             finally:
                 self._calls.discard(call)
 
-    def _submit(self, call: Call, asked: Asked, headers: Headers) -> None:
+    def _submit(self, call: "Call", asked: Asked, headers: Headers) -> None:
         """Hand a call to the engine; all its prompts are checked before the first."""
         limits = [self._limit(asked.fields, prompt) for prompt in asked.prompts]
         for prompt, limit in zip(asked.prompts, limits, strict=True):
@@ -161,3 +171,69 @@ def _check_tool_choice(choice: Any) -> None:
             f"tool_choice is {choice!r:.80}, but this server cannot force a call: use 'auto' or 'none'",
             code="unsupported_value",
         )
+
+
+# -- one call on its way through the engine -----------------------------------------------------------
+
+
+class Call:
+    """A context: whatever ends it, nothing of it goes on in the engine, and nobody listens for its client."""
+
+    def __init__(self, engine: Engine, receive: Receive) -> None:
+        self._engine, self._receive = engine, receive
+        self.requests: list[Request] = []
+        self._has_hung_up = False
+
+    def __enter__(self) -> Self:
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._listening.cancel()
+        self.cancel()
+
+    def submit(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Queue one prompt; what the engine refuses is a refusal in its words."""
+        if not self._engine.is_started:
+            raise server_stopping()
+        try:
+            request = self._engine.submit(prompt.ids, params)
+        except InvalidInputError as error:
+            raise HttpError(400, str(error), code="invalid_value") from error
+        except EngineError:
+            raise server_stopping() from None
+        self.requests.append(request)
+        if request.sequences[0].text is None:
+            raise HttpError(
+                500, "the engine has no tokenizer, so it returns no text: create it as Engine(model, tokenizer)"
+            )
+
+    async def results(self) -> list[Generation]:
+        """All samples of all prompts."""
+        found = [await _in_words(request) for request in self.requests]
+        self.check(*(sample.finish_reason for each in found for sample in each.samples))
+        return found
+
+    def check(self, *reasons: str | None) -> None:
+        """A sample that was cancelled was so by its client, or by the end of the engine."""
+        if "cancelled" in reasons:
+            raise ClientGone if self._has_hung_up else server_stopping()
+
+    def cancel(self) -> None:
+        for request in self.requests:
+            if not request.done():
+                request.cancel()
+
+    async def _listen(self) -> None:
+        await disconnected(self._receive)
+        self._has_hung_up = True
+        self.cancel()
+
+
+async def _in_words(result: Awaitable[Generation]) -> Generation:
+    try:
+        return await result
+    except EngineError as error:
+        raise HttpError(500, str(error), code="engine_failed") from error

@@ -1,15 +1,20 @@
 """The fields of a request: which there are, of which type, and which are refused because they cannot be honoured.
 
 A field that would change what is sampled and is not supported is an error. An unknown field is ignored, as other
-servers do, and logged once: it may be misspelt.
+servers do, and logged once: it may be misspelt. How tokens are drawn follows from the fields; a request without a seed
+gets one that follows from who asks what, so a run that is repeated samples the same again.
 """
 
 import logging
+from collections import OrderedDict
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from ...errors import InvalidInputError
 from ...web.app import HttpError, parse_json
+from ..engine import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -197,3 +202,77 @@ class FieldReader:
 def invalid_field(param: str, message: str, *, code: str = "invalid_value") -> HttpError:
     """The error for a field with a value that cannot be used."""
     return HttpError(400, message, code=code, param=param)
+
+
+# -- how tokens are drawn -----------------------------------------------------------------------------
+
+
+MAX_TOP_LOGPROBS = 20
+MAX_SAMPLES = 1024
+MAX_TEMPERATURE = 100.0
+
+
+def check_sampling(fields: Fields) -> None:
+    """What the engine does not check, or would say in words that are not the request's."""
+    if fields.n is not None and not 1 <= fields.n <= MAX_SAMPLES:
+        raise invalid_field("n", f"n is {fields.n}: use a whole number from 1 to {MAX_SAMPLES}")
+    if fields.limit is not None and fields.limit < 1:
+        raise invalid_field(
+            fields.limit_name, f"{fields.limit_name} is {fields.limit}: use a whole number of 1 or more"
+        )
+    if fields.num_top is not None and not 0 <= fields.num_top <= MAX_TOP_LOGPROBS:
+        name = fields.num_top_name
+        raise invalid_field(name, f"{name} is {fields.num_top}: use a whole number from 0 to {MAX_TOP_LOGPROBS}")
+    if fields.temperature is not None and fields.temperature > MAX_TEMPERATURE:
+        raise invalid_field(
+            "temperature", f"temperature is {fields.temperature}: use a number from 0 to {MAX_TEMPERATURE:g}"
+        )
+
+
+def sampling_params(fields: Fields, *, limit: int, seed: int | None, end_id: int | None) -> SamplingParams:
+    """The engine's parameters. `end_id` ends a sample as well, unless the request ignores such tokens."""
+    stops = fields.stop_token_ids or []
+    try:
+        return SamplingParams(
+            max_new_tokens=limit,
+            temperature=1.0 if fields.temperature is None else fields.temperature,
+            top_p=1.0 if fields.top_p is None else fields.top_p,
+            top_k=0 if fields.top_k in (None, -1) else fields.top_k,  # -1 is vLLM's word for all tokens
+            stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ()),
+            stop_token_ids=tuple(stops if end_id is None or fields.ignore_eos else [*stops, end_id]),
+            ignore_eos=bool(fields.ignore_eos),
+            seed=seed,
+            logprobs=fields.num_top or 0,
+            n=fields.n or 1,
+        )
+    except InvalidInputError as error:
+        # Its text begins with the name of the field.
+        raise HttpError(400, str(error), code="invalid_value", param=str(error).partition(" ")[0]) from None
+
+
+# -- seeds that follow from who asks what -------------------------------------------------------------
+
+
+MAX_COUNTS = 200_000
+
+
+class CallSeeds:
+    """Counts calls, of the attempts and prompts that asked last.
+
+    What the rollout ids of a run begin with, `rollout_prefix`, has no say: it differs where two runs are the same.
+    """
+
+    def __init__(self, seed: int, rollout_prefix: str = "") -> None:
+        self._seed, self._prefix = b"%d" % seed, rollout_prefix
+        self._counts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+
+    def next(self, *, rollout_id: str, attempt_id: str, prompt_digest: bytes) -> int:
+        """The seed of the next call with this prompt."""
+        key = (attempt_id, prompt_digest)
+        count = self._counts.pop(key, 0)
+        self._counts[key] = count + 1
+        if len(self._counts) > MAX_COUNTS:
+            self._counts.popitem(last=False)
+        place = rollout_id.removeprefix(self._prefix).encode()
+        text = b"\0".join((self._seed, place, b"%d" % count, prompt_digest))
+        return int.from_bytes(blake2b(text, digest_size=8).digest())
