@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from sharpen.llm.engine.sampler import Mode, Settings as SamplerSettings, draw, sample_seed, uniforms
     from sharpen.llm.engine.scheduler import ROOT, BlockPool
     from sharpen.llm.engine.text import TextStream
-    from sharpen.llm.generation import GeneratedCompletion
+    from sharpen.llm.generation import GeneratedCompletion, check_prompt
     from sharpen.llm.gsm8k import DATA_VARIABLE
-    from sharpen.llm.list_dataset import ListDataset
-    from sharpen.llm.messages import check_prompt
     from sharpen.llm.models.gguf import cache_folder, converted
     from sharpen.llm.models.gguf_export import export_gguf, pre_tokenizer_name
     from sharpen.llm.models.hub import hub_folder
@@ -96,7 +94,7 @@ if TYPE_CHECKING:
     from sharpen.llm.policy.training_sample import TrainingSample
     from sharpen.llm.policy.tree_attention import FlashLayout, TreeAttention
     from sharpen.llm.reward_runner import RewardRunner, reward_runners, score
-    from sharpen.llm.rewards import ShapedReward
+    from sharpen.llm.rewards import ShapedReward, count_steps
     from sharpen.llm.server import prompts as server_prompts, requests as server_requests
     from sharpen.llm.server.__main__ import parser
     from sharpen.llm.server.answers import AnswerWriter, Asked, TokenTexts
@@ -104,8 +102,7 @@ if TYPE_CHECKING:
     from sharpen.llm.server.requests import CallSeeds, ChatFields, CompletionFields
     from sharpen.llm.server.tool_calls import ToolCall, ToolCallReader
     from sharpen.llm.server.vllm import VLLMServer
-    from sharpen.llm.sources import as_dataset, check_columns, to_hugging_face
-    from sharpen.llm.steps import count_steps
+    from sharpen.llm.sources import ListDataset, as_dataset, check_columns, to_hugging_face
     from sharpen.llm.tool import job as tool_job, jobs as tool_jobs
     from sharpen.llm.tool.actions import ACTIONS
     from sharpen.llm.tool.errors import JobError, ParameterError

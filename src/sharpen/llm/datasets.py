@@ -6,18 +6,20 @@ each split, a Hugging Face `Dataset`, or a name on the hub, with columns `questi
 these formats.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .chat_templates import check_chat_template
 from .errors import DatasetError
 from .gsm8k import GSM8KDataset, check_split_of_file, read_gsm8k
-from .list_dataset import Dataset, ListDataset, Row
 from .math_rows import COLUMNS, FormatType, Tokenizer, check_format, format_row
 from .sources import (
+    Dataset,
+    ListDataset,
+    Row,
     Source,
     as_dataset,
     check_columns,
@@ -152,3 +154,31 @@ def _formatted(rows: list[Row], format_type: FormatType, tokenizer: Tokenizer | 
 def _short(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= _WIDTH_OF_A_PREVIEW else text[: _WIDTH_OF_A_PREVIEW - 1] + "…"
+
+
+# -- chat templates -----------------------------------------------------------------------------------
+
+
+def check_chat_template(model_name: str) -> None:
+    """A model folder has a chat template. A name of the hub is left to the trainer: nothing is downloaded here."""
+    folder = Path(model_name).expanduser()
+    if not folder.is_dir():
+        if model_name.startswith((".", "/", "~")):
+            raise ConfigError(
+                f"model_name is {model_name!r}, but that folder does not exist: pass the folder of the model to train"
+            )
+        return
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file() or any(
+        (folder / name).exists() for name in ("chat_template.jinja", "chat_template.json")
+    ):
+        return
+    try:
+        template = json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read {str(settings)!r}: {error}") from error
+    if not template:
+        raise ConfigError(
+            f"the model in {model_name!r} has no chat template, so it cannot read chat messages: use an "
+            "instruction-tuned model, or add a chat_template.jinja to its folder"
+        )

@@ -18,10 +18,9 @@ from ..stats import check_confidence, mean_interval, wilson_interval
 from .completions import Completion, completion_text
 from .errors import RowError
 from .generation import GeneratedCompletion, Prompt, Sampling, complete
-from .list_dataset import Row
 from .reward_runner import RewardFunction, RewardRunner, reward_runners
 from .rewards import MathRewardFunction, create_accuracy_reward, unshaped
-from .sources import Source, read_rows, value_of
+from .sources import Row, Source, read_rows, value_of
 
 # What a reward is given under these names is made here, whatever columns the data set has.
 _MADE_HERE = ("prompt", "prompts", "completions", "completion_ids")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DatasetError
-from .list_dataset import Dataset, Row
 from .math_rows import Tokenizer, check_format, format_row
-from .sources import check_max_samples, make_dataset, read_from_hub, read_rows, read_split
+from .sources import Dataset, Row, check_max_samples, make_dataset, read_from_hub, read_rows, read_split
 
 DATA_VARIABLE = "SHARPEN_DATA"
 _HUB_NAME = "openai/gsm8k"

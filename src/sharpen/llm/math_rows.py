@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from ..errors import ConfigError
-from .answers import read_answer
+from .answers import bare_number, plain, read_answer, typed
 from .errors import RowError
-from .list_dataset import Row
-from .numerals import bare_number, plain, typed
-from .sources import value_of
+from .sources import Row, value_of
 
 FormatType = Literal["sft", "rl"]
 

@@ -1,25 +1,175 @@
 """Where rows come from: a list, a JSON Lines file, a folder of them, a Hugging Face `Dataset`, the hub.
 
-The package `datasets` is optional. With it, data sets are its `Dataset`s; without it they are `ListDataset`s, which the
-rest of this room treats alike. Rows are taken from the start, so the same `max_samples` are always the same rows.
+The package `datasets` is optional. With it, data sets are its `Dataset`s; without it they are `ListDataset`s, which all
+of `sharpen.llm` treats alike. Rows are taken from the start, so the same `max_samples` are always the same rows.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, overload
 
 from ..checks import is_int
 from ..errors import ConfigError, MissingExtraError, describe
 from ..files import describe_size
-from .column_kinds import REFUSALS, table_error
 from .errors import DatasetError, RowError
-from .list_dataset import Dataset, ListDataset, Row
+
+Row = dict[str, Any]
+
+
+class Dataset(Protocol):
+    """The protocol of a data set: rows by number, columns by name. A Hugging Face `Dataset` satisfies it."""
+
+    @property
+    def column_names(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class ListDataset:
+    """Rows in memory: `dataset[3]` is a row, `dataset["question"]` a column, `dataset[:3]` the columns of three rows.
+
+    If a row lacks a column, its value there is None.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows: list[Row] = [dict(row) for row in rows]
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns, in the order in which they first appear in the rows."""
+        return list({name: None for row in self._rows for name in row})
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (dict(row) for row in self._rows)
+
+    @overload
+    def __getitem__(self, key: int) -> Row: ...
+    @overload
+    def __getitem__(self, key: slice) -> dict[str, list[Any]]: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    def __getitem__(self, key: int | slice | str) -> Row | dict[str, list[Any]] | list[Any]:
+        if isinstance(key, str):
+            if key not in self.column_names:
+                raise KeyError(f"there is no column {key!r}; the columns are: {', '.join(self.column_names)}")
+            return [row.get(key) for row in self._rows]
+        if isinstance(key, slice):
+            return {name: [row.get(name) for row in self._rows[key]] for name in self.column_names}
+        return dict(self._rows[key])
+
+    def __repr__(self) -> str:
+        return f"ListDataset({len(self)} rows: {', '.join(self.column_names)})"
+
+    def select(self, indices: Iterable[int]) -> "ListDataset":
+        """Return the rows with these indices, in this order."""
+        return ListDataset(self._rows[index] for index in indices)
+
+    def map(
+        self,
+        function: Callable[..., Mapping[str, Any]],
+        *,
+        with_indices: bool = False,
+        remove_columns: Sequence[str] | str | None = None,
+    ) -> "ListDataset":
+        """Return every row updated with `function(row)`, or with `function(row, index)` if `with_indices` is set."""
+        removed = {remove_columns} if isinstance(remove_columns, str) else set(remove_columns or ())
+        return ListDataset(
+            {name: value for name, value in row.items() if name not in removed}
+            | dict(function(dict(row), index) if with_indices else function(dict(row)))
+            for index, row in enumerate(self._rows)
+        )
+
+
+# -- kinds of columns ---------------------------------------------------------------------------------
+
+
+Convert = Callable[[str, Sequence[Any]], object]
+
+REFUSALS = (TypeError, ValueError, OverflowError)
+"""What Arrow raises for values that it cannot hold; its own errors are among them."""
+
+_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+}
+
+
+def table_error(columns: Mapping[str, Sequence[Any]], convert: Convert, error: Exception) -> DatasetError:
+    """The error for columns that `convert` refuses: the first such column and row, and what is wrong there."""
+    for name, values in columns.items():
+        refusal = _refusal(name, values, convert)
+        if refusal is not None:
+            row = _first_refused(name, values, convert)
+            return RowError.of(row, name, _problem(values, row, refusal))
+    return DatasetError(f"the data set cannot be converted to a table: {error}")
+
+
+def _refusal(name: str, values: Sequence[Any], convert: Convert) -> Exception | None:
+    try:
+        convert(name, values)
+    except REFUSALS as error:
+        return error
+    return None
+
+
+def _first_refused(name: str, values: Sequence[Any], convert: Convert) -> int:
+    good, bad = 0, len(values)  # so many rows go well, so many do not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _refusal(name, values[:middle], convert) is None:
+            good = middle
+        else:
+            bad = middle
+    return bad - 1
+
+
+def _problem(values: Sequence[Any], row: int, refusal: Exception) -> str:
+    if isinstance(refusal, UnicodeEncodeError):
+        return (
+            f"its text contains an unpaired surrogate, {refusal.object[refusal.start]!r}, which cannot be encoded: "
+            "fix the text, or replace such characters with text.encode('utf-8', 'replace').decode()"
+        )
+    seen: dict[str, tuple[str, int]] = {}
+    for number, value in enumerate(values[: row + 1]):
+        for path, kind in _kinds(value):
+            first, where = seen.setdefault(path, (kind, number))
+            if first != kind and number == row:
+                what = f"{path} is" if path else "it is"
+                before = f"in row {where}" if where != row else "elsewhere in this row"
+                return f"the column mixes types: {what} {kind} here and {first} {before}. Use one type"
+    return f"it is {values[row]!r:.80}, which cannot be stored in a table: {refusal}"
+
+
+def _kinds(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The kind of a value and of all that is in it, each with its place."""
+    if value is None:
+        return
+    yield path, _KINDS.get(type(value), f"of type {type(value).__name__}")
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _kinds(each, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _kinds(each, f"{path}[]")
+
+
+# -- where rows come from -----------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 

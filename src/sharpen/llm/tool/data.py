@@ -12,9 +12,8 @@ from typing import Any, Literal
 from ...errors import ConfigError
 from ..errors import DatasetError
 from ..gsm8k import DATA_VARIABLE, check_split_of_file, read_gsm8k
-from ..list_dataset import Row
 from ..math_rows import format_row
-from ..sources import Source, check_columns, read_from_hub, read_rows, read_split
+from ..sources import Row, Source, check_columns, read_from_hub, read_rows, read_split
 from .errors import ParameterError
 from .workspace import Workspace, check_name, unknown
 

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from ...callbacks import Callback
 from ...errors import ConfigError
-from ..list_dataset import Dataset
 from ..reward_runner import RewardFunction, reward_runners
-from ..sources import Source, to_hugging_face
+from ..sources import Dataset, Source, to_hugging_face
 from .config import TrainingConfig
 from .options import remembering_given
 from .preflight import prompt_lengths

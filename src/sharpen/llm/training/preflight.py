@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import ConfigError, describe
 from ...files import describe_size
 from ..errors import RowError
-from ..messages import check_prompt
+from ..generation import check_prompt
 from ..sources import value_of
 from .settings import Settings, run_length
 

@@ -24,11 +24,10 @@ from ...errors import ConfigError
 from ...files import describe_size, folder_size
 from ...loggers import FinishStatus, Logger, LogLevel, wanting
 from ..errors import TrainingError
-from ..list_dataset import Dataset
 from ..models.source import ModelSource, find_model
 from ..plain_json import write_json
 from ..reward_runner import RewardFunction, reward_runners
-from ..sources import Source, as_dataset
+from ..sources import Dataset, Source, as_dataset
 from .checkpoints import (
     check_apart,
     find_checkpoint,
