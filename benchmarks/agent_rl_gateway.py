@@ -70,9 +70,9 @@ def through_gateway(model: str, options: argparse.Namespace, folder: Path) -> li
 def direct(model: str, options: argparse.Namespace) -> list[dict[str, float]]:
     """Seconds of each step with the policy's verbs."""
     from sharpen.llm.engine import SamplingParams
-    from sharpen.llm.policy.local_policy import LocalPolicy
-    from sharpen.llm.policy.loss_settings import LossSettings
-    from sharpen.llm.policy.training_sample import TrainingSample
+    from sharpen.llm.policy.policy import LocalPolicy
+    from sharpen.llm.policy.samples import TrainingSample
+    from sharpen.llm.policy.settings import LossSettings
 
     policy = LocalPolicy(
         model,

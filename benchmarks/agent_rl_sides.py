@@ -90,8 +90,8 @@ def reward(token_ids: list[int]) -> float:
 def of_sharpen(job: Job) -> Figures:
     """Engine and policy called directly."""
     from sharpen.llm.engine import SamplingParams
-    from sharpen.llm.policy.local_policy import LocalPolicy
-    from sharpen.llm.policy.loss_settings import LossSettings
+    from sharpen.llm.policy.policy import LocalPolicy
+    from sharpen.llm.policy.settings import LossSettings
 
     options, clock = job.options, Clock(job.is_cuda)
     room = job.completions * (options.prompt_words + options.new_tokens + 64)
@@ -132,7 +132,7 @@ def training_samples(generations: list[Any]) -> list[Any]:
     import torch
 
     from sharpen.llm.policy.advantages import turn_advantages
-    from sharpen.llm.policy.training_sample import TrainingSample
+    from sharpen.llm.policy.samples import TrainingSample
 
     pairs = [(group, each, sample) for group, each in enumerate(generations) for sample in each.samples]
     rewards = torch.tensor([reward(sample.token_ids) for _, _, sample in pairs])

@@ -61,7 +61,7 @@ def write_model(folder: Path, shape: str, dtype: str) -> None:
 
 
 def samples(policy: Any, count: int, length: int) -> list[Any]:
-    from sharpen.llm.policy.training_sample import TrainingSample
+    from sharpen.llm.policy.samples import TrainingSample
 
     rng = random.Random(0)
     sequences = [[rng.randrange(1000) for _ in range(length)] for _ in range(count)]
@@ -74,7 +74,7 @@ def samples(policy: Any, count: int, length: int) -> list[Any]:
 
 
 def make_policy(model: str, args: argparse.Namespace, way: dict[str, Any]) -> Any:
-    from sharpen.llm.policy.local_policy import LocalPolicy
+    from sharpen.llm.policy.policy import LocalPolicy
     from sharpen.llm.policy.ranks.ranked_policy import RankedPolicy
     from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
     from sharpen.llm.policy.ranks.sharding import Sharding
@@ -91,7 +91,7 @@ def make_policy(model: str, args: argparse.Namespace, way: dict[str, Any]) -> An
 def measure(model: str, way: str, args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from sharpen.llm.policy.loss_settings import LossSettings
+    from sharpen.llm.policy.settings import LossSettings
 
     policy = make_policy(model, args, WAYS[way])
     batch, is_gpu = samples(policy, args.sequences, args.length), args.device == "cuda"

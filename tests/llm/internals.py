@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sharpen.llm.models.source import ModelSource, find_model, read_adapter_config
     from sharpen.llm.models.templates import check_chat_template
     from sharpen.llm.plain_json import write_json
-    from sharpen.llm.policy import body as policy_body, head as policy_head
+    from sharpen.llm.policy import fast_forward as policy_fast_forward, logprob_head as policy_head
     from sharpen.llm.policy.advantages import (
         GroupAdvantages,
         Scale,
@@ -51,34 +51,40 @@ if TYPE_CHECKING:
         turn_advantages,
         whiten,
     )
-    from sharpen.llm.policy.aggregation import (
+    from sharpen.llm.policy.critic import LocalCritic
+    from sharpen.llm.policy.fast_forward import Body, FlashLayout, TreeAttention
+    from sharpen.llm.policy.forward import AnyBody, ModelBody, body_of
+    from sharpen.llm.policy.logprob_head import head_logprobs
+    from sharpen.llm.policy.losses import (
         Aggregation,
+        KLKind,
         Metrics,
         Totals,
         aggregate,
-        merge_metrics,
-        sequence_share,
-        token_share,
-    )
-    from sharpen.llm.policy.bodies import AnyBody, body_of
-    from sharpen.llm.policy.body import Body
-    from sharpen.llm.policy.critic import LocalCritic
-    from sharpen.llm.policy.head import head_logprobs
-    from sharpen.llm.policy.local_policy import LocalPolicy
-    from sharpen.llm.policy.local_settings import LocalOptions
-    from sharpen.llm.policy.loss_settings import LossSettings
-    from sharpen.llm.policy.losses import (
-        KLKind,
         entropy_from_logits,
         importance_weights,
         kl_estimate,
         kl_loss,
+        merge_metrics,
         policy_loss,
+        sequence_share,
+        token_share,
         value_loss,
     )
-    from sharpen.llm.policy.model_body import ModelBody
     from sharpen.llm.policy.optimiser import Optimiser
-    from sharpen.llm.policy.packing import micro_batches, pack, padded
+    from sharpen.llm.policy.packing import (
+        TokenBatch,
+        TokenTree,
+        micro_batches,
+        pack,
+        padded,
+        places_of,
+        token_batch,
+        token_tree,
+        totals_of,
+        tree_batches,
+    )
+    from sharpen.llm.policy.policy import LocalPolicy
     from sharpen.llm.policy.ranks.dealing import deal
     from sharpen.llm.policy.ranks.pieces import Piece, buckets, pieces_of, row_pieces
     from sharpen.llm.policy.ranks.ranked_policy import CHECK_EVERY, RankedPolicy
@@ -86,13 +92,8 @@ if TYPE_CHECKING:
     from sharpen.llm.policy.ranks.sharded_policy import ShardedPolicy
     from sharpen.llm.policy.ranks.sharding import Sharding
     from sharpen.llm.policy.ranks.turns import NotWanted, Turns
-    from sharpen.llm.policy.sample_rows import totals_of
-    from sharpen.llm.policy.samples import NOT_SAMPLED, Sample, Turn, merge_turns
-    from sharpen.llm.policy.schedule import Schedule
-    from sharpen.llm.policy.token_batch import TokenBatch, places_of, token_batch
-    from sharpen.llm.policy.token_tree import TokenTree, token_tree, tree_batches
-    from sharpen.llm.policy.training_sample import TrainingSample
-    from sharpen.llm.policy.tree_attention import FlashLayout, TreeAttention
+    from sharpen.llm.policy.samples import NOT_SAMPLED, Sample, TrainingSample, Turn, merge_turns
+    from sharpen.llm.policy.settings import LocalOptions, LossSettings, Schedule
     from sharpen.llm.reward_runner import RewardRunner, reward_runners, score
     from sharpen.llm.rewards import ShapedReward, count_steps
     from sharpen.llm.server import prompts as server_prompts, requests as server_requests

@@ -34,7 +34,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(name: str, value: Any) ->
 
 def test_settings_and_samples_load_without_torch() -> None:
     code = (
-        "import sys, sharpen.llm.policy.loss_settings, sharpen.llm.policy.training_sample\n"
+        "import sys, sharpen.llm.policy.settings, sharpen.llm.policy.samples\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...errors import ConfigError
-from ...llm.policy.loss_settings import Aggregation, ImportanceMode, KLKind
+from ...llm.policy.settings import Aggregation, ImportanceMode, KLKind
 from ..serving import Sampling
 from .config_input import flatten, nested, read_value, resolve, shown
 from .keys import FIXED, KEYS, LEAVES, family, full_name, is_section, nearest_key, why_ignored

@@ -27,10 +27,9 @@ from ...llm.policy.advantages import (
     turn_advantages,
     whiten,
 )
-from ...llm.policy.loss_settings import KLKind
 from ...llm.policy.losses import kl_estimate
-from ...llm.policy.samples import Sample
-from ...llm.policy.training_sample import TrainingSample
+from ...llm.policy.samples import Sample, TrainingSample
+from ...llm.policy.settings import KLKind
 from .training_data import CollectedRollout
 
 Estimator = Literal["grpo", "rloo", "reinforce_plus_plus", "gae"]

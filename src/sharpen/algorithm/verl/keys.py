@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
-from ...llm.policy.loss_settings import Aggregation, ImportanceMode, KLKind
+from ...llm.policy.settings import Aggregation, ImportanceMode, KLKind
 from .config_input import (
     BETAS,
     FREQUENCY,

@@ -16,14 +16,12 @@ import torch
 
 from ...llm.errors import TrainingError
 from ...llm.policy.critic import LocalCritic
-from ...llm.policy.local_policy import LocalPolicy
-from ...llm.policy.local_settings import LocalOptions
-from ...llm.policy.loss_settings import LossSettings
+from ...llm.policy.policy import LocalPolicy
 from ...llm.policy.ranks.ranked_policy import RankedPolicy
 from ...llm.policy.ranks.sharded_policy import ShardedPolicy
 from ...llm.policy.ranks.sharding import Sharding
-from ...llm.policy.samples import Sample
-from ...llm.policy.training_sample import TrainingSample
+from ...llm.policy.samples import Sample, TrainingSample
+from ...llm.policy.settings import LocalOptions, LossSettings
 from .config import ActorConfig, CriticConfig, CriticModelConfig, ModelConfig, VERLConfig
 from .credit import Credit, PerToken, assign_credit
 from .training_data import CollectedRollout
@@ -31,9 +29,9 @@ from .training_data import CollectedRollout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...llm.policy.aggregation import Totals
     from ...llm.policy.critic import LocalCritic
-    from ...llm.policy.local_policy import LocalPolicy
+    from ...llm.policy.losses import Totals
+    from ...llm.policy.policy import LocalPolicy
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Groups:
             yield frozenset(names[number * len(names) // count : (number + 1) * len(names) // count])
 
     def totals(self, names: frozenset[str], *, width: int) -> "Totals":
-        from ...llm.policy.aggregation import Totals
+        from ...llm.policy.losses import Totals
 
         lengths = [length for name in names for length in self._lengths[name]]
         return Totals(tokens=sum(lengths), sequences=len(lengths), width=width)

@@ -21,7 +21,7 @@ from ...adapter.messages import TraceToMessages
 from ...errors import ConfigError
 from ...llm.errors import ModelError, TrainingError
 from ...llm.policy.critic import LocalCritic
-from ...llm.policy.local_policy import LocalPolicy
+from ...llm.policy.policy import LocalPolicy
 from ...types import Dataset, Rollout, Span
 from ..base import State
 from ..computing import compute, finish

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from ...errors import ConfigError
-from ...llm.policy.local_policy import LocalPolicy
+from ...llm.policy.policy import LocalPolicy
 from ...llm.policy.ranks.servers import PolicyServers
 from ...llm.server.vllm import VLLMServer
 from ..serving import Entry

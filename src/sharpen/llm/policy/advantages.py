@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError, InvalidInputError
-from .shapes import as_floats, check_rows, only_masked
+from .losses import as_floats, check_rows, only_masked
 
 Scale = Literal["none", "std", "leave-one-out"]
 """What the distance to the group's mean is divided by: nothing, the group's standard deviation, or (n - 1) / n, which

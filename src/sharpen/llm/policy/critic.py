@@ -7,14 +7,12 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from .aggregation import Metrics, Totals
 from .local_model import LocalModel
-from .local_settings import LocalOptions, LocalSettings
-from .loss_settings import LossSettings
+from .losses import Metrics, Totals
 from .objective import value_objective
-from .sample_rows import SampleRows
-from .token_batch import TokenBatch
-from .training_sample import TrainingSample
+from .packing import SampleRows, TokenBatch
+from .samples import TrainingSample
+from .settings import LocalOptions, LocalSettings, LossSettings
 
 
 class LocalCritic(LocalModel):

@@ -18,19 +18,26 @@ from ...errors import InvalidInputError
 from ..errors import TrainingError
 from ..models.loading import choose_device, choose_precision, load_model
 from ..models.source import ModelSource, find_model
-from .aggregation import Metrics, Totals
-from .bodies import AnyBody, body_of
-from .fingerprint import fingerprint
-from .local_settings import LocalSettings
+from .checkpoint import ModelState, fingerprint, read_state, write_state
+from .forward import AnyBody, body_of
+from .losses import Metrics, Totals
 from .objective import merged
 from .optimiser import AnyOptimiser, Optimiser
-from .packing import micro_batches
-from .sample_rows import SampleRows, sample_rows, totals_of
-from .state_file import ModelState, read_state, write_state
-from .token_batch import TokenBatch, check_ids, places_of, token_batch
-from .token_tree import Integers, tree_batches
+from .packing import (
+    Integers,
+    SampleRows,
+    TokenBatch,
+    check_ids,
+    micro_batches,
+    places_of,
+    sample_rows,
+    token_batch,
+    totals_of,
+    tree_batches,
+)
+from .samples import TrainingSample
+from .settings import LocalSettings
 from .trainable import apply_trainable, read_trainable, trained_weights
-from .training_sample import TrainingSample
 
 # Rows of a micro-batch where neither a size nor a budget is given.
 _CPU_ROWS, _GPU_ROWS = 2_048, 32_768

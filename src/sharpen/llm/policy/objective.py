@@ -4,10 +4,20 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from .aggregation import Metrics, Totals, aggregate, merge_metrics, token_share
-from .loss_settings import LossSettings
-from .losses import importance_weights, kl_loss, policy_loss, ratio_metrics, value_loss
-from .sample_rows import SampleRows
+from .losses import (
+    Metrics,
+    Totals,
+    aggregate,
+    importance_weights,
+    kl_loss,
+    merge_metrics,
+    policy_loss,
+    ratio_metrics,
+    token_share,
+    value_loss,
+)
+from .packing import SampleRows
+from .settings import LossSettings
 
 
 def policy_objective(

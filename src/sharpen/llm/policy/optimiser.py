@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...errors import ConfigError
 from ..engine.kernels.training import add_to
 from ..errors import TrainingError
-from .schedule import Schedule
+from .settings import Schedule
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What Adam keeps of each element."""

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from sharpen.llm.policy.local_settings import LocalOptions
+from sharpen.llm.policy.checkpoint import ModelState
 from sharpen.llm.policy.ranks import messages
 from sharpen.llm.policy.ranks.drawn import Drawn
 from sharpen.llm.policy.ranks.group import Group
 from sharpen.llm.policy.ranks.link import Link, LinkClosed
 from sharpen.llm.policy.ranks.rank_policy import RankPolicy
 from sharpen.llm.policy.ranks.shard_policy import ShardPolicy
-from sharpen.llm.policy.state_file import ModelState
+from sharpen.llm.policy.settings import LocalOptions
 
 
 class Rank:

@@ -10,10 +10,9 @@ import msgspec
 
 from ...engine import SamplingParams
 from ...errors import TrainingError
-from ..aggregation import Totals
-from ..local_settings import LocalOptions
-from ..loss_settings import LossSettings
-from ..training_sample import TrainingSample
+from ..losses import Totals
+from ..samples import TrainingSample
+from ..settings import LocalOptions, LossSettings
 from .sharding import Sharding
 
 

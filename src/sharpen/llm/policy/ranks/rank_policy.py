@@ -5,10 +5,9 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from ..fingerprint import fingerprint
-from ..local_policy import LocalPolicy
-from ..local_settings import LocalOptions
-from ..state_file import ModelState
+from ..checkpoint import ModelState, fingerprint
+from ..policy import LocalPolicy
+from ..settings import LocalOptions
 from .group import Group
 from .messages import Score, Train
 from .sharded_optimiser import ShardedOptimiser

@@ -14,15 +14,12 @@ from torch import Tensor
 from ....errors import ConfigError, InvalidInputError, describe
 from ...engine import Generation, SamplingParams
 from ...errors import ModelError, TrainingError
-from ..aggregation import Totals, merge_metrics
-from ..local_policy import temperatures_of
-from ..local_settings import LocalOptions
-from ..loss_settings import LossSettings
-from ..sample_rows import totals_of
-from ..state_file import read_state, write_state
-from ..token_batch import TokenBatch, check_ids
-from ..token_tree import Integers
-from ..training_sample import TrainingSample
+from ..checkpoint import read_state, write_state
+from ..losses import Totals, merge_metrics
+from ..packing import Integers, TokenBatch, check_ids, totals_of
+from ..policy import temperatures_of
+from ..samples import TrainingSample
+from ..settings import LocalOptions, LossSettings
 from .crew import Crew, Posted
 from .dealing import deal, in_order, scored
 from .drawn import Drawn

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ...server import EngineServer
-from ..local_policy import LocalPolicy
+from ..policy import LocalPolicy
 from .messages import Serve
 from .ranked_policy import RankedPolicy
 

@@ -12,12 +12,10 @@ from torch import Tensor
 from ...engine import Engine
 from ...engine.weights import unwrapped
 from ...models.loading import choose_device
-from ..bodies import AnyBody, body_of
-from ..body import Body
-from ..local_settings import LocalOptions
-from ..model_body import ModelBody
-from ..token_batch import TokenBatch, token_batch
-from ..token_tree import Integers
+from ..fast_forward import Body
+from ..forward import AnyBody, ModelBody, body_of
+from ..packing import Integers, TokenBatch, token_batch
+from ..settings import LocalOptions
 from .group import Group
 from .messages import Score, Train
 from .rank_policy import RankPolicy

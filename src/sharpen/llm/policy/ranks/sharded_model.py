@@ -21,8 +21,8 @@ from torch.distributed.fsdp import (
 
 from ...engine.weights import unwrapped
 from ...errors import ModelError
-from ..body import Body
-from ..token_batch import TokenBatch
+from ..fast_forward import Body
+from ..packing import TokenBatch
 from .sharding import Sharding
 
 _FINE = (torch.float32, torch.float64)

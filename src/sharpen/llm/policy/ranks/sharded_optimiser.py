@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import TrainingError
 from ..optimiser import MOMENTS, check_settings
-from ..schedule import Schedule
+from ..settings import Schedule
 from .group import Group
 from .pieces import Piece, buckets, pieces_of
 

@@ -7,13 +7,10 @@ from typing import Unpack
 
 from ....errors import ConfigError
 from ...engine import Engine
-from ..aggregation import Totals
-from ..local_settings import LocalOptions
-from ..loss_settings import LossSettings
-from ..sample_rows import sample_rows
-from ..token_batch import TokenBatch
-from ..token_tree import Integers
-from ..training_sample import TrainingSample
+from ..losses import Totals
+from ..packing import Integers, TokenBatch, sample_rows
+from ..samples import TrainingSample
+from ..settings import LocalOptions, LossSettings
 from .group import Group
 from .messages import GatherModel, MakeEngine
 from .ranked_policy import RankedPolicy, check_devices

@@ -17,7 +17,7 @@ from tests.llm.internals import (
     TokenBatch,
     body_of,
     places_of,
-    policy_body as body_module,
+    policy_fast_forward as body_module,
     token_batch,
 )
 

@@ -1,15 +1,18 @@
 """The state of training in one file: tensors as safetensors, and the rest as JSON in its header.
 
-One file is replaced at once: after a crash at any moment there is the old state or the new one.
+One file is replaced at once: after a crash at any moment there is the old state or the new one. A fingerprint tells a
+model's weights from others by their names, shapes, types and exact sums.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ...errors import describe
 from ...files import remove_leftovers, replacing
@@ -109,3 +112,22 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor], wanted: Mapping[str
 
 def _path(folder: Path, kind: str) -> Path:
     return folder.expanduser().absolute() / f"{kind}.safetensors"
+
+
+# -- what tells weights from others -------------------------------------------------------------------
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def fingerprint(model: nn.Module) -> str:
+    """The same for the same weights on any device; sums of whole numbers do not depend on the order."""
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype} {_sum_of_bits(weight)}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _sum_of_bits(weight: Tensor) -> int:
+    bits = weight.detach().contiguous().view(_INTEGERS[weight.element_size()])
+    return int(bits.sum(dtype=torch.int64))

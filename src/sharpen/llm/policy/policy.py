@@ -1,5 +1,9 @@
-"""The policy on this machine: samples, scores and learns with one set of weights."""
+"""`LocalPolicy`: the policy on this machine, which samples, scores and learns with one set of weights.
 
+The reference is a second view of the model, in which only the trained weights are copies.
+"""
+
+import copy
 import os
 import random
 from collections.abc import Sequence
@@ -8,23 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import ConfigError, InvalidInputError
 from ..engine import Engine, Generation, SamplingParams
 from ..models.saving import save_model
-from .aggregation import Metrics, Totals
-from .bodies import AnyBody
+from .checkpoint import ModelState
+from .forward import AnyBody
 from .local_model import LocalModel
-from .local_settings import LocalOptions, LocalSettings
-from .loss_settings import LossSettings
-from .merging import merged_copy
+from .losses import Metrics, Totals
 from .objective import policy_objective
-from .reference import frozen_copy
-from .sample_rows import SampleRows
-from .state_file import ModelState
-from .token_batch import TokenBatch
-from .training_sample import TrainingSample
+from .packing import SampleRows, TokenBatch
+from .samples import TrainingSample
+from .settings import LocalOptions, LocalSettings, LossSettings
 
 
 class LocalPolicy(LocalModel):
@@ -163,3 +163,32 @@ def temperatures_of(temperature: float | Sequence[float], count: int) -> Sequenc
         if not each > 0:
             raise InvalidInputError(f"temperature is {each}: use a number above 0")
     return temperatures
+
+
+# -- the policy as it was at the start ----------------------------------------------------------------
+
+
+def frozen_copy(model: Any) -> Any:
+    """A model that stays as this one is now. Weights that are not trained are the same tensors, not copies."""
+    shared: dict[int, Any] = {id(each): each for each in _fixed(model)}
+    own = copy.deepcopy(model, shared).requires_grad_(False)
+    for parameter in own.parameters():
+        parameter.grad = None
+    return own
+
+
+def _fixed(model: nn.Module) -> list[Any]:
+    return [each for each in model.parameters() if not each.requires_grad] + list(model.buffers())
+
+
+# -- a merged copy ------------------------------------------------------------------------------------
+
+
+def merged_copy(model: Any) -> Any:
+    """The merged model, on the CPU, in the type of the base. The given one stays as it is."""
+    # Copied straight to the CPU: a GPU need not hold the model twice.
+    moved: dict[int, Any] = {
+        **{id(each): nn.Parameter(each.detach().to("cpu", copy=True), False) for each in model.parameters()},
+        **{id(each): each.detach().to("cpu", copy=True) for each in model.buffers()},
+    }
+    return copy.deepcopy(model, moved).merge_and_unload()
