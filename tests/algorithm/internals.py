@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
-    from sharpen.algorithm import computing, own_thread, task_order
+    from sharpen.algorithm import datasets as algorithm_datasets, threads as algorithm_threads
     from sharpen.algorithm.apo.apo import RolloutResultForAPO, VersionedPromptTemplate
     from sharpen.algorithm.base import Gateway
     from sharpen.algorithm.bounds import UpperBound, least, product, split_sizes, sum_of
-    from sharpen.algorithm.computing import BrokenOff, ThreadInterrupted, compute, finish
-    from sharpen.algorithm.datasets import Tasks, size_of
+    from sharpen.algorithm.datasets import TaskOrder, Tasks, all_tasks, indices_of_batch, size_of
+    from sharpen.algorithm.fast import MAX_LENGTH, Window
     from sharpen.algorithm.few_shot.demonstrations import (
         Demonstration,
         UnfitRolloutError,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sharpen.algorithm.finished import FinishedRollouts
     from sharpen.algorithm.gepa.gepa import REFUSED, Budget, ScoreScale, check_budget
     from sharpen.algorithm.gepa.gepa_search import Family, SearchThread, StableName, split_answer, what_to_keep
-    from sharpen.algorithm.own_thread import run_in_own_thread
     from sharpen.algorithm.prompts import evaluations as prompts_evaluations, models as prompts_models
     from sharpen.algorithm.prompts.candidates import Candidate, CandidateBook, Cost, Score, short_number
     from sharpen.algorithm.prompts.critic import (
@@ -83,7 +82,7 @@ if TYPE_CHECKING:
     )
     from sharpen.algorithm.rewards import with_last_attempt
     from sharpen.algorithm.sequence import file_name, stages_of, title_of
-    from sharpen.algorithm.task_order import TaskOrder, all_tasks, indices_of_batch
+    from sharpen.algorithm.threads import BrokenOff, ThreadInterrupted, compute, finish, run_in_own_thread
     from sharpen.algorithm.verl import (
         learner as verl_learner,
         loop as verl_loop,
@@ -124,6 +123,5 @@ if TYPE_CHECKING:
     from sharpen.algorithm.verl.rollouts import FIRST_SPANS, LATE_PAUSES, MOST_IN_VAIN, Batch, Rollouts
     from sharpen.algorithm.verl.scoring import Conversation, RewardModel, conversation_of
     from sharpen.algorithm.verl.training_data import CollectedRollout, collect
-    from sharpen.algorithm.window import MAX_LENGTH, Window
 
 __getattr__ = imports_on_use(__file__)

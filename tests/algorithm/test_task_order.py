@@ -3,7 +3,7 @@
 import pytest
 
 from sharpen.errors import ConfigError
-from tests.algorithm.internals import TaskOrder, all_tasks, indices_of_batch, task_order
+from tests.algorithm.internals import TaskOrder, algorithm_datasets as task_order, all_tasks, indices_of_batch
 
 
 def order(tasks: object, *, batch_size: int = 3, shuffle: bool = True, seed: int = 1) -> TaskOrder:

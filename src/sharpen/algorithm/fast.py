@@ -21,7 +21,6 @@ from .base import Algorithm, State, is_gateway
 from .bounds import UpperBound, counted, product, sum_of
 from .datasets import Tasks
 from .rewards import Rewards, has_error, why_failed, with_last_attempt
-from .window import Window
 
 log = logging.getLogger(__name__)
 SpanVerbosity = Literal["keys", "key_values", "none"]
@@ -342,3 +341,32 @@ def _check(
         raise ConfigError(f"max_queue_length is {max_queue_length}: use 1 or more")
     if span_verbosity not in get_args(SpanVerbosity):
         raise ConfigError(f"span_verbosity is {span_verbosity!r}: use one of {', '.join(get_args(SpanVerbosity))}")
+
+
+# -- how many rollouts to have outstanding ------------------------------------------------------------
+
+
+MAX_LENGTH = 4096
+AHEAD_SECONDS = 0.25
+EAGER_SECONDS = 0.05
+CALM_SECONDS = 0.5
+
+
+class Window:
+    """The bound on outstanding rollouts, and when to measure again."""
+
+    def __init__(self, length: int) -> None:
+        self._shortest = self._length = length
+        self.limit = length + 1
+        self.next_look_seconds = EAGER_SECONDS
+
+    def measured(
+        self, *, outstanding: int, queue_length: int, slots: int, finished_per_second: float, has_more: bool
+    ) -> None:
+        """Take what was seen in the store: how long the queue is, and how many rollouts all workers can have."""
+        is_starved = queue_length == 0 and outstanding > 0 and has_more
+        wanted = max(self._shortest, slots, round(finished_per_second * AHEAD_SECONDS))
+        self._length = min(max(wanted, self._length * 2 if is_starved else 0), MAX_LENGTH)
+        in_hand = max(outstanding - queue_length, 0)
+        self.limit = in_hand + self._length
+        self.next_look_seconds = EAGER_SECONDS if is_starved or not slots else CALM_SECONDS

@@ -20,9 +20,9 @@ from ..types import Dataset, NamedResources, ProxyLLM
 from .base import Algorithm, State
 from .bounds import UpperBound
 from .decorator import FunctionalAlgorithm
-from .handed_on import HandedOn, is_below
-from .held_calls import HeldCalls
-from .own_thread import run_to_end
+from .gateway_hold import HeldCalls
+from .handoff import HandedOn, is_below
+from .threads import run_to_end
 
 log = logging.getLogger(__name__)
 Spec = ComponentSpec[Algorithm[Any]]

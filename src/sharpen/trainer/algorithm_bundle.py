@@ -18,7 +18,7 @@ import msgspec
 
 from ..algorithm import Algorithm
 from ..algorithm.base import Gateway
-from ..algorithm.own_thread import run_to_end
+from ..algorithm.threads import run_to_end
 from ..errors import SharpenError
 from ..execution.events import ExecutionEvent
 from ..execution.supervisor import lose_those_of_the_dead

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..algorithm.base import Gateway
-from ..algorithm.handed_on import moved
+from ..algorithm.handoff import moved
 from ..errors import ConfigError, PortTakenError, RunError, describe
 from ..execution.events import ExecutionEvent, Reach, RunEvent
 from ..files import read_json, write_json

@@ -28,6 +28,7 @@ from ...errors import ConfigError, InvalidInputError, RunError
 from ...types import PromptTemplate, Rollout, RolloutStatus, Span, TaskT
 from ..base import State
 from ..bounds import UpperBound, counted, least, product, split_sizes, sum_of
+from ..datasets import indices_of_batch
 from ..prompts.candidates import Candidate, Cost
 from ..prompts.critic import Critic, load_prompts
 from ..prompts.evaluations import Evaluation, Item, Split, as_items
@@ -38,7 +39,6 @@ from ..prompts.preflight import SharedOptions, check_client, check_models, check
 from ..prompts.race import Promotion, Race, side_by_side
 from ..prompts.templates import as_child, why_unfit
 from ..rewards import why_failed, with_last_attempt
-from ..task_order import indices_of_batch
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

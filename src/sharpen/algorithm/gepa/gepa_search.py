@@ -26,7 +26,6 @@ import msgspec
 
 from ...errors import ConfigError, RunError, SpansEvictedError, describe
 from ...types import PromptTemplate
-from ..computing import run_in_thread
 from ..prompts.candidates import Candidate, CandidateBook, Cost
 from ..prompts.critic import record_of, record_without_trace
 from ..prompts.evaluations import Evaluation, Item
@@ -34,6 +33,7 @@ from ..prompts.failure_cause import NoAnswerError
 from ..prompts.models import Answer, Assistant
 from ..prompts.race import side_by_side
 from ..prompts.templates import as_child, placeholders, why_unfit
+from ..threads import run_in_thread
 
 if TYPE_CHECKING:
     from .gepa import GEPA, Budget, ScoreScale

@@ -24,8 +24,8 @@ from ...checks import listed
 from ...errors import ConfigError, MissingExtraError, RunError
 from ...types import NamedResources
 from ..base import Algorithm, Gateway, key_for
-from ..computing import compute
 from ..serving import PublishedModel, Sampling, model_name
+from ..threads import compute
 from .candidates import Cost
 from .evaluations import Split
 from .failure_cause import NoAnswerError, complains_of, failure_of, without_key

@@ -29,8 +29,8 @@ from ...runs.screen import screen, show
 from ...types import LLM, Dataset, NamedResources, PromptTemplate, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound
-from ..held_calls import HeldCalls
-from ..task_order import all_tasks, divided, indices_of_batch
+from ..datasets import all_tasks, divided, indices_of_batch
+from ..gateway_hold import HeldCalls
 from .candidates import Candidate, CandidateBook, Cost
 from .evaluations import MOST_TRIES, Evaluation, Evaluations, Item, Split
 from .models import Answer, served_model

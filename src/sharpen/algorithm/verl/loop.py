@@ -24,10 +24,10 @@ from ...llm.policy.critic import LocalCritic
 from ...llm.policy.policy import LocalPolicy
 from ...types import Dataset, Rollout, Span
 from ..base import State
-from ..computing import compute, finish
-from ..held_calls import HeldCalls
+from ..datasets import TaskOrder, all_tasks
+from ..gateway_hold import HeldCalls
 from ..serving import PublishedModel, model_name
-from ..task_order import TaskOrder, all_tasks
+from ..threads import compute, finish
 from .checkpoints import MODEL, changes, resumable_state, settings_of
 from .config import training_sampling, validation_sampling
 from .learner import Learner, Metrics, make_critic, make_policy, mismatch

@@ -16,7 +16,7 @@ from ...llm.models.loading import check_packages
 from ...types import Dataset, TaskT
 from ..base import Algorithm, State
 from ..bounds import UpperBound, counted, product, sum_of
-from ..held_calls import HeldCalls
+from ..gateway_hold import HeldCalls
 from .checkpoints import StepFolders
 from .config import VERLConfig, read_config
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.algorithm.internals import ThreadInterrupted, computing, own_thread, run_in_own_thread
+from tests.algorithm.internals import ThreadInterrupted, algorithm_threads, run_in_own_thread
 from tests.errors import raises
 
 from .workers import until
@@ -66,8 +66,8 @@ async def test_a_thread_that_will_not_stop_is_left_behind_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="sharpen")
-    monkeypatch.setattr(own_thread, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(computing, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(algorithm_threads, "ALGORITHM_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(algorithm_threads, "AGAIN_SECONDS", 0.05)
     begun, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
