@@ -69,3 +69,18 @@ async def test_ending_it_from_within_is_no_error() -> None:
     thread = SearchThread()
     await thread.run(lambda: thread.end())
     assert thread.is_over
+
+
+async def test_a_search_that_is_cancelled_as_a_call_begins_leaves_nothing_running() -> None:
+    searches: list[asyncio.Task[None]] = []
+
+    async def ask() -> None:
+        searches[-1].cancel()
+        await asyncio.sleep(60)
+
+    for _ in range(20):
+        thread = SearchThread()
+        searches.append(asyncio.create_task(thread.run(lambda thread=thread: thread.wait_for(ask))))  # type: ignore[misc]
+        await asyncio.gather(searches[-1], return_exceptions=True)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -100,6 +100,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
         settings(weight_deckay=0.1)
     with raises(ConfigError, "scale_reward", "scale_rewards"):
         settings("grpo", scale_reward=False)
+    with pytest.raises(ConfigError) as refused:
+        settings(batchsize=4)
+    assert "'batch_size'" in str(refused.value)
+    assert "auto_find_batch_size" not in str(refused.value)  # which is refused as well
     with raises(ConfigError, "sharpen.llm.TrainingConfig", "trl.GRPOConfig"):
         settings("grpo", zzzzzz=1)
 

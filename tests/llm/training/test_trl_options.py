@@ -177,8 +177,11 @@ def test_what_trl_refuses_is_a_config_error() -> None:
         in_trl("grpo", generation_batch_size=17)
     with pytest.raises(ConfigError):
         in_trl("sft", tf32=True)
-    with raises(ConfigError, "use_transformers_continuous_batching", "cpu"):
-        in_trl("grpo", use_transformers_continuous_batching=True)
+    for name in ("use_transformers_continuous_batching", "use_transformers_paged"):
+        with raises(ConfigError, "use_transformers_continuous_batching", "cpu"):
+            in_trl("grpo", **{name: True})
+    with raises(ConfigError, "chat_template_path", "somebody/elses-model"):  # TRL would fetch it
+        in_trl("sft", chat_template_path="somebody/elses-model")
     with raises(ConfigError, "warmth"):
         in_trl("grpo", generation_kwargs={"warmth": 1})
     with raises(ConfigError, "steps_per_generation", "generation_batch_size"):

@@ -242,7 +242,7 @@ class APO(PromptOptimiser[TaskT]):
             max_concurrent_calls=max_concurrent_calls,
             edit_attempts=edit_attempts,
         )
-        check_temperature("diversity_temperature", self.diversity_temperature)
+        self.diversity_temperature = check_temperature("diversity_temperature", self.diversity_temperature)
         check_models(gradient_model=gradient_model, apply_edit_model=apply_edit_model)
         check_client("async_openai_client", async_openai_client)
         load_prompts("critique", critique_prompts)  # a file that cannot be used is said here, and not in a run

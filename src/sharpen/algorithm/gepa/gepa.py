@@ -96,7 +96,7 @@ class GEPA(PromptOptimiser[TaskT]):
         check_ints(max_metric_calls=max_metric_calls)
         check_models(reflection_model=reflection_model)
         check_client("reflection_client", reflection_client)
-        check_temperature("reflection_temperature", reflection_temperature, optional=True)
+        reflection_temperature = check_temperature("reflection_temperature", reflection_temperature, optional=True)
         self.reflection_client, self.reflection_model = reflection_client, reflection_model
         self.max_metric_calls, self.reflection_temperature = max_metric_calls, reflection_temperature
         self.options = GepaOptions(

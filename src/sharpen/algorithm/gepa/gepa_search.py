@@ -17,7 +17,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -224,7 +224,7 @@ class GepaSearch:
             if book.get(version).status == "best":  # of an earlier life, which ended just after that
                 continue
             reason = reasons.get(version)
-            book.update(version, status="dropped" if reason else "kept", reason=reason)
+            book.update(version, status="dropped" if version in reasons else "kept", reason=reason)
             log.info("round %d: %s: %s", done.number, version, reason or "kept")
 
 
@@ -244,7 +244,7 @@ class SearchThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._awaited: Future[Any] | None = None
+        self._awaited: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self.is_over = False
 
@@ -258,14 +258,19 @@ class SearchThread:
         """What this gives on the loop of the run. Whatever it raises ends the search."""
         if self.is_over:
             raise SearchOver
-        asked: Future[T] = asyncio.run_coroutine_threadsafe(ask(), self._loop)
-        self._awaited = asked
         try:
-            return asked.result()
+            return asyncio.run_coroutine_threadsafe(self._unless_over(ask), self._loop).result()
         except (CancelledError, SearchOver):
             raise SearchOver from None
         except BaseException as error:  # noqa: BLE001 - raised again where the search is awaited
             self.fail(error)
+
+    async def _unless_over(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """On the loop, where `_break_off` runs too: a call has either begun, and is cancelled, or does not begin."""
+        if self.is_over:
+            raise asyncio.CancelledError
+        self._awaited = asyncio.current_task()
+        return await ask()
 
     def fail(self, error: BaseException) -> NoReturn:
         """End the search with this error."""
@@ -289,7 +294,7 @@ class SearchThread:
                 self._failure.__cause__ = error
 
     def _break_off(self) -> None:
-        """Called again until the thread has ended, so a call that begins meanwhile is cancelled by the next one."""
+        """Called on the loop, again until the thread has ended."""
         self.is_over = True
         if self._awaited is not None:
             self._awaited.cancel()

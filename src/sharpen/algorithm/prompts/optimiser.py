@@ -17,12 +17,12 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from ...adapter import TraceToMessages
-from ...checks import check_ints
+from ...checks import check_choice, check_int, check_ints, check_number
 from ...errors import ConfigError, RunError, SharpenError
 from ...files import remove_leftovers
 from ...runs.screen import screen, show
@@ -34,7 +34,7 @@ from ..gateway_hold import HeldCalls
 from .candidates import Candidate, CandidateBook, Cost
 from .evaluations import MOST_TRIES, Evaluation, Evaluations, Item, Split
 from .models import Answer, served_model
-from .preflight import check_search, check_seed, optional_fields_filled, unfilled_fields, unused_prompts
+from .preflight import check_seed, check_timeout, optional_fields_filled, unfilled_fields, unused_prompts
 from .race import Promotion, Scoreboard, cost_metrics
 from .templates import optional_names, seed_prompts
 from .tree import best_diff, draw_tree, show_best_diff, write_records
@@ -92,13 +92,15 @@ class PromptOptimiser(Algorithm[TaskT]):
         max_response_tokens: int = 512,
     ) -> None:
         check_ints(val_batch_size=val_batch_size, patience=patience, max_response_tokens=max_response_tokens)
-        check_search(rollout_batch_timeout, promotion, train_split, seed, perfect_reward)
-        self.perfect_reward = perfect_reward
-        self.val_batch_size, self.rollout_batch_timeout = val_batch_size, rollout_batch_timeout
+        check_choice("promotion", promotion, get_args(Promotion))
+        self.perfect_reward = check_number("perfect_reward", perfect_reward, optional=True)
+        self.rollout_batch_timeout = check_timeout("rollout_batch_timeout", rollout_batch_timeout)
+        self.val_batch_size = val_batch_size
         self.run_initial_validation, self.patience, self.promotion = run_initial_validation, patience, promotion
-        self.train_split, self.resource_name, self.model = train_split, resource_name, model
+        self.train_split = check_number("train_split", train_split, above=0, below=1)
+        self.resource_name, self.model = resource_name, model
         self.max_response_tokens = max_response_tokens
-        self._wanted_seed = None if seed is None else int(seed)  # checkpoints hold no number of NumPy
+        self._wanted_seed = check_int("seed", seed, optional=True)
         if model is not None:
             self.needs_gateway = self.holds_calls = True
         self._loaded: State | None = None

@@ -10,31 +10,26 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict, get_args
+from typing import TypedDict, TypeVar
 
 from ...adapter.messages import OpenAIMessages
-from ...checks import check_choice, check_int, check_names, check_number
+from ...checks import check_names, check_number
 from ...errors import ConfigError, MissingResourceError, MissingValueError, RunError
 from ...types import PromptTemplate
 from .evaluations import Evaluation
-from .race import Promotion
 from .templates import optional_names, placeholders
 
 log = logging.getLogger(__name__)
+Number = TypeVar("Number", float, float | None)
 
 # -- options ---------------------------------------------------------------------------------------
 
 
-def check_search(
-    timeout: float, promotion: str, train_split: float, seed: int | None, perfect_reward: float | None
-) -> None:
-    """Those that every search has."""
-    if timeout != math.inf:
-        check_number("rollout_batch_timeout", timeout, above=0, unit="seconds")
-    check_choice("promotion", promotion, get_args(Promotion))
-    check_number("train_split", train_split, above=0, below=1)
-    check_int("seed", seed, optional=True)
-    check_number("perfect_reward", perfect_reward, optional=True)
+def check_timeout(name: str, value: float) -> float:
+    """Return a time limit; infinity is none."""
+    return (
+        value if isinstance(value, float) and value == math.inf else check_number(name, value, above=0, unit="seconds")
+    )
 
 
 def check_models(**models: str) -> None:
@@ -43,8 +38,8 @@ def check_models(**models: str) -> None:
             raise ConfigError(f"{name} is {value!r}: use the name of a model")
 
 
-def check_temperature(name: str, value: float | None, *, optional: bool = False) -> None:
-    check_number(name, value, at_least=0, at_most=2, optional=optional)
+def check_temperature(name: str, value: Number, *, optional: bool = False) -> Number:
+    return check_number(name, value, at_least=0, at_most=2, optional=optional)
 
 
 def check_client(name: str, client: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...checks import check_names, needs_extra
@@ -43,7 +44,7 @@ def build(wrapper: Any) -> tuple[Any, TrainedModel]:
     settings = replace(wrapper.settings, output_dir=str(wrapper.output_dir))
     check_packages()
     check_launch()
-    device = processes().device(choose_device())
+    device = processes().device("cpu" if settings.trl.get("use_cpu") else choose_device())
     precision = choose_precision(settings.precision, device)
     config: Any = trl_config(settings, device=device, precision=precision)
     loaded = _load(wrapper, device, precision)
@@ -74,6 +75,9 @@ def check_packages() -> None:
 def trl_config(settings: Settings, *, device: str, precision: str) -> "TrlConfig":
     """Return TRL's config for a run on `device` (`cpu`, `cuda`, `mps`), in `fp32`, `bf16` or `fp16`."""
     _check_generation(settings, device)
+    path = settings.trl.get("chat_template_path")
+    if path is not None and not Path(path).exists():  # TRL would look for it on the hub
+        raise ConfigError(f"chat_template_path is {path!r}, which does not exist: use a Jinja file or a folder")
     try:
         config: TrlConfig = config_class(settings.algorithm)(
             **{**_common(settings, device, precision), **_of_algorithm(settings), **settings.trl}
@@ -136,7 +140,9 @@ def _check_generation(settings: Settings, device: str) -> None:
     # transformers keeps a name that it does not know, and nothing reads it.
     known = vars(GenerationConfig())  # type: ignore[no-untyped-call]
     check_names(settings.trl.get("generation_kwargs") or (), known, owner="generation_kwargs", noun="field")
-    if settings.trl.get("use_transformers_continuous_batching") and not device.startswith("cuda"):
+    # TRL still takes the second name, which is the older one.
+    names = ("use_transformers_continuous_batching", "use_transformers_paged")
+    if any(settings.trl.get(name) for name in names) and not device.startswith("cuda"):
         raise ConfigError(
             f"use_transformers_continuous_batching takes all memory of a machine without an NVIDIA GPU, and training "
             f"runs on {device}: omit it"

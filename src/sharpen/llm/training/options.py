@@ -27,20 +27,21 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 REFUSED: Mapping[str, str] = {
     "report_to": "metrics are sent to the loggers: pass loggers=[...], for example with a WandbLogger",
-    "disable_tqdm": "progress is shown by the ConsoleLogger: pass loggers=[...] to choose others",
+    "logging_strategy": "metrics are logged by steps: use logging_steps",
     "logging_nan_inf_filter": "a loss that is not finite ends the run, so it must not be filtered",
     "push_to_hub": "training does not upload models: upload output_dir afterwards with `hf upload`",
+    "hub_token": "training uploads nothing, and would only write it to logs and checkpoints",
     "save_strategy": "the wrapper writes full checkpoints: use save_steps (0: only at the end) and save_total_limit",
     "resume_from_checkpoint": "use resume=True, or resume='path of a checkpoint'",
     "ignore_data_skip": "a resumed run always continues with the next row",
     "load_best_model_at_end": "the callback Checkpoint(keep_best=...) keeps the best model beside the last one",
-    "eval_strategy": "the wrapper runs the evaluation: pass eval_dataset, and eval_steps for its interval",
+    **dict.fromkeys(
+        ("eval_strategy", "eval_on_start"),
+        "the wrapper runs the evaluation: pass eval_dataset, and eval_steps for its interval",
+    ),
     "auto_find_batch_size": "a run whose batch size changes cannot be resumed exactly: lower batch_size",
     "model_init_kwargs": "the wrapper loads the model itself: use precision and trust_remote_code",
-    "use_cpu": "the best available device is used: set CUDA_VISIBLE_DEVICES='' to train on the CPU",
-    **dict.fromkeys(
-        ("fsdp", "deepspeed", "parallelism_config"), "each process holds the whole model: launch with --multi_gpu alone"
-    ),
+    **dict.fromkeys(("fsdp", "deepspeed"), "each process holds the whole model: launch with --multi_gpu alone"),
 }
 """Fields of TRL's configs that the loop of the wrapper owns, and why."""
 _PRECISIONS = ("fp16", "bf16")
@@ -153,9 +154,9 @@ def check_name(algorithm: Algorithm, name: str) -> None:
     others = [each.upper() for each in ALGORITHMS if name in trl_fields(each)]
     if others:
         raise ConfigError(f"{name} is an option of {' and '.join(others)}, not of {algorithm.upper()}: omit it")
+    known = [*setting_names(algorithm), *PARTS, *(trl_fields(algorithm) - REFUSED.keys())]
     raise ConfigError(
-        f"{algorithm.upper()} has no option {name!r}."
-        f"{did_you_mean(name, [*setting_names(algorithm), *PARTS, *trl_fields(algorithm)])} The options are the "
+        f"{algorithm.upper()} has no option {name!r}.{did_you_mean(name, known)} The options are the "
         f"fields of sharpen.llm.TrainingConfig and of trl.{algorithm.upper()}Config"
     )
 

@@ -183,6 +183,7 @@ def _free_of_container() -> int | None:
             return None
         used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-        return max(int(limit) - used + int(stat.get("inactive_file", 0)), 0)
+        cached = sum(int(stat.get(name, 0)) for name in ("inactive_file", "active_file"))
+        return max(int(limit) - used + cached, 0)
     except (OSError, ValueError):
         return None

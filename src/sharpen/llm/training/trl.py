@@ -78,6 +78,13 @@ class Resumable:
         if self.watcher.is_stopping and self.is_between_generations:
             self.control.should_training_stop = True
 
+    def compute_loss(self: Any, *args: Any, **options: Any) -> Any:
+        """Losses read some settings, such as `loss_type`, only here; rewards are computed elsewhere."""
+        try:
+            return super().compute_loss(*args, **options)  # type: ignore[misc]
+        except ValueError as error:
+            raise ConfigError(f"TRL rejected these settings: {text_of(error)}") from error
+
     def create_scheduler(self: Any, num_training_steps: int, *args: Any, **options: Any) -> Any:
         # A share is rounded down: the first step of a warmup has the rate 0, which in a short run is the whole run.
         if 0 < self.args.warmup_steps < 1:

@@ -382,9 +382,9 @@ class TrainerWrapper:
         asked = threading.Event()
 
         def ask(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # first: a second one must not wait for a lock
             asked.set()
             self.should_stop = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             log.warning(
                 "stopping after this step and writing a checkpoint; press Ctrl-C again to stop now and lose the step"
             )
