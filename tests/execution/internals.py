@@ -6,7 +6,7 @@ from tests.lazy_imports import imports_on_use
 
 if TYPE_CHECKING:
     from sharpen.execution import runners, serving, transport
-    from sharpen.execution.events import Reach
+    from sharpen.execution.events import Reach, run_to_end
     from sharpen.execution.ray.actors import ActorContext, AlgorithmActor
     from sharpen.execution.ray.cluster import checked, fits, options_for
     from sharpen.execution.serving import LentStore, Mount, Served, ServedByProcess, announce, serve

@@ -290,3 +290,13 @@ def test_a_child_that_asks_knows_at_once_that_its_parent_has_gone_or_wants_the_e
         assert not parent.is_stopping()
         ours.close()
         assert parent.is_stopping()
+
+
+def test_an_exception_whose_text_cannot_be_read_is_reported_as_well():
+    class Broken(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    failure = Failure.of(Broken())
+    assert failure.kind == "Broken"
+    assert "RuntimeError" in failure.message

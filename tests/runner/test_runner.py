@@ -291,7 +291,7 @@ async def test_a_step_that_is_cancelled_hands_its_rollout_back(store):
     with runner.run_context(agent=agent, store=store):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(runner.step(4), 0.2)
-        assert runner.attempts == {}
+        assert runner._attempts == {}
     assert [each.status for each in await store.query_rollouts()] == ["requeuing"]
 
 

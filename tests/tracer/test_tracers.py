@@ -364,3 +364,22 @@ async def test_a_dummy_tracer_sees_nothing_of_opentelemetry() -> None:
                 assert not span.is_recording()
                 tracer.create_span("seen")
         assert [(span.name, span.parent_id) for span in tracer.get_last_trace()] == [("seen", None)]
+
+
+async def test_a_function_may_be_an_operation_each_time_it_is_called(tracer: Tracer) -> None:
+    @tracer.operation_context("work", {"a": 1})
+    def work() -> int:
+        tracer.create_span("inside")
+        return 7
+
+    async with tracer.trace_context("attempt"):
+        assert [work(), work()] == [7, 7]
+    first, work_1, second, work_2 = tracer.get_last_trace()
+    assert names([first, work_1, second, work_2]) == ["inside", "work", "inside", "work"]
+    assert (first.parent_id, second.parent_id) == (work_1.span_id, work_2.span_id)
+    assert work_1.span_id != work_2.span_id
+
+
+def test_a_stop_iteration_of_a_traced_function_reaches_its_caller(tracer: Tracer) -> None:
+    with pytest.raises(StopIteration):
+        tracer.trace_run(next, iter(()))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -166,15 +165,19 @@ class CancellableCall:
 
 
 def run_to_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine like `asyncio.run`, but leave every `asyncio.to_thread` that hangs instead of waiting for it."""
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        loop.set_default_executor(_Abandoning(thread_name_prefix="asyncio"))
-        loop.set_exception_handler(_report)
+    """Run a coroutine like `asyncio.run`, but leave every call in a thread that hangs instead of waiting for it."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_report)
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(work)
+    finally:
         try:
-            runner.run(work)
+            loop.run_until_complete(_end_tasks())
+            loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            runner.run(_end_tasks())
+            asyncio.set_event_loop(None)
+            loop.close()  # which shuts its executor down without waiting for it
 
 
 async def _end_tasks() -> None:
@@ -185,13 +188,6 @@ async def _end_tasks() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-
-
-class _Abandoning(ThreadPoolExecutor):
-    """Its threads are not waited for when the loop ends."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -284,28 +284,27 @@ class Supervisor:
         """Give up the attempts of a dead runner, and return how many there were."""
         if not ended.leaves_work or ended.worker_name is None:
             return 0
-        marking = asyncio.create_task(self._mark(worker.worker_id, ended))
+        lost: list[str] = []
+        marking = asyncio.create_task(self._mark(worker.worker_id, ended, lost))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([marking, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         try:
-            return await asyncio.wait_for(marking, MARK_SECONDS)  # a run that ends does not wait for an absent store
+            await asyncio.wait_for(marking, MARK_SECONDS)  # a run that ends does not wait for an absent store
         except Exception as error:  # the lease of each attempt decides then
             is_expected = isinstance(error, StoreError | InvalidInputError | TimeoutError)
             reason = error if str(error) else "the store cannot be reached"
             words = "could not mark the rollouts of lost runner %d: %s"
             log.warning(words, worker.worker_id, reason, exc_info=not is_expected)
-            return 0
+        return len(lost)
 
-    async def _mark(self, worker_id: int, ended: RunnerExit) -> int:
-        count = 0
+    async def _mark(self, worker_id: int, ended: RunnerExit, lost: list[str]) -> None:
         async with self._served.connect() as store:
             for attempt in await _open_attempts(store):
                 if attempt.worker_id == ended.worker_name:
-                    count += 1
+                    lost.append(attempt.rollout_id)
                     await _lose(store, attempt, f"its runner {ended.place} exited: {ended.reason}")
                     log.warning("rollout %s was lost with runner %d", attempt.rollout_id, worker_id)
-        return count
 
 
 class Restarts:

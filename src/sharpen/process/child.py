@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import IO, Any, TypedDict, Unpack
 
-from ..errors import ConfigError, SharpenError
+from ..errors import ConfigError, SharpenError, text_of
 from . import watcher
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        return cls(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+        return cls(type(error).__name__, text_of(error), "".join(traceback.format_exception(error)))
 
     @property
     def last_line(self) -> str:

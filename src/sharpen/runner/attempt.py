@@ -89,7 +89,7 @@ class RunningAttempt:
             self._fail(error)  # unwanted, or a cancellation that the agent has let through
         except BaseException as error:
             self._fail(error)
-            if isinstance(error, KeyboardInterrupt) and self._runner.threads.is_on_lent_thread:
+            if isinstance(error, KeyboardInterrupt) and self._runner._threads.is_on_lent_thread:
                 raise  # a person at the keyboard, since the agent runs on the main thread
         finally:
             self._task = None
@@ -99,7 +99,7 @@ class RunningAttempt:
         runner = self._runner
         tracer, agent = runner.tracer, runner.get_agent()
         assert tracer is not None  # since `init`
-        resources = await runner.resources.of(rollout)
+        resources = await runner._resources.of(rollout)
         known = {"agent": agent, "runner": runner, "rollout": rollout}
         await runner.hooks.call("on_rollout_start", **known, tracer=tracer)
         spans: list[Span] = []
@@ -131,7 +131,7 @@ class RunningAttempt:
 
     async def _call_agent(self, rollout: AttemptedRollout, resources: NamedResources) -> Any:
         """Call or await the agent's method for this mode, within the rollout's time."""
-        agent, threads, seconds = self._runner.get_agent(), self._runner.threads, rollout.config.timeout_seconds
+        agent, threads, seconds = self._runner.get_agent(), self._runner._threads, rollout.config.timeout_seconds
         name = "training_rollout" if rollout.mode == "train" else "validation_rollout"
         method = getattr(agent, f"{name}_async" if agent.is_async() else name)
         call = partial(method, rollout.input, resources, rollout)
@@ -292,16 +292,14 @@ class Hooks:
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self.errors = 0
-        self._by_moment = {
-            moment: [(hook, _keywords(getattr(hook, moment))) for hook in hooks if _overrides(hook, moment)]
-            for moment in get_args(Moment)
-        }
+        self._by_moment = {moment: [hook for hook in hooks if _overrides(hook, moment)] for moment in get_args(Moment)}
 
     async def call(self, moment: Moment, **known: Any) -> None:
         """Call every hook of this moment in order; what one raises is logged and counted."""
-        for hook, names in self._by_moment[moment]:
+        for hook in self._by_moment[moment]:
             try:
-                answer = getattr(hook, moment)(**{name: known[name] for name in known.keys() & names})
+                function = getattr(hook, moment)
+                answer = function(**{name: known[name] for name in known.keys() & _keywords(function)})
                 if inspect.isawaitable(answer):
                     await answer
             except Exception:  # a user's code, which must not end the attempt

@@ -89,9 +89,9 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         self.store, self.worker_name = store, worker_name(worker_id)
         self._open_tracer().init_worker(worker_id, store)
         self.get_agent().set_runner(self)
-        self.threads, self.resources = AgentThreads(concurrency=self.concurrency), ResourceCache(store)
+        self._threads, self._resources = AgentThreads(concurrency=self.concurrency), ResourceCache(store)
         self.finished = self.failed = 0
-        self.attempts: dict[str, RunningAttempt] = {}
+        self._attempts: dict[str, RunningAttempt] = {}
         self._heartbeat = HeartbeatThread(self)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
@@ -99,7 +99,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         if self.store is None:
             return
         self._heartbeat.stop()
-        self.threads.close()
+        self._threads.close()
         self._open_tracer().teardown_worker(worker_id)
         self.store = None
 
@@ -163,7 +163,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
 
     def take(self, rollout: AttemptedRollout) -> RunningAttempt:
         """Start an attempt: from now on its spans are sent and its lease is renewed."""
-        attempt = self.attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self)
+        attempt = self._attempts[rollout.attempt.attempt_id] = RunningAttempt(rollout, self)
         if rollout.config.unresponsive_seconds is not None:
             self._heartbeat.note_lease(rollout.config.unresponsive_seconds)
         return attempt
@@ -175,7 +175,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
     async def execute(self, rollout: AttemptedRollout) -> Any:
         """Run one claimed rollout and return what the agent returned."""
         self.get_store()
-        attempt = self.attempts.get(rollout.attempt.attempt_id) or RunningAttempt(rollout, self)
+        attempt = self._attempts.get(rollout.attempt.attempt_id) or RunningAttempt(rollout, self)
         return await attempt.execute(rollout)
 
     async def report(self, attempt: RunningAttempt) -> None:
@@ -183,7 +183,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         try:
             await attempt.report()
         finally:
-            self.attempts.pop(attempt.rollout.attempt.attempt_id, None)
+            self._attempts.pop(attempt.rollout.attempt.attempt_id, None)
             self.finished += 1
             self.failed += attempt.error is not None
 
@@ -192,14 +192,14 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         try:
             await attempt.hand_back()
         finally:
-            self.attempts.pop(attempt.rollout.attempt.attempt_id, None)
+            self._attempts.pop(attempt.rollout.attempt.attempt_id, None)
 
     # -- what it has ---------------------------------------------------------------------------------
 
     @property
     def abandoned(self) -> int:
         """Threads that hang in agents nobody waits for."""
-        return self.threads.abandoned
+        return self._threads.abandoned
 
     @property
     def open_store(self) -> LightningStore:

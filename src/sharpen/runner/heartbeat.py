@@ -119,7 +119,7 @@ class HeartbeatThread:
             self._send_sign(self._signed_lease)
 
     def _outboxes(self) -> "list[Outbox]":
-        return [attempt.outbox for attempt in list(self._runner.attempts.values())]
+        return [attempt.outbox for attempt in list(self._runner._attempts.values())]
 
     def _leases(self) -> list[float]:
         return [each.lease_seconds for each in self._outboxes() if each.lease_seconds is not None]
@@ -131,7 +131,7 @@ class HeartbeatThread:
     async def _send_heartbeat(self) -> None:
         """Renew the leases of all attempts, and tell the store how the runner is."""
         runner = self._runner
-        attempt_ids = list(runner.attempts)
+        attempt_ids = list(runner._attempts)
         statistics = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -152,7 +152,7 @@ class HeartbeatThread:
 
     def _cancel_unwanted(self, attempt_ids: Iterable[str]) -> None:
         for attempt_id in attempt_ids:
-            attempt = self._runner.attempts.get(attempt_id)
+            attempt = self._runner._attempts.get(attempt_id)
             if attempt is not None and not attempt.is_unwanted:
                 log.info("rollout %s is no longer wanted; stopping its agent", attempt.rollout.rollout_id)
                 attempt.cancel()

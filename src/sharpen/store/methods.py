@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..errors import InvalidInputError
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -240,7 +241,10 @@ def _with_other_names(function: Any, names: dict[str, str]) -> Any:
         return function
 
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return await function(*args, **{names.get(key, key): value for key, value in kwargs.items()})
+        given = {names.get(key, key): value for key, value in kwargs.items()}
+        if len(given) < len(kwargs):
+            raise InvalidInputError(f"{', '.join(kwargs)} name the same argument twice: pass only {', '.join(given)}")
+        return await function(*args, **given)
 
     return call
 

@@ -200,9 +200,11 @@ class LightningStoreServer(StoreWrapper):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(signaled.wait(), 0.5)
         finally:
-            for each in signals:
-                loop.remove_signal_handler(each)
-            await self.stop()
+            try:
+                await self.stop()
+            finally:  # to the end: a second signal must not break off what the first one ends in order
+                for each in signals:
+                    loop.remove_signal_handler(each)
 
     async def close(self) -> None:
         """Stop serving and close the store."""

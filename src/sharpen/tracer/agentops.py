@@ -5,8 +5,8 @@ file. So a managed AgentOps is set up one floor below: its tracing core gets our
 """
 
 import builtins
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -156,10 +156,16 @@ class GatedTracer(api.Tracer):
             return self._tracer.start_span(name, context, *args, **kwargs)
         return api.NonRecordingSpan(api.get_current_span(context).get_span_context())
 
-    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def start_as_current_span(  # type: ignore[override]
+        self, name: str, *args: Any, **kwargs: Any
+    ) -> Iterator[api.Span]:
+        """Open a span in a block, or in each call of a function that this decorates."""
         if self._is_open():
-            return self._tracer.start_as_current_span(name, *args, **kwargs)
-        return nullcontext(api.NonRecordingSpan(api.get_current_span().get_span_context()))
+            with self._tracer.start_as_current_span(name, *args, **kwargs) as span:
+                yield span
+        else:
+            yield api.NonRecordingSpan(api.get_current_span().get_span_context())
 
     def _is_open(self) -> bool:
         trace = current_trace()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, Token, copy_context
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
@@ -186,14 +186,23 @@ class Tracer(ParallelWorkerBase):
         if inspect.iscoroutinefunction(function):
             raise InvalidInputError(f"{function.__name__} is a coroutine function: use trace_run_async")
 
-        async def run() -> T:
+        stopped: StopIteration | None = None
+
+        async def run() -> T | None:
+            nonlocal stopped
             async with self.trace_context(getattr(function, "__name__", None)):
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                except StopIteration as error:  # which no coroutine may raise
+                    stopped = error
+                    return None
 
         call = run()
         try:
             call.send(None)
         except StopIteration as done:  # by which a coroutine that waits for nothing returns
+            if stopped is not None:
+                raise stopped from None
             return cast(T, done.value)
         call.close()
         raise RuntimeError("the trace_context of this tracer awaits something: use trace_run_async")
@@ -279,20 +288,27 @@ class Lifespan:
 # -- operations --------------------------------------------------------------------------------------
 
 
-class Operation(AbstractContextManager["Operation"]):
-    """Code that is recorded as one span: what `operation_context` yields to its block."""
+class Operation(ContextDecorator, AbstractContextManager["Operation"]):
+    """Code that is recorded as one span, which begins with its block: what `operation_context` yields to it.
+
+    It may also decorate a function, whose calls are operations of their own.
+    """
 
     def __init__(
         self, name: str, attributes: Attributes | None, start_time: float | None, end_time: float | None
     ) -> None:
+        self._given = name, attributes, start_time, end_time
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(*self._given)
+
+    def __enter__(self) -> Self:
+        name, attributes, start_time, self._end_time = self._given
         self._name, self._attributes = plain_text(name), plain_attributes(attributes)
         self._start_time = time.time() if start_time is None else start_time
-        self._end_time = end_time
         self._events: list[Event] = []
         self._status = _UNSET
         self._trace, self._span_id, self._parent_id = current_trace(), new_span_id(), _parent_id.get()
-
-    def __enter__(self) -> Self:
         self._token: Token[Any] = _parent_id.set(self._span_id)
         return self
 

@@ -216,13 +216,9 @@ class Sdk:
 class OtelOperation(Operation):
     """An operation that is a span of the SDK."""
 
-    def __init__(
-        self, name: str, attributes: Attributes | None, start_time: float | None, end_time: float | None
-    ) -> None:
-        self._span = sdk.tracer.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
-        self._end_time = end_time
-
     def __enter__(self) -> Self:
+        name, attributes, start_time, self._end_time = self._given
+        self._span = sdk.tracer.start_span(name, attributes=attributes, start_time=_nanoseconds(start_time))
         self._token = otel_context.attach(api.set_span_in_context(self._span))
         return self
 

@@ -167,7 +167,7 @@ class AlgorithmBundle:
             try:
                 return await run_to_end(algorithm, self.plan.train_dataset, self.plan.val_dataset)
             except Exception as error:
-                has_checkpoint = checkpoints.load() is not None
+                has_checkpoint = checkpoints.exist
                 may_retry = left > 0 and loop.error is None
                 if not may_retry or not has_checkpoint or is_disk_full(error):
                     if may_retry and not has_checkpoint:

@@ -24,6 +24,7 @@ from ..errors import ConfigError, PortTakenError, RunError, describe
 from ..execution.events import ExecutionEvent, Reach, RunEvent
 from ..files import read_json, write_json
 from ..http.proxies import is_loopback
+from ..runs.folder import FullDisk
 from ..secrets import ENV_PREFIX
 from ..store import LightningStore
 from ..store.transitions import FINISHED
@@ -165,8 +166,9 @@ class RunGateway:
         self.own_address = address(self._gateway.host, self._gateway.port)
         if before is not None and before != self.own_address:
             await move_endpoint(store, before, self.own_address)
-        write_json(self._place, {"address": self.own_address})
-        if self._holds_calls:
+        with FullDisk("the address of the gateway").tolerated(self._place.parent):
+            write_json(self._place, {"address": self.own_address})
+        if self._holds_calls and hasattr(self._gateway, "pause"):
             await self._gateway.pause()
 
     # -- when it dies --------------------------------------------------------------------------------

@@ -248,9 +248,14 @@ class Checkpoints:
                 if old != kept:
                     old.unlink(missing_ok=True)
 
+    @property
+    def exist(self) -> bool:
+        """Whether there is one to resume from."""
+        return self._path.exists()
+
     def load(self) -> State | None:
         """Return the state of the algorithm."""
-        return read_json(self._path, kind=dict) if self._path.exists() else None
+        return read_json(self._path, kind=dict) if self.exist else None
 
     def load_loop(self) -> State | None:
         """Return the state of the loop at that moment."""

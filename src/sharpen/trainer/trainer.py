@@ -589,10 +589,16 @@ def _check_name(spec: str | Mapping[str, Any], expected_type: type, spec_name: s
         fitting = sorted(each for each, path in known.items() if str(path).startswith(package))
         hint = did_you_mean(target, fitting) or f" Known names: {listed(fitting)}."
         raise ComponentError(f"{origin}: no component is named {target!r}.{hint}")
-    if isinstance(target, str) and target.rpartition(".")[0] in sys.modules:
+    if isinstance(target, str) and _knows_its_names(target.rpartition(".")[0]):
         target = load_from(target, origin)
     if isinstance(target, type) and not (issubclass(target, expected_type) or has_methods_of(target, expected_type)):
         raise ComponentTypeError(f"{origin} resolves to {target.__name__}, which is not a {expected_type.__name__}")
+
+
+def _knows_its_names(module: str) -> bool:
+    """Whether a module is loaded, and looking for a name in it imports nothing else; names of ours are few."""
+    found = sys.modules.get(module)
+    return found is not None and (not hasattr(found, "__getattr__") or module.startswith("sharpen"))
 
 
 # -- calls from a thread with an event loop, such as a notebook's ------------------------------------
