@@ -60,7 +60,7 @@ class Program:
         self.mark = uuid.uuid4().hex
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `clean_up`
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / name), *map(str, arguments)],
+            [sys.executable, "-X", "faulthandler", str(PROGRAMS / name), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
