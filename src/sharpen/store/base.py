@@ -480,10 +480,27 @@ def check_int(name: str, value: int | None, **bounds: Any) -> None:
     check_any_int(name, value, error=InvalidInputError, **bounds)
 
 
-def check_number(name: str, value: float | None, **bounds: Any) -> None:
-    """Refuse what is not a finite number; see `sharpen.checks.check_number`."""
+def check_number(
+    name: str,
+    value: float | None,
+    *,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    optional: bool = False,
+) -> None:
+    """Refuse what is not a finite number within the bounds, or None where that is allowed."""
+    # Nearly all are right, and some are checked with every claim.
+    if type(value) in (int, float) and at_least <= value <= at_most and abs(value) < math.inf:  # type: ignore[operator, arg-type]
+        return
     _check_plain(name, value)
-    check_any_number(name, value, error=InvalidInputError, **bounds)
+    check_any_number(
+        name,
+        value,
+        at_least=None if at_least == -math.inf else at_least,
+        at_most=None if at_most == math.inf else at_most,
+        optional=optional,
+        error=InvalidInputError,
+    )
 
 
 def _check_plain(name: str, value: Any) -> None:
