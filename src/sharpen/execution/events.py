@@ -1,4 +1,4 @@
-"""How the parts of a run are told to stop: events to look at, and the cancellation of a coroutine on another thread."""
+"""How the parts of a run are asked to stop: events to check, and the cancellation of a coroutine on another thread."""
 
 import asyncio
 import contextlib

@@ -413,7 +413,7 @@ async def reached(host: str, port: int) -> LightningStore:
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """What a server of the store is told besides the store: its host, its token, and what else it serves."""
+    """The settings of a store server: its host, its token, and what else it serves."""
 
     host: str
     token: str

@@ -1,7 +1,7 @@
 """Keeps the runners of a run alive: starts them, restarts those that die, scales their number, and ends them in order.
 
 A runner has one start and one exit, in a process, a thread or an actor; `RunnerHandle` is what the supervisor has of
-it, and `RunnerExit` how it ended. The worker goes on: `Restarts` decides when its next runner starts, and when the run
+it, and `RunnerExit` how it ended. The worker stays: `Restarts` decides when its next runner starts, and when the run
 gives up. `Scaler` looks at the queue: more runners while rollouts wait, fewer when runners are idle. Attempts that a
 dead runner left unfinished are given up at once, so they are retried without waiting for a lease.
 """

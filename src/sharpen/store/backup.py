@@ -52,7 +52,7 @@ def _copy(file: ReadOnlyFile, temporary: Path) -> None:
         # It is thrown away if anything fails, so that it needs no journal beside it.
         writer.execute("PRAGMA journal_mode = OFF")
         writer.execute("PRAGMA synchronous = OFF")
-        reader.backup(writer)  # in one step: with several, each write of others would start it anew
+        reader.backup(writer)  # in one step: with several, each write of others would restart it
     finally:
         writer.close()
         reader.close()

@@ -1,9 +1,11 @@
 """The contract of every store.
 
-The store is the only thing that algorithms and runners share. Its rules are in `transitions` and `rules`; the
-faces (local, threaded, HTTP server, HTTP client) are made from the methods of this class, so that none of them
-is written twice. Every write can be repeated: creating calls take the caller's id, claiming calls a `request_id`,
-and a repeated one gives the first answer again.
+The store is the only thing that algorithms and runners share. Its rules are in `transitions` and `rules`; local stores,
+the threaded store, the HTTP server and its client are made from the methods of this class, so that none of them is
+written twice. Ids and arguments are checked in the same way everywhere, by the functions at the end.
+
+Every write can be repeated: creating calls take the caller's id, claiming calls a `request_id`, and a repeated one
+gives the first answer again.
 """
 
 import math
@@ -474,10 +476,12 @@ def _missing(store: LightningStore, method: str) -> MissingMethodError:
 check_choice = partial(check_any_choice, error=InvalidInputError)
 
 
-def check_int(name: str, value: int | None, **bounds: Any) -> None:
-    """Refuse what is not a whole number; see `sharpen.checks.check_int`."""
+def check_int(
+    name: str, value: int | None, *, at_least: int | None = None, at_most: int | None = None, optional: bool = False
+) -> None:
+    """Refuse what is not a whole number within the bounds, or None where that is allowed."""
     _check_plain(name, value)
-    check_any_int(name, value, error=InvalidInputError, **bounds)
+    check_any_int(name, value, at_least=at_least, at_most=at_most, optional=optional, error=InvalidInputError)
 
 
 def check_number(

@@ -592,7 +592,7 @@ def _raise_refusal(status: int, body: bytes, url: str) -> None:
     if status in (429, 502, 503, 504):
         raise Unreachable(f"HTTP {status}: {message or 'no error message'}", kind)
     if not kind or (status == 404 and kind != "UnknownIdError"):
-        # Nothing of the answer is told: it may be a whole page.
+        # The answer is not quoted: it may be a whole page.
         raise StoreError(f"{url} is not a store server (HTTP {status}): check the address")
     raise from_wire(kind, message)
 

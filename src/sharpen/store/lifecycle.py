@@ -175,7 +175,7 @@ class Lifecycle:
             self._save(attempt)
 
     def _close_latest(self, row: RolloutRow, status: AttemptStatus, now: float) -> None:
-        """End the open attempt from outside; its worker is told when it next calls."""
+        """End the open attempt from outside; its worker learns of it with its next call."""
         attempt = self.tables.latest_attempt(row)
         if attempt is None or attempt.status in ENDED:
             return

@@ -393,7 +393,7 @@ class BroadcastWaiters:
         return waiter
 
     def narrow(self, waiter: Waiter, rollout_ids: Iterable[str]) -> None:
-        """Wait only for these any more: the others had finished before the waiter was there to hear of it."""
+        """Wait only for these any more: the others had finished before the waiter registered."""
         wanted = set(rollout_ids)
         with self._lock:
             left = self._left[waiter]

@@ -219,7 +219,7 @@ class RunGateway:
                 if not self._gateway.revive_sync():
                     self.notice = before
                     return None
-            except Exception as error:  # noqa: BLE001 - whatever it was: it is tried again, and told in the end
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is retried, and reported at the end
                 reason = describe(error)
                 log.warning("could not start the gateway of this run: %s", reason)
                 continue

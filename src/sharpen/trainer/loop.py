@@ -70,7 +70,7 @@ class TrainingLoop:
             for logger in self.loggers:
                 try:
                     logger.finish(status)
-                except Exception:  # the others must hear of the end, too, and the run is over
+                except Exception:  # the others must be notified of the end, too, and the run is over
                     log.exception("%s failed in finish()", type(logger).__name__)
 
     def _open(self, saved: State | None) -> None:
@@ -131,7 +131,7 @@ class TrainingLoop:
         return self.should_stop
 
     def report_validation(self, metrics: Metrics) -> None:
-        """Between iterations: loggers are told, and nothing else happens."""
+        """Between iterations: notify the loggers, and do nothing else."""
         self._log(_in_namespace("val", metrics))
 
     def _log(self, metrics: Metrics) -> None:

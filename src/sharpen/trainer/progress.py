@@ -92,7 +92,7 @@ class Progress:
                 self._counted = msgspec.convert(read_json(path), _Counted)
             last = self._counted.last
             if last is not None and await self._store.get_rollout_by_id(last) is None:
-                self._counted.after = 0  # a store in memory is empty after a resume, and counts anew
+                self._counted.after = 0  # a store in memory is empty after a resume, and counts from zero
         await self._take_finished(is_counted=self.plan.is_resumed)
         with self._disk.tolerated(self.plan.run_dir):
             self._keep()

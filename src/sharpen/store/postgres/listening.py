@@ -153,7 +153,7 @@ class RemoteWaiters(FifoWaiters):
 
 
 class Listener:
-    """A thread that hears messages for this store and wakes those who wait for them."""
+    """A thread that receives messages for this store and wakes the waiters they are for."""
 
     def __init__(
         self, address: Address, workers: RemoteWaiters, finishers: BroadcastWaiters, *, busy_seconds: float

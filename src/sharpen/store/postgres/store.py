@@ -33,7 +33,7 @@ from .transactions import PostgresJob, TransactionPool, TransactionRunner
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between two looks at what no message told
+LOOK_SECONDS = 1.0  # between two looks for what no message announced
 LOOKED_AT = 200  # rollouts at the head of the queue
 LOOKS_BETWEEN_FINISHES = 5
 STARTING_PAUSE_SECONDS = 0.1
@@ -220,7 +220,7 @@ class PostgresStore(DatabaseStore):
         return f"{self._mark_prefix}{next(self._marks):x}"
 
     def notifications(self, events: Events) -> list[Query]:
-        """What tells others of a transaction, once it is durable."""
+        """Return the notifications for other stores about a transaction, once it is durable."""
         found: list[Query] = []
         if events.queued:
             found.append(wake(self.listener.name, events.queued))
@@ -243,7 +243,7 @@ class PostgresStore(DatabaseStore):
         return LOOK_SECONDS
 
     def _look_around(self) -> None:
-        """Write what had to wait, and find what no message told."""
+        """Write what had to wait, and find what no message announced."""
         if self._is_closing or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS * 0.9

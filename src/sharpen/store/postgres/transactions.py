@@ -244,7 +244,7 @@ class TransactionRunner:
             self._session, self._lost = None, self._backend
 
     def _is_done(self, session: Session, commit: UnconfirmedCommit) -> bool:
-        """Whether the transaction was committed; then others are told of it once more."""
+        """Whether the transaction was committed; then others are notified of it again."""
         if commit.evidence is None:
             return False
         found = session.rows(session.ask([commit.evidence])[0])

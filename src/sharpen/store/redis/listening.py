@@ -118,7 +118,7 @@ class SharedWaiters(FifoWaiters):
 
 
 class Notifications:
-    """What those who wait in this process hear from Redis. It knows no store, and so keeps none alive."""
+    """Messages from Redis for the waiters of this process. It holds no reference to a store, so it keeps none alive."""
 
     def __init__(self, connection: Connection, finish_waiting: BroadcastWaiters, watchdog: Watchdog) -> None:
         self.name = new_id("li")
@@ -162,7 +162,7 @@ class Notifications:
             self._connection.run(WAKE, count)
 
     def catch_up(self, queued: int, finish: int) -> None:
-        """What no message told: work that waits, and something that has finished."""
+        """Wake waiters for what no message announced: queued work, and rollouts that have finished."""
         if queued and len(self.workers):
             self.workers.wake_here(queued)
         if finish != self._finish_seen and not self._has_heard and len(self._finish_waiting):

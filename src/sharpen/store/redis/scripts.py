@@ -188,7 +188,7 @@ for _, check in ipairs(checks) do
 end
 
 local totals = P .. 'totals'
--- Versions never come again, also not with a rollout that is deleted and made anew under its old id.
+-- Versions never come again, also not with a rollout that is deleted and created again under its old id.
 local version = #rows > 0 and redis.call('HINCRBY', totals, 'version', 1)
 for _, row in ipairs(rows) do
   local id, key = row.id, P .. 'r:' .. row.id

@@ -226,7 +226,7 @@ class RedisLightningStore(DatabaseStore):
         return LOOK_SECONDS
 
     def _look_around(self) -> None:
-        """Hand on wake-ups and, once a second, write what had to be kept and catch up on what no message told."""
+        """Hand on wake-ups and, once a second, write what had to be kept and catch up on what no message announced."""
         if self._is_closed:
             return
         self._notifications.wake_elsewhere()

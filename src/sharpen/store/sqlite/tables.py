@@ -285,7 +285,7 @@ class SQLiteTables(SQLTables):
         self.write(f"DELETE FROM rollouts WHERE number IN ({these})", *numbers)
 
     def _span_total(self) -> int:
-        """Ids of spans only grow, so the newest one tells how many there were."""
+        """Ids of spans only grow, so the newest one is how many there were."""
         return int(self.one("SELECT coalesce((SELECT max(id) FROM spans), 0) - spans_gone FROM totals")[0])
 
     def counts(self) -> Counts:
